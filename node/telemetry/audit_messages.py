@@ -64,7 +64,7 @@ def excluded_list(audits: AuditsStatus) -> str:
 
 
 def votes_text(own: OwnAudits, audits: AuditsStatus) -> str:
-    """Return a node's part of all votes."""
+    """Return a node's fraction of all votes."""
     if not own.votes:
         return "none yet" if own.reason == "unconfirmed" else "none"
     return f"{own.votes:,} of {audits.votes:,}, {own.votes / audits.votes:.1%}"
@@ -76,7 +76,7 @@ def audits_text(audits: int, low: int) -> str:
 
 
 def is_trouble(why: Why | None) -> bool:
-    """Whether the owner has to look into it."""
+    """Whether the owner has to look into this reason."""
     return why not in (None, "unconfirmed")
 
 

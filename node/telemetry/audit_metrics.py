@@ -12,7 +12,7 @@ from .counts import NodeReading
 from .families import MetricRow, values_of
 
 Result = Literal["passed", "low", "other"]
-# As in protocol/audit/counts.py.
+# Outcomes of a dispute, as in protocol/audit/counts.py.
 DisputeOutcomeLabel = Literal["failed", "contradicted", "dropped", "other"]
 Voters = Literal["own", "swarm", "other"]
 

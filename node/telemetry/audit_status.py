@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-# As in protocol/audit/reputation_events.py.
+# Reasons as in protocol/audit/reputation_events.py.
 Why = Literal["dismissed", "failed", "scores", "halves", "contradicted", "unconfirmed"]
 
 
@@ -24,12 +24,12 @@ class OwnAudits:
     failed: int
     """Low audits that re-audits confirmed."""
     audits_made: int
-    """Audits of others' work by this node, as far as they are in records."""
+    """Audits of others' work by this node that are in records."""
     reason: Why | None
-    """Why its updates do not count (`dismissed`, `failed`) or it has no votes, or will soon have none:
-    low scores, only one half of each of its samples in its updates (`halves`), audits of its own that
-    others contradict (`word`), or too few members that vouch for its work (`unconfirmed`); None: it has
-    votes."""
+    """Why its updates do not count (`dismissed`, `failed`), or why it has no votes or will soon have
+    none: low scores (`scores`), only one half of each of its samples in its updates (`halves`),
+    re-audits that contradict its audits (`contradicted`), or too few other members that have audited its
+    work (`unconfirmed`); None: it has votes."""
     passes_until_counted: int
     """Audits in a row that have to pass before its updates count again; 0: they count."""
 
@@ -51,7 +51,7 @@ class AuditsStatus:
     audits: int
     """Audits of members' work in the records since the founding."""
     low: int
-    """Those of them with a low score."""
+    """Audits with a low score among them."""
     disputes: int
     """Low audits that are being re-audited now."""
     votes: int

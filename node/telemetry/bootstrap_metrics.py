@@ -1,6 +1,6 @@
 """Prometheus metrics of a bootstrap peer: its load, and the requests that it refused.
 
-As in `metrics`, label values come from fixed sets: no swarm and no peer has a series of its own.
+As in `metrics.py`, label values come from fixed sets: no swarm and no peer has a series of its own.
 """
 
 from __future__ import annotations

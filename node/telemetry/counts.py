@@ -1,7 +1,7 @@
 """What a scrape of a node reads: its status, and the monotonic counts that a status leaves out.
 
-Counts are plain numbers at the place where things are counted. They belong to the program's run, so they
-go on over pauses.
+The code that counts something changes a plain number. Counts last from the start of the program to its
+end, pauses included.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from .status import Status
 RoundPhase = Literal["compute", "encode", "transfer", "agree", "apply", "other"]
 """The phases of a round that are measured."""
 
-# A small model on a LAN computes in tens of milliseconds, and the manifest's default limit of a collect
-# phase is ten minutes; steps of about three tell a slow phase from a fast one.
+# Upper bounds in seconds. A small model on a LAN computes in tens of milliseconds, and the manifest's
+# default limit of a collect phase is ten minutes; bounds that grow by a factor of about three suffice to
+# tell a slow phase from a fast one.
 PHASE_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 600.0)
-# From imperceptible to what other peers take for a broken line.
+# Upper bounds in seconds, from imperceptible stalls to those that peers take for a broken connection.
 STALL_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class Durations:
-    """Histogram of durations in seconds, by upper bounds of its buckets."""
+    """Histogram of durations in seconds. `bounds`: the upper bounds of its buckets."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = (*bounds, float("inf"))
@@ -46,7 +47,7 @@ class Durations:
         return copy.deepcopy(self)
 
     def cumulative(self) -> list[int]:
-        """Return for each bound how many durations are not longer."""
+        """Return for each bound how many durations are not longer than it."""
         sums, so_far = [], 0
         for count in self._counts:
             so_far += count
@@ -55,9 +56,10 @@ class Durations:
 
 
 class Increases:
-    """Sums of the increases of totals that may fall: a change of chain replaces the records counted.
+    """Sums of the increases of totals that may also decrease, because a change of chain replaces the
+    records that they count.
 
-    What a total has before it is first seen is from before this node's time, and is left out.
+    The value of a total when it is first seen is from before this node's time, and is left out.
     """
 
     def __init__(self) -> None:
@@ -65,7 +67,7 @@ class Increases:
         self._seen: dict[str, int] = {}
 
     def update(self, totals: Mapping[str, int]) -> None:
-        """Add what each total has risen by since the last call."""
+        """Add the increase of each total since the last call."""
         for name, total in totals.items():
             self.sums[name] += max(0, total - self._seen.get(name, total))
             self._seen[name] = total
@@ -78,7 +80,7 @@ class NodeCounts:
     events: Counter[str] = field(default_factory=Counter)
     """Events, by kind."""
     own_mismatches: int = 0
-    """Those events of kind `mismatch` that concern this node's own parameters."""
+    """Events of kind `mismatch` that concern this node's own parameters."""
     updates_filtered: int = 0
     """Updates that the outlier filter left out of the step."""
     idle_seconds: float = 0.0
@@ -88,7 +90,7 @@ class NodeCounts:
     )
     """Durations of the phases of a round."""
     audits: Increases = field(default_factory=Increases)
-    """Audits in records, by the names of the chain's totals."""
+    """Increases of the chain's totals of audits, by the total's name."""
 
     def snapshot(self) -> NodeCounts:
         """Return an independent copy."""

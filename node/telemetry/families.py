@@ -1,8 +1,8 @@
-"""Metrics as rows of a table: name, type, meaning, label values, and where a reading has the value.
+"""Metrics as rows of a table: name, type, meaning, label values, and how a reading gives the value.
 
-One row is everything that a metric needs. Nothing is copied into a metric beforehand: a scrape takes one
-reading and renders all rows from it. Label values come from the rows' fixed sets, so that no peer can
-create a series; every series exists from the start, so that a rate includes the first event.
+One row is everything that a metric needs. No metric is kept up to date between scrapes: a scrape takes
+one reading and renders all rows from it. Label values come from the rows' fixed sets, so that no peer
+can create a series; every series exists from the start, so that a rate includes the first event.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class MetricLabel:
 
     name: str
     values: tuple[str, ...] = ()
-    """The last one is `other`, which any further value counts as. Empty for an `info`, whose
-    value is a fact of the program."""
+    """The last one is `other`, which stands for every value that is not listed. Empty for an `info`
+    metric, whose value is a fact about the program."""
     missing: float = 0.0
-    """The number of a value of which a reading says nothing."""
+    """The number of a series for whose label value a reading has none."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class MetricRow(Generic[T]):
     """Without the prefix `distro_`."""
     meaning: str
     read: Callable[[T], Any]
-    """Returns a number, None if it is unknown, or `Durations`; with a label, a mapping of its values to
-    these."""
+    """Returns a number (None if it is unknown), or `Durations` for a histogram; with a label, a mapping
+    from the label's values to numbers or `Durations`."""
     label: MetricLabel | None = None
 
     def family(self, reading: T) -> Metric:
@@ -89,12 +89,12 @@ def _buckets(durations: Durations) -> list[tuple[str, float]]:
 
 
 def values_of(name: str, values: Any, missing: float = 0.0) -> MetricLabel:
-    """Return a label with the values of a `Literal`."""
+    """Return a label with the values of a `Literal` type."""
     return MetricLabel(name=name, values=get_args(values), missing=missing)
 
 
 class TableCollector(Collector, Generic[T]):
-    """Collector that renders rows from one reading, taken when it is asked."""
+    """Collector that takes one reading per scrape and renders the rows from it."""
 
     def __init__(self, rows: Sequence[MetricRow[T]], read: Callable[[], T]) -> None:
         self._rows = rows
@@ -114,8 +114,8 @@ class TableCollector(Collector, Generic[T]):
 def registry_of(rows: Sequence[MetricRow[T]], read: Callable[[], T]) -> CollectorRegistry:
     """Return a registry with these metrics and the process's statistics.
 
-    It is not the client library's global one, into which libp2p puts counters labelled by peer, an
-    unbounded set.
+    It is not the client library's global registry, because libp2p puts counters into that one with a
+    label per peer, an unbounded set.
     """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)

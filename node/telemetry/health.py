@@ -1,8 +1,8 @@
 """A node's verdict: one sentence on whether it does what its owner wants, with the cause and remedy if
 not.
 
-It is the first thing a person asks. It is derived from the status alone, in the terms that the screen,
-the page and `distro-node status` share.
+It answers the first question of an owner. It is derived from the status alone, in the terms that the
+screen, the dashboard and `distro-node status` share.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ _TONES: dict[State, Tone] = {
     "paused": "rest",
     "leaving": "rest",
 }
-# After this many updates in a row that were due and did not count it is not bad luck any more.
+# Number of due updates in a row that did not count after which the verdict is a warning; fewer may be
+# bad luck.
 _UPDATES_MISSED = 5
-# A swarm counts as stalled if nothing was decided for this many rounds' time and at least this long.
+# A swarm counts as stalled if nothing was decided for the duration of this many rounds, and for at least
+# `_LONG_SECONDS`.
 _ROUNDS_OF_SILENCE = 10
 _LONG_SECONDS = 60.0
 

@@ -1,6 +1,6 @@
 """The history file: one line of JSON per round, and one per evaluation and sample.
 
-It is a convenience for people and for the page; nothing depends on it.
+It is a convenience for people and for the dashboard; nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MAX_SAMPLE_CHARACTERS = 1000
 """Length limit of a text that the model wrote: longer ones are cut when written, and ignored when
 read."""
 
-# Read from the end of the history; a hundred members make a line of ten kilobytes.
+# Bytes read from the end of the history. In a swarm of a hundred members a line has ten kilobytes.
 _TAIL_BYTES = 8 << 20
 
 
 def write(history: Path, line: dict[str, Any]) -> None:
-    """Append a line. A failure is only logged: a full disk is reported by more important writes."""
+    """Append a line. A failure is only logged, because more important writes report a full disk."""
     try:
         _append(history, json.dumps(line).encode() + b"\n")
     except OSError as error:
@@ -54,7 +54,7 @@ def last_rounds(history: Path, most: int) -> Iterator[tuple[int, int]]:
 
 
 def last_scores(history: Path) -> TaskScores | None:
-    """Return the last scores in the final part of a history."""
+    """Return the last scores in the final part of a history; None: there are none."""
     found = None
     with contextlib.suppress(OSError), history.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -67,7 +67,7 @@ def last_scores(history: Path) -> TaskScores | None:
 
 
 def _append(history: Path, line: bytes) -> None:
-    """Append a line, whole or not at all. Raises `OSError`."""
+    """Append a line, whole or not at all. Raises `OSError` if it cannot be written."""
     with history.open("ab", buffering=0) as file:
         end = file.tell()
         try:

@@ -7,8 +7,8 @@ from .status import LineStatus
 
 
 def line_status(network: Network, *, relayed: int, bootstrap: bool) -> LineStatus:
-    """Return the state of the line; `relayed`: bytes relayed between others, `bootstrap`: whether a
-    bootstrap peer is connected."""
+    """Return the status of the network connection. `relayed`: bytes relayed between others; `bootstrap`:
+    whether a bootstrap peer is connected."""
     sent, received = network.wire_bytes()
     traffic = network.traffic
     return LineStatus(

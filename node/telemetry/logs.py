@@ -1,7 +1,7 @@
 """Logging: lines for people or JSON for machines, on stderr and in a file of bounded size.
 
-Set up after libp2p has been imported: that import clears the handlers of its loggers and forces a level
-on one of them.
+Logging has to be configured after libp2p has been imported, because that import clears the handlers of
+libp2p's loggers and forces a level on one of them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 from ..settings.components import LogFormat, LogLevel
 from ..util.sanitize import MOST_CHARACTERS, harmless
 
-# Two files of 5 MB: days of a node at level INFO, and never more than 10 MB.
+# The current file and one older one, 5 MB each, hold several days of a node's log at level INFO.
 MAX_LOG_BYTES = 5_000_000
 KEPT_LOG_FILES = 1
 
 LOG_FILE = "distro-node.log"
 
-# libp2p logs as errors, with tracebacks, what is normal in a swarm of home computers (lines that break);
-# the network module counts the relevant events itself. The others log too much.
+# libp2p logs broken connections, which are normal in a swarm of home computers, as errors with
+# tracebacks; the network module counts the relevant events itself. The other packages log too much.
 _QUIET_BELOW = {"libp2p": logging.CRITICAL, "multiaddr": logging.ERROR, "zeroconf": logging.ERROR}
 
 _LOUD_VARIABLE = "DISTRO_NODE_DEBUG"
@@ -40,8 +40,8 @@ def configure_logging(
 ) -> None:
     """Send all log records to stderr, unless a `screen` is drawn there, and to a file in `folder`.
 
-    Replaces any earlier configuration. The file is opened with the first line, so a node that finds its
-    data directory in use does not touch the other node's log.
+    Replaces any earlier configuration. The file is opened when the first line is written, so a node that
+    finds its data directory in use does not touch the other node's log.
     """
     formatter = _JsonFormatter() if form is LogFormat.JSON else _TextFormatter()
     handlers: list[logging.Handler] = []
@@ -69,16 +69,18 @@ def configure_logging(
     root.setLevel(number)
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0] in _QUIET_BELOW:
-            # With levels of their own they would ignore the one set on their package.
+            # A logger with a level of its own would ignore the level set on its package.
             logging.getLogger(name).setLevel(logging.NOTSET)
     for name, lowest in _QUIET_BELOW.items():
-        # At level DEBUG nearly every line would be libp2p's, so those need a variable as well.
+        # At level DEBUG nearly every line would be from these packages, so their lines need an
+        # environment variable as well.
         loud = level is LogLevel.DEBUG and os.environ.get(_LOUD_VARIABLE) == "1"
         logging.getLogger(name).setLevel(number if loud else lowest)
-    # A full disk or a closed terminal must not fill the other output with the logger's tracebacks.
+    # If one output fails (a full disk, a closed terminal), the logger's tracebacks about that must not
+    # fill the other one.
     logging.raiseExceptions = False
-    # Otherwise warnings go to stderr unsanitized, over the screen, with text from a model's file in
-    # them.
+    # Otherwise Python's warnings, which may contain text from a model's file, would go to stderr
+    # unsanitized and over the screen.
     logging.captureWarnings(True)
 
 
@@ -91,7 +93,7 @@ class _TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return one sanitized line, whatever text of a peer is in it."""
+        """Return one sanitized line, because a message may contain text from a peer."""
         return harmless(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:
@@ -113,5 +115,5 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        # Plain ASCII: terminals obey even characters that JSON would not escape.
+        # The default is plain ASCII; JSON need not escape all characters that terminals obey.
         return json.dumps(line)

@@ -1,8 +1,8 @@
 """Event loop stalls: single steps of tasks that block every other task of the node.
 
-While a task computes or waits for a disk, no other task runs: heartbeats and votes are late, and the
-others' downloads stall. A step is measured in wall clock time, so it includes time in which the machine
-runs other programs.
+While a task computes or waits for a disk, no other task runs: heartbeats and votes are late, and peers'
+downloads from this node stall. A step is measured in wall clock time, so it includes time in which the
+machine runs other programs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ NOTED_SECONDS = 0.01
 def freeze_permanent_objects() -> None:
     """Exempt all existing objects from garbage collection.
 
-    The modules alone are 110,000 objects: a pause of 70 ms in which nothing else runs.
+    The modules alone hold 110,000 objects; a collection that visits them takes 70 ms, in which nothing
+    else runs.
     """
     gc.collect()
     gc.freeze()
@@ -43,7 +44,7 @@ class StallMeter(trio.abc.Instrument):
         self._began = time.perf_counter()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Measure the step, since the task waits for something or has ended."""
+        """Measure the step, which ended because the task waits for something or has finished."""
         seconds = time.perf_counter() - self._began
         if seconds > NOTED_SECONDS:
             self._note(seconds)

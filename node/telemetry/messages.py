@@ -1,8 +1,8 @@
 """Texts for people: every state with its cause and remedy, and every event.
 
-The screen, `distro-node status`, the demo and the log take their sentences from here, so that a thing
-has the same name everywhere. Untrusted text stays unchanged here: the code that displays it sanitizes
-it.
+The screen, the dashboard, `distro-node status`, the demo and the log take their sentences from here, so
+that a thing has the same name everywhere. Untrusted text is not changed here: the code that displays it
+sanitizes it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .status import (
 
 @dataclass(frozen=True)
 class UserMessage:
-    """A meaning, and a remedy if it persists; an empty remedy means that nothing has to be done."""
+    """What something means, and what helps if it persists; an empty remedy: nothing has to be done."""
 
     meaning: str
     remedy: str = ""
@@ -35,7 +35,7 @@ STARTING_TRAINER = Progress(
     what="starting the trainer, mostly in less than half a minute: PyTorch has to load",
     kind="starting_trainer",
 )
-"""The name of this piece of progress."""
+"""Progress reported while the trainer process starts."""
 
 STATES: dict[State, UserMessage] = {
     "starting": UserMessage(
@@ -74,7 +74,7 @@ WEIGHTS: dict[str, str | None] = {
     "careful": "grows carefully: came late",
     "growing": "grows step by step",
 }
-"""Why a member's share is smaller than its stated capacity would give."""
+"""By cause: why a member's share is smaller than its stated capacity would give; None: it is not."""
 
 _PHASES: dict[Phase, str] = {
     "idle": "round {round} is about to begin",
@@ -127,7 +127,7 @@ _EVENTS = {
     "votes_lost": "{who} has no votes any more: {detail}",
     "voters": "from now on {detail} members have votes, for work that others have audited",
 }
-# Events whose detail is an identifier: its text.
+# The text for each identifier, for kinds of events whose detail is an identifier.
 _DETAILS = {
     "excluded": {
         "failed": "they count again once enough audits pass",
@@ -187,7 +187,7 @@ def _result_search(status: Status) -> str:
 
 
 def state_remedy(status: Status) -> str:
-    """Return what helps if the state persists; empty if nothing has to be done."""
+    """Return what helps if the state persists; empty: nothing has to be done."""
     if is_result_missing(status):
         return (
             "ask a member to start again with `--serve-result`; this node goes on asking, more and more "
@@ -251,8 +251,8 @@ def awaited_sentence(awaited: tuple[Awaited, ...]) -> str:
 
 
 def event_sentence(kind: str, round: int, peer: str | None, me: bool, detail: str) -> str:
-    """Return a sentence about an event in a round, concerning a peer if any; `me`: that peer is this
-    node."""
+    """Return a sentence about an event in a round. `peer`: the peer that it concerns, if any; `me`:
+    whether that is this node; `detail`: depends on the kind."""
     who = "this node" if me else f"peer {short(peer)}" if peer else "a peer"
     detail = _DETAILS.get(kind, {}).get(detail, detail)
     return _EVENTS.get(kind, "{detail}").format(who=who, round=round, detail=detail)
@@ -275,13 +275,13 @@ def reachability_text(reach: ReachStatus) -> UserMessage:
 
 
 def shift_sentence(shift: ScheduleStatus) -> str:
-    """Return whether the node keeps to its hours."""
+    """Return whether the node keeps to its working hours."""
     kept = "you have told it otherwise for now" if shift.by_command else "it keeps to them"
     return f"when it works; {kept}"
 
 
 def hold_text(shift: ScheduleStatus) -> str:
-    """Return the reasons to pause, other than its hours; empty if there are none."""
+    """Return the present reasons to pause that the owner has not waived; empty: there are none."""
     return "; ".join(hold.text for hold in shift.holds if not hold.waived)
 
 

@@ -1,8 +1,8 @@
-"""Prometheus metrics of a node: a table with every metric, its meaning, and its place in a reading.
+"""Prometheus metrics of a node: a table with every metric, its meaning, and how a reading gives it.
 
-A scrape renders one `Status`, as the screen, the page and `distro-node status` do, and the counts that
-a status leaves out. `docs/reference.md` lists the metrics. Label values come from fixed sets, so the
-number of series does not grow with the swarm, its age or the imagination of its peers.
+A scrape renders one `Status`, as the screen, the dashboard and `distro-node status` do, and the counts
+that a status leaves out. `docs/reference.md` lists the metrics. Label values come from fixed sets, so
+the number of series does not grow with the swarm, with its age or with what peers send.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .own_rounds import OwnRound
 from .status import EnergyPart, MemberStatus, State, Status
 
 StateLabel = Literal[State, "other"]
-# As in network/traffic.py.
+# The kinds of traffic, as in network/traffic.py.
 Kind = Literal["update", "relayed", "blob", "gossip", "ledger", "other"]
 _RELAYED = "; `relayed`: updates passed on for other members"
 Scope = Literal["own", "swarm", "other"]
@@ -77,7 +77,7 @@ def _disk_free(at: NodeReading) -> float | None:
     try:
         return shutil.disk_usage(at.folder).free
     except OSError:
-        # Unknown, which is not the same as a full disk.
+        # The free space is unknown; 0 would look like a full disk.
         return None
 
 

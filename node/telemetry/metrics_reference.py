@@ -1,4 +1,4 @@
-"""The tables of `docs/reference.md`: every metric of a node and of a bootstrap peer, from the code."""
+"""The tables of metrics in `docs/reference.md`, made from the code: a node's and a bootstrap peer's."""
 
 from __future__ import annotations
 

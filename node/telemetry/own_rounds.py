@@ -1,4 +1,4 @@
-"""What became of a node's own part in a round, and the rounds of each kind."""
+"""The outcome of a round for a node's own update, and the number of rounds with each outcome."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Literal
 from ...crypto.identity import PeerId
 
 OwnRound = Literal["counted", "late", "left_out", "no_work", "not_needed"]
-"""A node's part in a decided round: its update counted; one was due and is not in the record; it is in
-the record and has no weight in the step; no samples were assigned to the node; or the round needed no
-update of it, since in this round committees aggregate those of the round before."""
+"""A node's part in a decided round: its update counted; its update was due and is not in the record
+(`late`); its update is in the record and has no weight in the step (`left_out`); no samples were
+assigned to it; or no update was due, because in this round committees aggregate those of the round
+before."""
 
 OWN_ROUNDS: dict[OwnRound, str] = {
     "counted": "your update counted",
@@ -19,7 +20,7 @@ OWN_ROUNDS: dict[OwnRound, str] = {
     "no_work": "you had no work in it",
     "not_needed": "no update of yours was needed",
 }
-"""The same in words, for the end of a sentence."""
+"""Each outcome in words, for the end of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class RoundAttendance:
 
 @dataclass
 class OwnRoundCounts:
-    """Number of rounds of each kind."""
+    """Number of rounds with each outcome."""
 
     counted: int = 0
     late: int = 0
@@ -41,7 +42,7 @@ class OwnRoundCounts:
     no_work: int = 0
     not_needed: int = 0
     missed_in_a_row: int = 0
-    """Updates that were due and did not count since the last one that did."""
+    """Number of updates that were due and did not count, since the last one that counted."""
 
     def add(self, own: OwnRound) -> None:
         """Add a round."""

@@ -40,7 +40,7 @@ def plot_losses(
         )
     for round_, label in events:
         axes.axvline(round_, color=_EVENT_COLOUR, linestyle="--", linewidth=1)
-        # Along the line from the top down, where a falling loss leaves room.
+        # The label runs down along the line from the top, where a falling loss leaves room.
         axes.annotate(
             label,
             (round_, 0.98),

@@ -1,4 +1,4 @@
-"""The privacy of a node's own data in its status."""
+"""The privacy of a node's private data in its status."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyStatus:
-    """What this node's updates reveal about its own data, by its differential privacy accountant."""
+    """What this node's updates reveal about its private data, according to its differential privacy
+    accountant."""
 
     epsilon: float
-    """The ε spent so far, for one sequence of its data."""
+    """The ε spent so far for any one sequence of its data."""
     delta: float
     """The probability with which that bound may not hold."""
     limit: float
@@ -20,6 +21,6 @@ class PrivacyStatus:
     clip: float
     """Maximum norm of one sequence's gradient."""
     rounds: int
-    """Rounds in which some of it was spent."""
+    """Rounds in which some of the ε was spent."""
     spent: bool
     """Whether the budget allows no further round, so that the node leaves."""

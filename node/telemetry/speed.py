@@ -16,16 +16,16 @@ class TrainingSpeed:
     idle: float | None = None
     """Fraction of the time in which the trainer was idle, from 0 to 1."""
     tokens: float | None = None
-    """Own tokens per second, over the whole time."""
+    """Tokens of own updates per second, over the whole time."""
     flops: float | None = None
-    """Floating-point operations per second that the model needed for them."""
+    """Floating-point operations per second that the model needed for these tokens."""
     utilisation: float | None = None
-    """The same as a fraction of the device's speed in a matrix product."""
+    """`flops` as a fraction of the device's speed in a large matrix product, from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class _Reached:
-    """The totals when a round was applied."""
+    """The time at which a round was applied, and the trainer's totals then."""
 
     at: float
     idle: float

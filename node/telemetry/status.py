@@ -1,8 +1,8 @@
 """The status of a node as one frozen value, the only source of everything that displays a node.
 
-`None` means unknown (yet), never a number that only looks like an answer. The JSON form
-(`encode_status`) has the same names; `decode_status` accepts exactly that. docs/reference.md explains
-every field, and tests freeze them.
+`None` means unknown (yet); no number stands for an unknown value. The JSON form (`encode_status`) has
+the same field names; `decode_status` accepts exactly that form. docs/reference.md explains every field,
+and tests freeze the fields.
 """
 
 from __future__ import annotations
@@ -51,21 +51,22 @@ class NodeStatus:
     started: float
     """Seconds since 1970."""
     metrics: str | None
-    """The URL for Prometheus."""
+    """The URL of the metrics for Prometheus."""
     dashboard: str | None
-    """The URL of the node's page."""
+    """The URL of the node's dashboard."""
     until_round: int | None
     """The round after which the node leaves."""
     observer: bool
-    """Whether it follows the swarm without being a member."""
+    """Whether the node follows the swarm without being a member."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """A reason to pause, independent of the node's hours."""
+    """A reason to pause, independent of the node's working hours."""
 
     kind: HoldKind
-    """`--pause-when`, another program on the GPU, or a person at the computer."""
+    """`signal`: `--pause-when`; `program`: another program on the GPU; `person`: a person at the
+    computer."""
     text: str
     """The cause, for display."""
     waived: bool
@@ -79,11 +80,11 @@ class ScheduleStatus:
     at_work: bool
     """Whether the node is supposed to work now."""
     by_command: bool
-    """Whether the owner has overridden its hours."""
+    """Whether the owner has overridden its hours or waived a reason to pause."""
     active: str | None
     """Its hours, as the owner wrote them; None: always."""
     until: str | None
-    """The time of day at which `at_work` changes."""
+    """The time of day at which its hours next begin or end; None: they never do."""
     holds: tuple[Hold, ...]
     """Reasons to pause at present."""
 
@@ -107,29 +108,30 @@ class OwnWork:
     counted: int
     """Rounds in which its update counted."""
     late: int
-    """Rounds whose record lacks its update, which was due."""
+    """Rounds in which its update was due, but is not in the record."""
     left_out: int
-    """Rounds whose record has its update, and whose step does not."""
+    """Rounds whose record has its update, but whose step leaves it out."""
     no_work: int
     """Rounds in which it was assigned no samples."""
     not_needed: int
-    """Rounds that needed no update of it: in them committees aggregate those of the round before."""
+    """Rounds that needed no update from it, because committees aggregate those of the round before."""
     missed_in_a_row: int
-    """Its updates that were due and did not count since the last one that did."""
+    """Number of its updates that were due and did not count, since the last one that counted."""
     tokens: int
-    """Tokens of its updates in these rounds."""
+    """Tokens of its updates that counted."""
     first_round: int | None
-    """The first of these rounds."""
+    """The first round in which its update counted."""
     last_round: int | None
-    """The last of these rounds."""
+    """The last round in which its update counted."""
     update_bytes: float | None
-    """Mean size of its updates."""
+    """Mean size of its updates in bytes."""
     bits_per_coefficient: float | None
-    """Bits on the line per coefficient of an update."""
+    """Mean size of its updates in bits per coefficient."""
     last_update_bytes: int | None
-    """Size of the update that it made last."""
+    """Size in bytes of the update that it made last."""
     tokens_per_second: float | None
-    """Tokens of its update per second of the last round, if it counted; None before two rounds."""
+    """Tokens of its update per second of the last round; 0 if it did not count; None before two
+    rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,14 +151,15 @@ class TrainerStatus:
     tokens_per_second: float | None
     """Tokens of own updates in the last rounds, divided by the whole duration of these rounds."""
     flops_per_second: float | None
-    """Floating-point operations that the model needed for them; None: torch cannot count them."""
+    """Floating-point operations per second that the model needed for these tokens; None: torch cannot
+    count them."""
     utilisation: float | None
-    """The same as a fraction of the device's speed in a large matrix product, from 0 to 1: the model
-    FLOPs utilisation."""
+    """`flops_per_second` as a fraction of the device's speed in a large matrix product, from 0 to 1: the
+    model FLOPs utilisation."""
     process_bytes: int | None
-    """Main memory of its process, as last measured."""
+    """Bytes of main memory that its process uses, as last measured."""
     device_bytes: int | None
-    """Memory on the device, as last measured; None also for a CPU."""
+    """Bytes of device memory that it uses, as last measured; None also for a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +180,7 @@ class TrainingStatus:
     tokens_per_second: float | None
     """Tokens of the swarm per second of the last round; None before two rounds."""
     received_bytes_per_round: float | None
-    """Bytes of other members' updates, on average."""
+    """Bytes of other members' updates received in a round, on average."""
     own: OwnWork
     trainer: TrainerStatus
 
@@ -193,18 +196,18 @@ class MemberStatus:
     connected: bool
     """Whether it is connected; always true for this node."""
     last_message_seconds: float | None
-    """Seconds since its last message; None: it is this node, or sent none yet."""
+    """Seconds since its last message; None: it is this node, or it has sent none yet."""
     share: float | None = None
     """Its fraction of the swarm's work, from 0 to 1."""
     capacity: int | None = None
     """Sequences per day that it states it can train; None: it has not stated any."""
     share_reason: str | None = None
-    """Why its share is smaller than its capacity would give, for display; None: it is not."""
+    """Why its share is smaller than its capacity would give, for display; None: it is not smaller."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Awaited:
-    """A member whose update is due, and that may have gone."""
+    """A member whose update is due, and that may be gone."""
 
     peer: str
     """Its peer id."""
@@ -244,14 +247,14 @@ class SwarmStatus:
     members: tuple[MemberStatus, ...] | None
     """The members; None while this node does not take part."""
     awaited: tuple[Awaited, ...]
-    """Members whose update is due, and that may have gone."""
+    """Members whose update is due, and that may be gone."""
     decided_seconds: float | None
-    """Seconds since this node learned of the last round's record; None: it knows of none."""
+    """Seconds since this node learned of the last round's record; None: it knows of no record."""
     ended: bool
-    """Whether the chain here has the run's last record; the result may still be missing."""
+    """Whether this node's chain has the run's last record; the result may still be missing."""
     diverged: tuple[str, ...]
-    """Peer ids of connected current or former members whose chain diverges from this one before
-    `final_round`. Neither side follows the other by itself."""
+    """Peer ids of connected current or former members whose chain forks from this node's chain before
+    `final_round`. Neither side changes to the other's chain by itself."""
     version: int | None
     """The swarm's protocol version; None: not known yet."""
     version_change: ChangeStatus | None
@@ -276,11 +279,11 @@ class LineStatus:
     peers: int
     """Number of connected peers."""
     peers_relayed: int
-    """Number of those that are connected only through a relay."""
+    """Number of connected peers that are reached only through a relay."""
     bootstrap: bool
-    """Whether a bootstrap peer is among them."""
+    """Whether a bootstrap peer is connected."""
     addresses: tuple[str, ...]
-    """Addresses at which others reach it."""
+    """Addresses at which others reach this node."""
     max_upload: float | None
     """Upload limit in bytes per second; None: unlimited."""
     max_download: float | None
@@ -315,13 +318,13 @@ class ReachStatus:
     """How others reach this node. None means that no peer has reported it yet."""
 
     verdict: Verdict
-    """`local`: peers in its own network can dial it; no others have tried."""
+    """`local`: peers in the node's own network can dial it; no others have tried."""
     observed: str | None
-    """The address at which others see it."""
+    """The address at which others see the node."""
     port: int | None
-    """The TCP port at which it was reached, else the one to open."""
+    """The TCP port at which the node was reached, else the port to open in the router."""
     mapped: str | None
-    """The address that the router opened for it."""
+    """The address that the router opened for the node."""
     relays: tuple[str, ...]
     """The relays through which others connect to it."""
     connections: tuple[Connection, ...]
@@ -334,14 +337,15 @@ class ReachStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyPart:
-    """Energy of one part of the computer. It is that of the whole part, other programs included."""
+    """Energy of one part of the computer, including what other programs use."""
 
     watts: float | None
     """Current power; None: unknown."""
     joules: float | None
     """Energy measured while the node was at work, since its start; None: none was measured."""
     measured: float | None
-    """Fraction of that time in which it was measured, from 0 to 1; None: it has not worked yet."""
+    """Fraction of the node's time at work in which the energy was measured, from 0 to 1; None: the node
+    has not worked yet."""
     why: str | None
     """Why the power is unknown now, for display."""
 
@@ -351,7 +355,7 @@ class EnergyStatus:
     """The energy and cost of the node's work. Sums include only the parts that could be measured."""
 
     gpu: EnergyPart | None
-    """None: the trainer computes on none, as far as is known."""
+    """None: as far as is known, the trainer computes on no GPU."""
     processor: EnergyPart
     """The CPU packages and, where it has a counter, the memory."""
     watts: float | None
@@ -367,7 +371,7 @@ class EnergyStatus:
     joules_per_token: float | None
     """All measured energy, divided by the tokens of own updates that counted."""
     power_limit: float | None
-    """Power limit of the GPU in watts; None: none was set, or it was refused."""
+    """Power limit of the GPU in watts that the node has set; None: none is set, or it was refused."""
     signal: float | None
     """The last number from `--pause-when`, while it is valid."""
 
@@ -388,7 +392,7 @@ NO_ENERGY = EnergyStatus(
 
 @dataclass(frozen=True, kw_only=True)
 class EventStatus:
-    """An event."""
+    """An event in the swarm or at this node."""
 
     time: float
     """Seconds since 1970."""
@@ -413,9 +417,10 @@ class Status:
     schedule: ScheduleStatus
     training: TrainingStatus
     swarm: SwarmStatus | None
-    """None before its manifest is here."""
+    """None before this node has the swarm's manifest."""
     seconds_left: float | None
-    """Estimated time to the end of the run, at the recent pace; None: unknown, or the run has no end."""
+    """Estimated seconds to the end of the run, at the recent pace; None: unknown, or the run has no
+    end."""
     scores: TaskScores | None
     """The last result of `distro-node evaluate`; None: none yet."""
     line: LineStatus
@@ -450,19 +455,19 @@ class BootstrapStatus:
     swarms: int
     """Number of swarms whose peers it introduces now."""
     reservations: int
-    """Number of peers with a reservation, which others can dial through it."""
+    """Number of peers with a reservation, which lets others dial them through this bootstrap peer."""
     circuits: int
     """Number of open connections between peers through it."""
     observes: str | None
     """The swarm-id of the swarm that it observes."""
     dashboard: str | None
-    """The URL of that swarm's page."""
+    """The URL of that swarm's dashboard."""
     line: LineStatus
     """The network connection."""
 
 
 def seconds_left(training: TrainingStatus, swarm: SwarmStatus | None) -> float | None:
-    """Return the estimated time to the end of the run at the recent pace; None: unknown."""
+    """Return the estimated seconds to the end of the run at the recent pace; None: unknown."""
     last = None if swarm is None else swarm.last_round
     if last is None or training.round is None or training.round_seconds is None:
         return None
@@ -484,13 +489,15 @@ def encode_status(status: Status | BootstrapStatus) -> dict[str, Any]:
 
 
 def decode_status(answer: object) -> Status:
-    """Decode the output of `encode_status` of a node. Raises `UserError` (`VERSION`) for anything
-    else."""
+    """Decode the output of `encode_status` of a node.
+
+    Raises `UserError` with `ExitCode.VERSION` for anything else.
+    """
     return _decode(Status, answer)
 
 
 def decode_any_status(answer: object) -> Status | BootstrapStatus:
-    """Decode the status of a node or of a bootstrap peer in the same way."""
+    """Decode the status of a node or of a bootstrap peer. Raises as `decode_status` does."""
     bootstrap = isinstance(answer, dict) and "swarms" in answer
     return _decode(BootstrapStatus if bootstrap else Status, answer)
 

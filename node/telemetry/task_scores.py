@@ -1,4 +1,4 @@
-"""Scores of a state of the model measured by lm-eval, bound to the record of that state."""
+"""Scores of the model after some round, measured by lm-eval and bound to the record of that round."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ...protocol.wire.structure import ADDITION, Length, Range, StructureError, 
 
 _Short = Annotated[str, Length(1, 128)]
 
-# The main number of a task: the first of these metrics that it has.
+# A task's main number is the first of these metrics that it has.
 _MAIN = ("acc_norm", "acc", "exact_match", "f1", "word_perplexity", "perplexity")
-# Published tables give the plain accuracy for these.
+# Tasks whose main number is the plain accuracy (`acc`), as in published tables.
 _PLAIN = frozenset({"winogrande"})
 
 
@@ -28,17 +28,17 @@ class TaskScore:
     error: float | None
     """Its standard error."""
     samples: Annotated[int, Range(0, 2**40)] | None
-    """Number of questions."""
+    """Number of questions asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskScores:
-    """Scores of a state of the model at tasks, measured by `distro-node evaluate`."""
+    """Scores of the model at tasks after some round, measured by `distro-node evaluate`."""
 
     swarm: _Short
     """The swarm-id."""
     round: Annotated[int, Range(0, 2**62)]
-    """The round after which the state was measured."""
+    """The round after which the model was measured."""
     record: Annotated[str, Length(64, 64)]
     """The id of that round's record, in hex."""
     fingerprint: Annotated[str, Length(16, 16)]
@@ -72,7 +72,7 @@ def _rank(score: TaskScore) -> int:
 
 
 def read_scores(plain: Any) -> TaskScores | None:
-    """Decode the output of `to_plain`; None for anything else."""
+    """Decode scores from the output of `to_plain`; None for anything else."""
     try:
         return from_plain(TaskScores, plain, named=True)
     except StructureError:

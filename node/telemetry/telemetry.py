@@ -41,20 +41,23 @@ _log = logging.getLogger(__name__)
 _EVENTS_KEPT = 50
 # Interval between log lines about the same progress.
 _REPORT_SECONDS = 15.0
-# A replay begins at a snapshot: more rounds than there usually are between two of them.
+# Rounds whose fingerprints are remembered. A replay begins at a snapshot, and there are usually fewer
+# rounds than this between two snapshots.
 _ROUNDS_REMEMBERED = 1024
 
 
 @dataclass
 class RoundTimes:
-    """The times at which the phases of a round ended, by the event loop's clock; None: not yet."""
+    """Times in a round by the event loop's clock, except for two durations; None: not known yet."""
 
     began: float | None = None
     compute: float | None = None
+    """Seconds that computing the update took."""
     encode: float | None = None
+    """Seconds that encoding the update took."""
     trained: float | None = None
     announced: float | None = None
-    """With overlap, its round may follow long after it was trained."""
+    """With overlap, the update may be announced long after it was trained."""
     collected: float | None = None
     decided: float | None = None
 
@@ -85,7 +88,7 @@ class _Totals:
 
 
 class Telemetry:
-    """The record of one node in one swarm."""
+    """What has happened to one node in one swarm."""
 
     def __init__(self, me: PeerId) -> None:
         self.me = me
@@ -109,7 +112,7 @@ class Telemetry:
         """The restrictions of the trainer's sandbox; None before it has started."""
         self.recent = RecentRounds()
         self.memory: tuple[int, int | None] | None = None
-        """Bytes of the trainer process, and on its device if that has memory of its own."""
+        """Bytes used by the trainer process, and on its device if that has memory of its own."""
         self.times: dict[int, RoundTimes] = {}
         self.own: dict[int, OwnUpdate] = {}
         self._history: Path | None = None
@@ -118,7 +121,7 @@ class Telemetry:
         self._received: dict[int, int] = {}
         self._events: deque[EventStatus] = deque(maxlen=_EVENTS_KEPT)
         self._totals = _Totals()
-        # The first round of this node's time in the swarm, since the program started.
+        # The round at which this node first caught up with the swarm since the program started.
         self._since: int | None = None
         self._last_applied: float | None = None
         # Tokens per second of the last round: of the swarm, and of this node.
@@ -127,7 +130,8 @@ class Telemetry:
         self._learned: float | None = None
 
     def keep_history(self, path: Path) -> None:
-        """Append the history to this file. Reads the end of the file first."""
+        """Append the history to this file from now on. Reads the end of the file first, to know the
+        rounds and scores that are in it already."""
         self._history = path
         self._told.update(last_rounds(path, _ROUNDS_REMEMBERED))
         last = last_scores(path)
@@ -137,8 +141,7 @@ class Telemetry:
     # Reports from the node
 
     def arrive(self, round: int) -> None:
-        """Note that the node has caught up to `round`: earlier rounds are not counted as its own
-        time."""
+        """Note that the node has caught up with the swarm at `round`; earlier rounds are not counted."""
         if self._since is None:
             self._since = round
 
@@ -149,7 +152,7 @@ class Telemetry:
         self.state = state
 
     def report(self, progress: Progress) -> None:
-        """Set the progress of something that takes long."""
+        """Set the progress of something that takes long, and log it at intervals."""
         begins = self.progress is None or self.progress.what != progress.what
         self.progress = progress
         now = time.monotonic()
@@ -193,7 +196,7 @@ class Telemetry:
     def evaluated(self, round: int, loss: float) -> None:
         """Record the held-out loss of the parameters after `round`."""
         self.heldout = (round, loss)
-        # A model that diverged has none; Python's spelling of it would be invalid JSON.
+        # The loss of a model that diverged is not finite, and `json` would write NaN, which is not JSON.
         known = loss if math.isfinite(loss) else None
         self._write({"round": round, "time": time.time(), "heldout": known})
 
@@ -202,7 +205,7 @@ class Telemetry:
         self._write({"round": round, "time": time.time(), "sample": text})
 
     def told(self, privacy: PrivacyStatus) -> None:
-        """Record how much this node's updates have revealed of its own data so far."""
+        """Record how much this node's updates have revealed about its private data so far."""
         self.privacy = privacy
 
     def scored(self, scores: TaskScores) -> None:
@@ -210,7 +213,7 @@ class Telemetry:
         self.scores = scores
 
     def loaded(self, round: int, fingerprint: int) -> None:
-        """Note that the parameters after `round` are loaded; -1 are the initial ones."""
+        """Note that the parameters after `round` are loaded; -1 stands for the initial parameters."""
         self.round, self.fingerprint = max(0, round), fingerprint
 
     def applied(
@@ -225,8 +228,9 @@ class Telemetry:
     ) -> None:
         """Note that a record is in the parameters, and write the round's line of the history.
 
-        A round that is only replayed after a restart is reported and counted once; one from before the
-        node's time is reported but not counted.
+        `seconds`: duration of applying it; `now`: the event loop's clock. A round that is replayed after
+        a restart is not written or counted again. A round from before this node caught up with the swarm
+        is written but not counted.
         """
         round_ = record.round
         self.round, self.fingerprint, self._learned = round_, fingerprint, now
@@ -275,7 +279,7 @@ class Telemetry:
     def watched(self, record: Record, members: int, now: float) -> None:
         """Note a record that this node, an observer, has learned of, and write a line of the history.
 
-        Its fingerprint is that of the parameters on which the round's updates were computed.
+        The record's fingerprint is that of the parameters on which the round's updates were computed.
         """
         self.round, self.fingerprint, self._learned = record.round, record.fingerprint, now
         loss = self._note_loss(record)
@@ -366,7 +370,7 @@ class Telemetry:
         return "agree" if times.decided is None else "apply"
 
     def _reach(self, now: float) -> float:
-        """Note the end of a round; return the seconds of it in which the trainer was idle."""
+        """Note the end of a round; return in how many of its seconds the trainer was idle."""
         totals = self._totals
         tokens, sequences = totals.trained_tokens, totals.trained_sequences
         return self.recent.add(now, self.counts.idle_seconds, tokens, sequences)
