@@ -1,8 +1,8 @@
 """Signed envelopes: one small message of one kind, in one swarm, by one peer.
 
 What `open_envelope` returns was signed by its sender for exactly this kind and this swarm; bytes
-that were changed, cut, extended, or signed for another use give the one error. Nothing here knows what
-the body means, nor whether it is fresh: rounds and nonces belong into the body.
+that were changed, cut, extended, or signed for another use raise `EnvelopeError`. This module does not
+know what the body means, nor whether it is fresh: rounds and nonces belong in the body.
 
 The bytes of an envelope; k is the length of the kind, n that of the body, numbers are big-endian:
 
@@ -29,14 +29,14 @@ from dataclasses import dataclass
 from .identity import PEER_ID_BYTES, SIGNATURE_BYTES, Identity, PeerId, verify
 
 MAX_ENVELOPE_BYTES = 256 << 10
-"""Gossip silently drops messages over 1 MiB; a quarter of it leaves room for several in one RPC."""
+"""Gossip silently drops messages over 1 MiB; a quarter of that leaves room for several in one RPC."""
 
 SWARM_ID_BYTES = 32
 
 _VERSION = 1
 _HEAD = bytes([0xD1, _VERSION])
-# The peer's key also signs for libp2p (noise, pubsub, peer records); none of these messages begins
-# with this, so a signature made there is worth nothing here and the other way round.
+# The peer's key also signs for libp2p (noise, pubsub, peer records). None of those messages begins with
+# this text, so a signature made for libp2p is invalid here, and vice versa.
 _DOMAIN = b"distro-node envelope\0" + bytes([_VERSION])
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _LENGTH_BYTES = 4
@@ -44,7 +44,7 @@ _FIXED_BYTES = len(_HEAD) + 1 + SWARM_ID_BYTES + PEER_ID_BYTES + _LENGTH_BYTES +
 
 
 class EnvelopeError(Exception):
-    """Bytes that are not a valid envelope: the peer's fault, never ours.
+    """Error: bytes are not a valid envelope. That is the fault of the peer that sent them.
 
     `reason` is `oversized`, `malformed`, `wrong_swarm` or `bad_signature`, fit for a metric label;
     the message is for people.
@@ -65,10 +65,11 @@ class Envelope:
     sender: PeerId
     body: bytes
     signature: bytes
-    """64 bytes; enough, with the other fields, for `verify_detached`."""
+    """64 bytes. `verify_detached` checks it against the other fields."""
 
     def encode(self) -> bytes:
-        """The envelope's bytes, as `open_envelope` takes them; 135 + len(kind) more than the body."""
+        """Return the envelope's bytes, as `open_envelope` takes them: 135 + len(kind) bytes more than
+        the body."""
         return b"".join(
             (
                 _HEAD,

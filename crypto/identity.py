@@ -1,4 +1,7 @@
-"""A peer's identity: an Ed25519 key pair, named by its public key and written as a libp2p PeerId.
+"""A peer's identity: an Ed25519 key pair.
+
+In this program a peer's id is its raw public key (`PeerId`, 32 bytes). As text it is written as the
+libp2p PeerId of that key (`peer_text`).
 
 The secret key leaves an `Identity` only through `seed`; it is in no `repr` and no error.
 """
@@ -12,7 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 PeerId = NewType("PeerId", bytes)
-"""A raw Ed25519 public key, 32 bytes."""
+"""A raw Ed25519 public key, 32 bytes; not the multihash that libp2p calls a PeerId."""
 
 PEER_ID_BYTES = 32
 SEED_BYTES = 32
@@ -21,7 +24,7 @@ SIGNATURE_BYTES = 64
 # What libp2p puts before the key: an identity multihash (code 0x00) of 36 bytes, which are the
 # protobuf PublicKey {Type: Ed25519 = 1, Data: 32 bytes}.
 _PEER_PREFIX = bytes.fromhex("0024") + bytes.fromhex("08011220")
-# 38 bytes that begin so are always 52 characters of base58 and begin with "12D3KooW".
+# 38 bytes with this prefix are always 52 characters of base58, which begin with "12D3KooW".
 _PEER_TEXT_LENGTH = 52
 
 # y of the eight points whose order divides 8: 1 (order 1), -1 (2), 0 (4) and the two of order 8.
@@ -66,7 +69,8 @@ class Identity:
         return self._key.private_bytes_raw()
 
     def sign(self, message: bytes) -> bytes:
-        """Sign `message`: 64 bytes. Sign only messages that carry their domain (see `envelope`)."""
+        """Return the signature of `message`, 64 bytes. Sign only messages that contain their purpose
+        (domain separation, see `envelope`), so that no signature is valid for another purpose."""
         return self._key.sign(message)
 
     def __repr__(self) -> str:
@@ -77,9 +81,10 @@ def verify(peer: PeerId, message: bytes, signature: bytes) -> bool:
     """Whether `signature` is `peer`'s over `message`. Never raises, whatever the bytes.
 
     The check is that of `cryptography`'s backend: the equation without cofactor, a scalar S below
-    the group's order, R compared by its encoding; so without the key a valid signature cannot be turned
-    into another one. The backend accepts keys of small order, for which anyone can make signatures (for
-    the all-zero key: all zeros, on every other message or so); we don't.
+    the group's order, R compared by its encoding. So without the secret key a valid signature cannot be
+    turned into another one. The backend accepts public keys of small order, for which anyone can make
+    signatures: for the all-zero key, the all-zero signature is valid for about a quarter of all
+    messages. This function refuses such keys.
     """
     # The top bit is the sign of x.
     if int.from_bytes(peer, "little") % 2**255 in _SMALL_ORDER_Y:

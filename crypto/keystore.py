@@ -35,9 +35,9 @@ MAX_KEYSTORE_BYTES = 4096
 
 _FORMAT = "distro-node identity"
 _VERSION = 1
-# 128 MiB (128·n·r bytes) and some tenths of a second per guess of a passphrase: what OWASP's "Password
-# Storage Cheat Sheet" recommends. A file may not ask for more, so that a hostile one is cheap to refuse,
-# nor for less than 16 MiB; earlier versions wrote 32 MiB.
+# Each guess of a passphrase costs 128 MiB (128·n·r bytes) and some tenths of a second: the setting that
+# OWASP's "Password Storage Cheat Sheet" recommends. A file may not ask for more, so that a hostile one
+# is cheap to refuse, nor for less than 16 MiB; earlier versions wrote 32 MiB.
 _SCRYPT_DEFAULT_N = 2**17
 _SCRYPT_R = 8
 _SCRYPT_P = 1
@@ -66,16 +66,17 @@ class WrongPassphrase(KeystoreError):
 
 
 class PassphraseNeeded(KeystoreError):
-    """Error: the file is under a passphrase and none was given."""
+    """Error: the file is protected by a passphrase, and none was given."""
 
 
 def load_identity(path: str | Path, passphrase: str | None) -> Identity:
     """Read the identity in `path`. If the key has no passphrase, a given one is ignored.
 
-    A file whose passphrase is cheaper to guess than those written today is rewritten, if it is ours and
-    there is space. Raises `KeystoreMissing`, `PassphraseNeeded`, `WrongPassphrase`, or plain
-    `KeystoreError` if the file cannot be read, is damaged, too large, or open to others. Takes some
-    tenths of a second and 128 MiB if there is a passphrase.
+    A file whose passphrase is cheaper to guess than those written today is rewritten with today's
+    settings, if this user owns it and there is space and memory. Raises `KeystoreMissing`,
+    `PassphraseNeeded`, `WrongPassphrase`, or plain `KeystoreError` if the file cannot be read, is
+    damaged, too large, or open to others. Takes some tenths of a second and 128 MiB if there is a
+    passphrase.
     """
     path = Path(path)
     content = _read(path)
@@ -132,7 +133,7 @@ def create_identity(path: str | Path, passphrase: str | None) -> Identity:
             "make sure that its directory exists, that you own it, and that the disk has space "
             "left",
         ) from error
-    # Detects a file system that drops modes or bytes now and not at the next start.
+    # If the file system drops modes or bytes, fail now rather than at the next start.
     return load_identity(path, passphrase)
 
 
@@ -156,7 +157,7 @@ def _damaged(path: Path, how: str) -> KeystoreError:
 
 
 def _spell(value: Any) -> bytes:
-    """Return the one JSON spelling that is accepted on reading."""
+    """Return the JSON bytes of `value` in the only spelling that is accepted on reading."""
     return json.dumps(value, indent=2, ensure_ascii=True).encode("ascii") + b"\n"
 
 
@@ -171,8 +172,9 @@ def _associated_data(content: dict[str, Any]) -> bytes:
 
 
 def _stretch(passphrase: str, key: dict[str, Any]) -> ChaCha20Poly1305:
-    # Composed form: keyboards and systems differ in how they send an accented letter.
-    # Python represents environment bytes that are not UTF-8 as lone surrogates; they are allowed.
+    # Normalized to composed form (NFC), because keyboards and systems differ in how they send an
+    # accented letter. Python represents environment bytes that are not UTF-8 as lone surrogates;
+    # `surrogatepass` allows them.
     secret = unicodedata.normalize("NFC", passphrase).encode("utf-8", "surrogatepass")
     salt = bytes.fromhex(key["salt"])
     scrypt = Scrypt(salt=salt, length=32, n=key["n"], r=key["r"], p=key["p"])
@@ -234,7 +236,7 @@ def _strengthen(path: Path, identity: Identity, passphrase: str) -> None:
                 os.replace(temporary, path)
                 _sync(path.parent)
         except KeystoreError:
-            # The new file does not read back as written: the old one is worth more.
+            # The new file does not read back as written, so keep the old one.
             return
         finally:
             temporary.unlink(missing_ok=True)
@@ -250,7 +252,8 @@ def _write_new(path: Path, content: bytes) -> None:
         _write(temporary, content)
         _rename_new(temporary, path)
     finally:
-        # Already gone after a rename; and a disk that refused the file may refuse its removal, too.
+        # After a rename the file is already gone. A disk that refused the file may refuse its removal,
+        # too.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
     _sync(path.parent)
@@ -346,7 +349,7 @@ def _parse(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _problem(content: dict[str, Any], data: bytes) -> str | None:
-    """Return what is wrong with the fields, or None; after that every field is reliable."""
+    """Return what is wrong with the fields; None if nothing is, so that every field can be used."""
     if list(content) != ["format", "version", "peer", "key", "checksum"]:
         return "its fields are not those of a key file"
     if not isinstance(content["peer"], str) or not isinstance(content["key"], dict):

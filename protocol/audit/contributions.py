@@ -1,12 +1,14 @@
 """Each member's contribution to a swarm since its founding: how much of its work counted, and how much
-of it others have vouched for.
+of that is audited.
 
-Unlike the audit state that gives votes (`reputation`) this is never forgotten: it outlasts leaving,
-expulsion and the window of votes, and never decreases. Work that is waiting when an audit fails, or that
-waits for too long, is never vouched for, and neither is work that no other member was there to audit.
+Work counts as audited once a later audit of the member by another one passes: one passed audit covers
+all work that waits up to the audited round (`reputation`). Work that is waiting when an audit fails, or
+that waits for too long, never counts as audited, and neither does work that no other member was there to
+audit. Unlike the audit state that gives votes, contributions are never forgotten: they outlast leaving,
+expulsion and the window of votes, and never decrease.
 
-The value of a round is immutable and shares nearly all of its data with the next, so keeping the values
-of many rounds is cheap, however many identities have passed through.
+The table after a round is immutable and shares nearly all of its data with the table after the next, so
+keeping the tables of many rounds is cheap, however many identities have passed through.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from . import merkle
 
-# Recent changes are kept apart until they exceed one in this many entries of the whole: so the cost of a
-# round follows its changes, and two values differ in no more than that part.
+# Recent changes are kept in a small second table, so that a round does not copy the whole table. It is
+# merged into the main one when it has more than one entry for every this many entries of the main one.
 _SPACING = 8
 
 
@@ -33,10 +35,11 @@ class Contribution:
     sequences: int
     """Number of sequences in these updates."""
     audited: int
-    """Number of those sequences that another member has vouched for."""
+    """Number of those sequences that passed audits by other members cover."""
 
     def leaf(self, peer: PeerId) -> bytes:
-        """Return the bytes of its leaf in the tree."""
+        """Return the bytes of `peer`'s leaf in the tree: its public key, then the numbers, each of 8
+        bytes, big-endian."""
         numbers = (self.updates, self.sequences, self.audited)
         return peer + b"".join(number.to_bytes(8, "big") for number in numbers)
 
@@ -61,15 +64,16 @@ class Contributions:
         settled: Mapping[PeerId, Contribution] | None = None,
         fresh: Mapping[PeerId, Contribution] | None = None,
     ) -> None:
-        """`fresh` overrides `settled`. Neither may be changed: other values share them."""
+        """`settled` is the main table and `fresh` the small second one, whose entries take precedence.
+        The caller must not change either afterwards: the tables of several rounds share them."""
         self._settled = settled or {}
         self._fresh = fresh or {}
 
     def after(self, counted: Mapping[PeerId, int], audited: Mapping[PeerId, int]) -> Contributions:
         """Return the table one record later.
 
-        `counted` maps members to the sequences of their counted update, `audited` to the number of their
-        sequences newly vouched for.
+        `counted` maps members to the number of sequences of their counted update; `audited`, to the
+        number of their sequences that an audit in this record covers.
         """
         if not counted and not audited:
             return self

@@ -1,14 +1,15 @@
 """Initial sync before a node takes part: which peers to ask, how far to follow them, and when to stop.
 
-A single byzantine peer can sign thousands of rounds in a second, without end. So a node syncs to a
-fixed *goal*: a height that at least half of several peers report, with the records there that most of
-them report. It goes further only if a last certificate bears the signatures of more known members than
-may be byzantine together. A node with a checkpoint follows no chain that lacks it; if an entry on the
-way does not fit, all entries are fetched again from other peers. docs/protocol.md has the rules, under
-"Sync".
+A single byzantine peer can sign thousands of rounds a second and so offer an endless chain. Therefore a
+node first fixes a *goal*, a height that more than half of the asked peers on its chain have reached, and
+fetches entries from a peer whose record at the goal is the one that most peers name. It syncs beyond the
+goal only to a record whose certificate is signed by members with more votes than byzantine members may
+have together. A node with a checkpoint follows no chain that lacks the checkpoint's record; if an entry
+before it does not fit, all entries are fetched again from other peers. docs/protocol.md has the rules,
+under "Sync".
 
-`questions` returns the requests to send now, `answered` processes an answer, and `drain` returns the
-entries that were checked and added to the ledger, to be written to disk together.
+`questions` returns the requests to send now, `answered` processes the answer to one, and `drain` returns
+the entries that were checked and added to the ledger, so that they can be written to disk together.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ ENOUGH = 5
 """Peers that are asked for the chain's height. A peer that is behind is not byzantine, but a newcomer
 should not rely on it alone."""
 
-# Limit that applies while a member of our own chain is reachable.
+# Most strangers to ask while a present or former member of our chain is connected; if more than this
+# many such members are connected, the limit is their number.
 _MAX_STRANGERS = 2
-# A peer further behind than this is not merely delayed as nodes ordinarily are.
+# A peer that is more rounds behind our ledger than this is not just ordinarily delayed.
 _STALE_ROUNDS = 8
-# Weeks of rounds. A running member syncs anything beyond that later.
+# Most rounds that are synced before the node takes part (weeks of them); later ones, while it runs.
 _MOST_ROUNDS = 1 << 16
-# Reasons to refuse an entry that would be valid on another chain.
+# Reasons for refusing an entry that may be valid on another chain.
 _OTHER_CHAIN = ("checkpoint", "wrong_parent")
 # Entries per request. Answers are bounded in bytes as well.
 _PORTION = 1024
@@ -48,11 +50,13 @@ class ChainReport:
     """A peer's report about its chain."""
 
     height: int
+    """Number of its decided rounds."""
     same: bool
     """Whether our last record is on its chain."""
     goal: RecordId | None = None
-    """Id of its record at the goal."""
+    """Id of its record at the goal (the one of round goal - 1), once it has reported it."""
     asked_goal: int = -1
+    """The goal for which this id was last requested."""
 
 
 class InitialSync:
@@ -66,31 +70,34 @@ class InitialSync:
         # Open requests by peer, with the time at which each was sent.
         self._asked: dict[PeerId, tuple[SyncQuery, float]] = {}
         self._offers: dict[PeerId, ChainReport] = {}
-        # Peers that do not answer, or have become useless.
+        # Peers that are not asked any more: they did not answer, or their answers are of no use.
         self._out: set[PeerId] = set()
         self._goal: int | None = None
+        # Peers asked for their last certificate, the latest such request, and whether one of these
+        # certificates has proved a height beyond the goal.
         self._heads: set[PeerId] = set()
         self._head_asked: SyncQuery | None = None
         self._vouched = False
+        # Entries added since the last `drain`, and the peers that sent entries of this ledger.
         self._fresh: list[Decided] = []
         self._sources: set[PeerId] = set()
         self._rewound = False
         self.done = False
-        """Whether there is no further request."""
+        """Whether the sync has ended: nothing more will be requested."""
 
     @property
     def found(self) -> bool:
-        """Whether any asked peer has a chain."""
+        """Whether any asked peer has reported a chain that may be followed."""
         return bool(self._offers)
 
     @property
     def height(self) -> int:
-        """The height to sync to, if known."""
+        """The height to sync to; before it is chosen, the ledger's own height."""
         return max(self._goal or 0, len(self._ledger))
 
     @property
     def stale(self) -> int:
-        """How many of the asked peers are behind this ledger."""
+        """How many of the asked peers are more than `_STALE_ROUNDS` behind this ledger."""
         return sum(
             offer.height < len(self._ledger) - _STALE_ROUNDS for offer in self._offers.values()
         )
@@ -111,12 +118,12 @@ class InitialSync:
         asked = [at for _, at in self._asked.values()] or [now]
         until = min(asked) + PATIENCE_SECONDS
         if self._goal is None and self._offers:
-            # Counted from the last request: nothing is decided until that peer is slow, too.
+            # The goal is chosen once the latest of the open requests is this old, too.
             until = min(until, max(asked) + DAWDLE_SECONDS)
         return max(now, until)
 
     def questions(self, connected: Iterable[PeerId], now: float) -> list[SyncQuery]:
-        """Return the requests to send now, to the peers that are `connected`, in random order."""
+        """Return the requests to send now. `connected`: the connected peers, in random order."""
         for peer, (_, at) in list(self._asked.items()):
             if now >= at + PATIENCE_SECONDS:
                 del self._asked[peer]
@@ -126,7 +133,8 @@ class InitialSync:
         if not asked and self._goal is None and self._all_offered(now):
             self._choose_goal()
         if self._goal is not None and not self.done:
-            # Later rounds use a protocol version that this program does not support.
+            # If the ledger is outdated, later rounds use a protocol version that this program does not
+            # support, so nothing more is requested.
             asked = [] if self._ledger.versions.outdated else self._on_the_way()
         for question in asked:
             self._asked[question.peer] = (question, now)
@@ -152,14 +160,17 @@ class InitialSync:
     def _refused(self, peer: PeerId, error: ProtocolError) -> PeerFault | None:
         other_chain = error.reason == "wrong_parent"
         if not self._ledger.anchored and self._sources and error.reason in _OTHER_CHAIN:
-            # Either an earlier source of entries is byzantine or this peer is. The checkpoint will
-            # tell; in both cases there is one peer fewer to ask.
+            # This peer or an earlier source of entries is byzantine. Start again without the other
+            # sources, or without this peer if it is the only source or contradicts the checkpoint.
+            # Whether the remaining peers are honest shows when the ledger reaches the checkpoint. Each
+            # restart drops at least one peer, so restarts end.
             others = self._sources - {peer}
             self._out |= others if other_chain and others else {peer}
             self._rewind()
         else:
             self._out.add(peer)
-        # This may be another chain: once the member runs, fork choice examines it.
+        # The peer may be on another valid chain, so it is not charged with a fault: once the member
+        # runs, fork choice examines that chain.
         return None if other_chain else PeerFault(peer, error.reason, str(error))
 
     def _rewind(self) -> None:
@@ -171,14 +182,14 @@ class InitialSync:
         for offer in self._offers.values():
             offer.same = True
 
-    # Offers
+    # Before the goal is chosen: the peers' reports
 
     def _offers_wanted(self, connected: list[PeerId]) -> list[SyncQuery]:
         known = [peer for peer in connected if self._is_known(peer)]
         strangers = [peer for peer in connected if not self._is_known(peer)]
         if known:
-            # Identities are free, but a single known member may be the byzantine one. Peers that were
-            # asked stay in.
+            # Identities are free, so few strangers are asked; but some are, since the only known member
+            # may be byzantine. Strangers that were asked already come first.
             asked = [p for p in strangers if p in self._asked or p in self._offers]
             strangers = [*asked, *(p for p in strangers if p not in asked)]
             strangers = strangers[: max(_MAX_STRANGERS, len(known))]
@@ -197,8 +208,8 @@ class InitialSync:
         ]
 
     def _is_known(self, peer: PeerId) -> bool:
-        """Whether our chain shows `peer` as a present or former member. A chain without rounds does not
-        count: it knows only the founder, who was alone once."""
+        """Whether our chain shows `peer` as a present or former member. False for every peer while the
+        ledger is empty: it shows only the founder."""
         return len(self._ledger) > 0 and self._ledger.has_been_member(peer)
 
     def _all_offered(self, now: float) -> bool:
@@ -206,9 +217,10 @@ class InitialSync:
         return bool(self._offers) and dawdling
 
     def _choose_goal(self) -> None:
-        """Set the goal to the height that at least half of the peers on our chain report."""
+        """Set the goal to the greatest height that more than half of the peers on our chain have
+        reached, but to no less than our own and at most `_MOST_ROUNDS` above where the sync began."""
         heights = sorted((o.height for o in self._offers.values() if o.same), reverse=True)
-        # Of two heights this is the lesser: only one peer reports the greater.
+        # With two reports this is the lesser height, since only one peer has reached the greater.
         goal = heights[len(heights) // 2] if heights else 0
         self._goal = min(max(goal, len(self._ledger)), self._began + _MOST_ROUNDS)
         # Do not wait for peers that have not answered yet.
@@ -229,7 +241,7 @@ class InitialSync:
         for peer in unsure:
             self._offers[peer].asked_goal = self._goal
         if unsure:
-            # Ask for their records at the goal: the majority decides.
+            # Ask for their records at the goal: the one that most peers name is followed.
             probes = (self._goal - 1,)
             return [SyncQuery(p, self._goal, probes=probes, most=0) for p in unsure]
         if self._asked:
@@ -250,7 +262,7 @@ class InitialSync:
         return offer.same and offer.height >= (self._goal or 0)
 
     def _further(self) -> list[SyncQuery]:
-        """Ask the peers that are beyond the goal for their last certificates."""
+        """Ask a peer that is beyond the goal for its last certificate."""
         if self._asked:
             return []
         ahead = [
@@ -264,8 +276,8 @@ class InitialSync:
         if self._vouched or not ahead:
             self.done = True
             return []
-        # The most advanced peer that proves its height sets the goal; ask one after another, as most
-        # prove nothing.
+        # The first peer that proves its height sets the new goal. Ask one after another, the most
+        # advanced first.
         peer = max(ahead, key=lambda one: self._offers[one].height)
         self._heads.add(peer)
         height = min(self._offers[peer].height, self._began + _MOST_ROUNDS)
