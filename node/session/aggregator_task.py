@@ -2,8 +2,9 @@
 
 An aggregator's state follows from the aggregates that its committee has agreed on so far. An aggregator
 that did not take part in one of these steps, or lacks an aggregate that counted, abstains until the
-committee starts over: with the next epoch, or after a step without agreement. So does a machine without
-enough free memory: with few members and large sections, aggregation may take more than training.
+committee starts over: with the next epoch, or after a step without agreement. An aggregator without
+enough free memory abstains, too: with few members and large sections, aggregation may take more memory
+than training.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class AggregatorTask:
         self._one_at_a_time = trio.Lock()
         self._place: Place | None = None
         self._aggregator: Aggregator | None = None
-        # Aggregates that the aggregator has applied, and how many there were when it last took part.
+        # Ids of the aggregates that the aggregator has applied, and how many there were when it last
+        # made one of its own.
         self._behind: list[ContentId] = []
         self._open: int | None = None
         self._lacks_room = False
@@ -153,8 +155,8 @@ class AggregatorTask:
         elif self._place != place or self._behind != agreed[:behind]:
             self._aggregator = None
         elif self._aggregator is not None and agreed[behind:]:
-            # Exactly one aggregate, the last step's, can be applied: after a missed step it cannot
-            # follow.
+            # Exactly one aggregate, the last step's, can be applied: after a missed step the aggregator
+            # cannot follow.
             body = self._store.get(agreed[-1])
             spoke = self._open == behind == len(agreed) - 1
             if not (spoke and body is not None and self._aggregator.settle(body)):
@@ -170,8 +172,8 @@ def aggregator_task(
     sign_votes: SignVoteExchange | None,
     report: Callable[[Input], None],
 ) -> AggregatorTask | None:
-    """Return the panelist of a swarm with committees, else None; `report` passes inputs to the
-    member."""
+    """Return the aggregator task in a swarm with committees, None in any other; `report` passes inputs
+    to the member."""
     if manifest.committees is None or sign_votes is None:
         return None
     return AggregatorTask(manifest, manifest.committees, store, updates, sign_votes, report)

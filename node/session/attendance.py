@@ -1,4 +1,4 @@
-"""Attendance of a decided round: what became of this node's part, and whose updates were late."""
+"""Attendance of a decided round: what became of this node's update, and whose updates were late."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ..telemetry.own_rounds import RoundAttendance
 
 
 def attendance_of(ledger: Ledger, record: Record, me: PeerId) -> RoundAttendance:
-    """Return who took part in the round of a checked `record` of this ledger."""
+    """Return what became of the update of `me` in the round of a checked `record` of this ledger, and
+    which members' updates were late."""
     named = {entry.peer: entry for entry in record.updates}
     due = ledger.assignments.due(record.round) if record.round else frozenset[PeerId]()
     late = tuple(sorted(due - named.keys()))

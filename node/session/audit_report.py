@@ -1,4 +1,4 @@
-"""The state of the audits according to the chain, for the status and for counts."""
+"""The state of the audits according to the chain, for the status and the metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..telemetry.counts import Increases
 def audits_status(ledger: Ledger, me: PeerId | None) -> AuditsStatus | None:
     """Return what the audits have found up to the current round; None in a swarm without audits.
 
-    `me`: the peer whose own account to include; None: no one's.
+    `me`: the peer whose own account to include; None to include no one's.
     """
     if ledger.audits is None:
         return None
@@ -36,8 +36,8 @@ def audits_status(ledger: Ledger, me: PeerId | None) -> AuditsStatus | None:
 
 
 def count_audits(counts: Increases, ledger: Ledger, me: PeerId | None) -> None:
-    """Count the audits that have come into the chain since the last call; none in a swarm without
-    audits. Call it once when the chain is here, and whenever it has grown."""
+    """Count the audits that the chain has gained since the last call; none in a swarm without audits.
+    Call this once when the chain is loaded, and whenever it has grown."""
     if ledger.audits is None:
         return
     reputation = ledger.audits.reputation

@@ -81,10 +81,10 @@ from .update_exchange import UpdateExchange, report_of
 _log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2
-# Time that a node leaving by itself waits for the others to record it.
+# Longest wait for the others to record the departure of a node that leaves without being told to.
 _GOODBYE_SECONDS = 8.0
-# Times in a row that the swarm's updates may lead to other parameters here than in the swarm. Memory
-# that erred once is mended by the first reload.
+# After this many mismatches in a row the node gives up: each time, the swarm's updates led to other
+# parameters here than in the swarm. The first reload already repairs a single memory error.
 _MOST_MISMATCHES = 3
 
 
@@ -107,8 +107,8 @@ class Runner:
         ticket: bytes,
         update_ids: BoundedTable[ContentId, None],
     ) -> None:
-        """`update_ids` is kept filled with the ids of recent updates, so that their bytes can be
-        counted."""
+        """The runner keeps `update_ids` filled with the ids of recent updates, so that their bytes can
+        be counted as update traffic."""
         self.telemetry = telemetry
         self._manifest = manifest
         self._identity = identity
@@ -123,14 +123,15 @@ class Runner:
             now=trio.current_time(),
             start_number=start_number,
             ticket=ticket,
-            # Always, because a restored backup looks like yesterday's disk.
+            # Always, because a node cannot tell a restored backup, which lacks its latest messages,
+            # from its own current disk.
             recall=True,
         )
         self._count_audits()
         self._signed: SignedLog[bytes] = SignedLog()
         signed = swarm_store.signed()
         for envelope in signed:
-            # They belong to this round or, if the ledger's end was lost, to a later one.
+            # The messages belong to this round or, if the ledger's end was lost, to a later one.
             raw = envelope.encode()
             self._signed.note(round_of(decode_message(envelope)), raw, len(raw))
         self.member.restore(signed, trio.current_time())
@@ -184,7 +185,7 @@ class Runner:
         self._serve_result = serve_result
         self._until_round = until_round
         async with trio.open_nursery() as nursery:
-            # Comes first, because a leave may be requested at any time from now on.
+            # Set first, because a leave may be requested at any time from now on.
             self._nursery = nursery
             received = await self._network.subscribe(self._topic, self._validate)
             nursery.start_soon(self._publish)
@@ -223,7 +224,8 @@ class Runner:
         self._dispatch(LeaveRequested())
 
     def gave(self, peer: PeerId, *, blob: bool = False) -> None:
-        """Note that a peer received records that it lacked, or requested a `blob` of a snapshot."""
+        """Note that a peer received records that it lacked or, with `blob`, requested a blob of a
+        snapshot. Only peers that are not members count."""
         if peer not in self.member.members:
             self._parting.gave(trio.current_time(), blob=blob)
 
@@ -239,7 +241,7 @@ class Runner:
         """Take our own finished update. Raises `DiskFull`."""
         self.telemetry.round_times(what.round).trained = trio.current_time()
         if self._aggregator_task is not None:
-            # It may have to wait for the committees; the trainer must not wait with it.
+            # Cutting the sign vote may have to wait for the committees; the trainer must not.
             self._spawn(self._aggregator_task.tell, what, made)
             return
         update = await trio.to_thread.run_sync(self._store.put, made.body)
@@ -263,7 +265,7 @@ class Runner:
             )
         self._dispatch(Applied(record_round, fingerprint, snapshot, seconds))
         self._report_state()
-        # After the last round of the run, the run ends by itself with a record that needs all members.
+        # After its last round the run ends without anyone leaving: with a record that needs all members.
         over = self._manifest.last_round is not None and record_round >= self._manifest.last_round
         if self._until_round is not None and record_round >= self._until_round and not over:
             self.leave(_GOODBYE_SECONDS)
@@ -321,7 +323,7 @@ class Runner:
             self._note_collected()
             now = trio.current_time()
             if self.member.is_expelled or self.member.is_outdated:
-                # It would never be admitted again; the daemon explains why.
+                # The node would never be admitted again; the daemon explains why.
                 self.finished.set()
             if self.member.ledger.versions.soon_outdated:
                 self.leave(_GOODBYE_SECONDS)
@@ -333,8 +335,8 @@ class Runner:
             await trio.sleep(TICK_SECONDS)
 
     def _may_go(self) -> bool:
-        """Whether the others can go on without us: our departure is recorded, or they all leave as
-        well."""
+        """Whether the others can go on without us: our departure is recorded, the run is over, or they
+        all leave as well."""
         others = set(self.member.members) - {self.member.me}
         over = not self.member.is_member or self.member.is_finished
         return over or others <= self.member.leaving
@@ -357,7 +359,7 @@ class Runner:
                     self._remember(envelope)
                 message = decode_message(envelope)
                 if isinstance(message, Announcement):
-                    # A lone member has already decided its round and is in the next one.
+                    # Not the member's own round: a lone member has already decided this one.
                     times = self.telemetry.round_times(message.round)
                     times.announced = trio.current_time()
                 try:
@@ -403,7 +405,7 @@ class Runner:
                 self._updates.cancel()
                 self._trainer_supervisor.reload()
             case CompareChains(round_):
-                # One comparison at a time: every entry of an answer may be one that differs.
+                # One comparison at a time: each differing entry of an answer requests one.
                 if not self._settling:
                     self._settling = True
                     # Another peer has a different record, or nothing was decided for a while.
@@ -423,7 +425,7 @@ class Runner:
         return self.trainer_supervisor
 
     def _spawn(self, function: Callable[..., object], *arguments: object) -> None:
-        assert self._nursery is not None  # likewise
+        assert self._nursery is not None  # `run` sets it first, too
         self._nursery.start_soon(function, *arguments)  # type: ignore[arg-type]  # async functions
 
     def _sign(self, kind: str, body: bytes) -> Envelope:
@@ -442,7 +444,8 @@ class Runner:
             await self._network.publish(self._topic, envelope.encode())
 
     async def _write(self) -> None:
-        """Keep writing what no task waits for, such as the ledger of a node that only observes."""
+        """Keep writing queued changes that no task waits for, such as the ledger of a node that
+        publishes nothing."""
         while True:
             await self._swarm_store.written()
             await trio.sleep(TICK_SECONDS)

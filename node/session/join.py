@@ -62,7 +62,7 @@ class JoinContext:
     entry: Invite
     """The link to the swarm; a record that it names must be in the swarm's chain."""
     wait: bool
-    """Keep looking for the swarm if no peer can be reached, or none knows it."""
+    """Whether to keep looking for the swarm if no peer can be reached, or none knows it."""
     disk: DiskSettings
     me: PeerId
     network: Network
@@ -81,15 +81,16 @@ class JoinContext:
 
 
 async def find_manifest(means: JoinContext, *, takes_part: bool = True) -> Manifest:
-    """Return the manifest from the disk, or from any peer that has it. Raises `UserError`, also for a
-    task that a node taking part does not support."""
+    """Return the manifest from the disk, or from any peer that has it. Raises `UserError` if it cannot
+    be fetched or is unusable; with `takes_part`, also if this node does not support its task, or no node
+    can take part in such a swarm."""
     swarm = means.entry.swarm
     data = await trio.to_thread.run_sync(_manifest_at_hand, means.store, means.directory, swarm)
     if data is None:
         report = means.telemetry.report
         search = ManifestSearch(means.connected, means.introducer, means.fetcher, report)
         data = await search.manifest(swarm, wait=means.wait)
-    # A manifest with 20,000 tensors takes a third of a second.
+    # A manifest with 20,000 tensors takes a third of a second to decode.
     manifest = await trio.to_thread.run_sync(read_manifest, data, swarm)
     await trio.to_thread.run_sync(write_atomically, means.directory.manifest, data)
     if takes_part:
@@ -106,7 +107,8 @@ async def find_manifest(means: JoinContext, *, takes_part: bool = True) -> Manif
 
 
 def _manifest_at_hand(store: BlobStore, directory: SwarmDir, swarm: SwarmId) -> bytes | None:
-    """Return the manifest's bytes from either of its two places on this disk, and restore the other."""
+    """Return the manifest's bytes from the blob store or else from its own file, which is then copied to
+    the blob store; None if neither has them intact."""
     data = store.get(ContentId(swarm))
     if data is not None:
         return data
@@ -126,11 +128,12 @@ async def fetch_ledger(means: JoinContext, manifest: Manifest, swarm_store: Swar
     """Return the ledger from the disk, extended by what the peers that answer have.
 
     If no peer answers, a node that has only the manifest waits; the founder starts the swarm instead,
-    and a node that took part before continues from its own disk. Raises `UserError` (`FINAL`) if the
-    link names another chain than the one on the disk.
+    and a node that took part before continues from its own disk. The ledger must contain the record that
+    the link names and the one that this node knew to be final before: without them the node waits, even
+    if it is the founder.
 
-    The ledger must contain the record that the link names and the one that this node knew to be final
-    before: without them the node waits, even if it is the founder.
+    Raises `UserError`: `FINAL` if the link names another chain than the one on the disk, or if the file
+    with the final record is damaged; `VERSION` as in `follow_ledger`.
     """
     linked = means.entry.at
     known = await trio.to_thread.run_sync(swarm_store.final)
@@ -187,8 +190,8 @@ async def follow_ledger(
 def _load_ledger(
     swarm_store: SwarmStore, known: Checkpoint | None, linked: Checkpoint | None
 ) -> Ledger:
-    """Load the ledger from the disk and set the later of two checkpoints. Raises `UserError`
-    (`FINAL`)."""
+    """Load the ledger from the disk and set the later of the two checkpoints in it. Raises `UserError`
+    (`FINAL`) if the link names another chain than the one on the disk."""
     try:
         ledger = swarm_store.load_ledger(checkpoint=known)
     except ProtocolError:
@@ -204,7 +207,7 @@ def _load_ledger(
 
 
 def _check_point(ledger: Ledger, point: Checkpoint | None) -> None:
-    """Raise `UserError` (`FINAL`) if the ledger has another record in this one's place."""
+    """Raise `UserError` (`FINAL`) if the ledger has another record than `point` in that round."""
     try:
         check_point(ledger, point)
     except ProtocolError:
@@ -229,7 +232,8 @@ def _waiting_for(checkpoint: Checkpoint | None) -> Progress:
 
 
 async def fetch_data(means: JoinContext, manifest: Manifest) -> Prefetch:
-    """Fetch the training data that every member needs; the rest is fetched during training."""
+    """Fetch the training data that every member needs; the rest is fetched during training. Raises
+    `DiskFull`, and `UserError` (`DISK_FULL`) if the disk limit is too low for the swarm."""
     mirrors = Mirrors(means.disk.mirrors, manifest.data.mirrors)
     fetcher = MirroredFetcher(means.fetcher, means.store, mirrors)
     scarce = None

@@ -104,7 +104,7 @@ class SwarmPeering:
         traffic.upload.limit, traffic.download.limit = limits.upload, limits.download
 
     def line(self) -> LineStatus:
-        """Return the status of the line."""
+        """Return the status of this node's internet connection."""
         introduced = self._shared or self.introducer.bootstrap_connected()
         relayed = counted(self._network, self._relayed)
         line = line_status(self._network, relayed=relayed, bootstrap=introduced)

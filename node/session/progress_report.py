@@ -8,10 +8,10 @@ from ..util.progress import Progress
 
 
 def report_state(member: Member, telemetry: Telemetry, last_round: int | None) -> None:
-    """Report the member's state, in a run with this last round."""
+    """Report the member's state; `last_round` is the run's last round, None if the run has no end."""
     match member.state:
         case "loading":
-            # The loader reports which state.
+            # The loader reports what it loads.
             telemetry.enter("syncing")
         case "applying":
             done, total = member.applied_round + 1, member.round or None
@@ -29,5 +29,5 @@ def report_state(member: Member, telemetry: Telemetry, last_round: int | None) -
                 telemetry.event("finished", last_round or member.applied_round)
             telemetry.enter("finished")
         case "leaving" | "left" | "expelled":
-            # Reported when the leave was requested, or by the daemon.
+            # These are reported when the leave is requested, or by the daemon.
             pass

@@ -1,9 +1,9 @@
-"""Hosting a swarm's result without being a member: an option of observers and bootstrap peers.
+"""Seeding a swarm's result without being a member: an option of observers and bootstrap peers.
 
-A host keeps everything needed to use the parameters (the records, the newest snapshot that they
-certify, the tokenizer, the held-out text, the base weights below adapters) and serves it to any peer, so
-a run's result stays available after its last member has left. It keeps no updates and no training
-data: peers that still train get those from members.
+A seeder keeps everything needed to use the parameters (the records, the newest snapshot that they
+certify, the tokenizer, the held-out text and, if the swarm trains adapters, the base weights) and serves
+it to any peer, so a run's result stays available after its last member has left. It keeps no updates and
+no training data: peers that still train get those from members.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .sync import serve_ledger
 _log = logging.getLogger(__name__)
 
 _CHECK_INTERVAL_SECONDS = 3.0
-# Short enough to notice space freed on a full disk.
+# Wait before trying again after the disk was full.
 _FULL_SECONDS = 60.0
 
 
@@ -43,7 +43,7 @@ class ResultSeeder:
         *,
         shared: bool,
     ) -> None:
-        """`ledger`: the swarm's records; `shared`: as in `serve_ledger`."""
+        """`ledger`: the swarm's records so far; `shared`: as in `serve_ledger`."""
         self._means = means
         self._manifest = manifest
         self.tell(ledger)
@@ -55,21 +55,22 @@ class ResultSeeder:
             ledger=lambda: self._ledger,
             holds=False,
         )
-        # The snapshot kept here; None for the one that the manifest names.
+        # The snapshot kept here; None for the initial one, which the manifest names.
         self._kept: SnapshotEntry | None = None
         self.round: int | None = None
-        """The round after which the parameters kept here were taken; None: there are none yet."""
+        """The parameters kept here are those after this round; None if there are none yet."""
         serve_blobs(means.network, means.store)
         serve_chunks(means.network, means.store)
         serve_ledger(means.network, manifest, lambda: self._ledger, store.written, shared=shared)
 
     def tell(self, ledger: Ledger) -> None:
-        """Copy the swarm's records. Another thread may extend the ledger afterwards."""
+        """From now on serve, and follow, the records in `ledger`. It is copied, because another thread
+        may extend it afterwards."""
         self._ledger = ledger.truncated(len(ledger))
 
     async def run(self) -> None:
-        """Fetch what is missing, for ever. An unusable base model is logged, and nothing more is
-        fetched."""
+        """Keep fetching what is missing, until cancelled. Return early, with an error in the log, if the
+        base model is unusable or the disk limit too low; what is here is still served."""
         prepared = False
         while True:
             try:
@@ -92,7 +93,7 @@ class ResultSeeder:
             return
         here = await self._snapshots.best(certified_only=True)
         self._means.telemetry.progress = None
-        # Before the first snapshot, these are the parameters that the founder provided.
+        # The initial snapshot, which the founder provided, has round -1.
         self._kept, self.round = self._snapshots.entry(here), max(0, here.round)
         _log.info(
             "the parameters after round %d are stored here, and served on request", self.round

@@ -1,7 +1,7 @@
 """One session of a member: from the first connection to the goodbye.
 
-It finds the swarm, fetches what is missing (`join`), runs the member, and reports its status at any
-time.
+The session finds the swarm, fetches what is missing (`join`), runs the member, and reports its status at
+any time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from .version_watch import change_status, check_version
 
 _log = logging.getLogger(__name__)
 
-# Time that a polite leave waits for the others to record it.
+# Longest wait for the others to record the departure of a node that was told to leave.
 _LEAVE_SECONDS = 5.0
 _EVALUATE_ROUNDS = 10
 
@@ -101,7 +101,7 @@ class SwarmSession:
         self._reach = Reach(network, self._contact.introducer, upnp=settings.reach.upnp)
         self._leave_requested = False
         self._joining = open_scope()
-        # What is known of the swarm by now; the status may be requested at any time.
+        # What is known of the swarm so far; the status may be requested at any time.
         self._manifest: Manifest | None = None
         self._ended = False
         self._work: _Work | None = None
@@ -120,7 +120,8 @@ class SwarmSession:
             nursery.cancel_scope.cancel()
 
     def _is_past(self) -> bool:
-        """Whether the round after which the owner wants to leave has passed already; says so."""
+        """Return whether the round after which the owner wants to leave has already passed; if so, log
+        it."""
         until = self._settings.until_round
         assert self._work is not None
         reached = len(self._work.runner.ledger()) - 1
@@ -184,7 +185,7 @@ class SwarmSession:
         swarm_store = SwarmStore(means.directory, manifest)
         await trio.to_thread.run_sync(telemetry.keep_history, swarm_store.history)
         update_ids: BoundedTable[ContentId, None] = BoundedTable(RECENT_UPDATES)
-        # Others may already fetch here what has arrived.
+        # From now on peers may fetch from this node what has already arrived.
         serve_blobs(
             self._network,
             means.store,
@@ -195,7 +196,7 @@ class SwarmSession:
         serve_chunks(self._network, means.store, asked=self._note_request)
         telemetry.enter("syncing")
         if manifest.admission.issuer == means.me:
-            # The issuer of the tickets signs its own.
+            # The issuer of the tickets signs its own ticket.
             ticket = sign(self._identity, TICKET_KIND, manifest.swarm, means.me).signature
         ledger = await fetch_ledger(means, manifest, swarm_store)
         check_standing(ledger, means.me)
@@ -304,7 +305,7 @@ class SwarmSession:
         runner, me = work.runner, self._identity.peer
 
         def upcoming(rounds: int) -> Callable[[], list[int]]:
-            # Truncated copy: the chain grows while this is computed.
+            # A copy, because the chain grows while a thread computes the samples.
             known = runner.ledger().truncated(len(runner.ledger()))
             return partial(upcoming_samples, known, me, rounds)
 
@@ -350,7 +351,7 @@ class SwarmSession:
 
 @dataclass(frozen=True)
 class _Work:
-    """A member with the parts that work for it."""
+    """A member's runner and the components that work for it."""
 
     runner: Runner
     snapshots: Snapshots

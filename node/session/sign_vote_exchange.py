@@ -1,4 +1,4 @@
-"""The parts of sign votes on this node: all of its own vote, and of others the part for its section.
+"""The parts of sign votes on this node: all of its own vote, and of each other its own section's part.
 
 A part is requested from the vote's author, and from the aggregators of the same section that may have it
 by now. It is kept for some rounds, under the name by which it is requested.
@@ -46,7 +46,8 @@ _log = logging.getLogger(__name__)
 # Committees aggregate in the round after the vote's, and some aggregators lag a little.
 _KEPT_ROUNDS = 3
 _POLL_SECONDS = 0.2
-# An aggregator of the same section may get a part at any moment.
+# Longest pause before a peer that lacked a part is asked again: an aggregator of the same section may
+# get the part at any moment.
 _LONGEST_PAUSE_SECONDS = 1.0
 
 
@@ -74,15 +75,17 @@ class SignVoteExchange:
         # Computing the sections of a model with many tensors takes tens of milliseconds, once per vote
         # without the cache.
         self._cut_into = lru_cache(2)(partial(sections, self._layout))
-        # Decoding takes memory as well as time.
+        # Votes are cut and decoded one at a time, because that takes memory as well as time.
         self._one_at_a_time = trio.CapacityLimiter(1)
-        # The first round applied by this process, until older parts have been removed.
+        # The first round that this process has applied; and whether it has removed the parts that
+        # earlier processes left.
         self._first: int | None = None
         self._settled = False
-        # By round: the names of parts that are kept or expected. And the parts being fetched.
+        # The names of parts that are kept or expected, by round; and the fetches under way of each part.
         self._names: dict[int, set[ContentId]] = {}
         self._under_way: Counter[ContentId] = Counter()
-        # By round: the scopes of fetches that may still ask the author, and not the committee alone.
+        # The scopes of fetches that may still ask the author besides the committee, by round; and the
+        # closed rounds, whose parts only the committee is asked for.
         self._asking: dict[int, set[trio.CancelScope]] = {}
         self._closed: set[int] = set()
 
@@ -106,7 +109,7 @@ class SignVoteExchange:
         committee_chain = member.ledger.committee_chain
         place = None if committee_chain is None else committee_chain.place(wanted.round, member.me)
         if wanted.peer == member.me:
-            # Made before a restart: the parts are on the disk, and others request them.
+            # Our own vote from before a restart: its parts are on the disk, and others request them.
             count = self._sections(wanted.round)
             for section in range(count):
                 self._note(wanted.round, _named(self._store, wanted.update, (section, count)))
@@ -118,7 +121,7 @@ class SignVoteExchange:
     async def part(
         self, round: int, author: PeerId, sign_vote: ContentId, place: Place
     ) -> bytes | None:
-        """Return this section's part of a sign vote of `round`, or None if it cannot be had for now. A
+        """Return this section's part of a sign vote of `round`, or None if it cannot be fetched now. A
         part that does not decode is returned as well: its author made it so. Raises `DiskFull`."""
         section, count = place
         own = self._cut_into(count)[section]
@@ -136,7 +139,7 @@ class SignVoteExchange:
                     providers=lambda: self._providers(round, author, section),
                     kind="update",
                     timeout=FETCH_SECONDS,
-                    # Its committee aggregates in the following round.
+                    # The committee aggregates the votes in the following round.
                     wanted=lambda: not self.is_decided(round + 1),
                 )
         except FetchFailed as failure:
@@ -160,7 +163,7 @@ class SignVoteExchange:
     async def wait_for(
         self, round: int, author: PeerId, sign_vote: ContentId, place: Place
     ) -> bytes:
-        """Retry `part` until it is here."""
+        """Retry `part` until the part is here, and return it."""
         while True:
             closed = round in self._closed
             part = await self.part(round, author, sign_vote, place)
@@ -199,7 +202,7 @@ class SignVoteExchange:
         return missed
 
     def _is_settled(self, round: int) -> bool:
-        """Whether parts kept by earlier processes are of no use any more; true once."""
+        """Return True once: when parts kept by earlier processes are no longer needed. Else False."""
         self._first = round if self._first is None else self._first
         if self._settled or round < self._first + _KEPT_ROUNDS:
             return False
@@ -216,7 +219,7 @@ class SignVoteExchange:
 
     @contextlib.contextmanager
     def _until_closed(self, round: int) -> Iterator[None]:
-        """Cancel the body when the sign votes of a round are closed; do nothing if they already are."""
+        """Cancel the body once the sign votes of a round are closed, unless they were closed before."""
         scope = open_scope()
         waiting = set() if round in self._closed else self._asking.setdefault(round, set())
         waiting.add(scope)

@@ -50,9 +50,9 @@ _LARGE_BYTES = 16 << 10
 
 
 Written = Callable[[], Awaitable[None]]
-"""Returns when everything noted so far is on the disk."""
+"""Returns when every change queued so far is on the disk."""
 Peers = Callable[[], Collection[PeerId]]
-"""Returns the peers that can be asked at the time."""
+"""Returns the peers that can be asked now."""
 
 
 Gave = Callable[[PeerId], None]
@@ -66,7 +66,8 @@ def serve_sync(
     written: Written = trio.lowlevel.checkpoint,
     gave: Gave = lambda peer: None,
 ) -> None:
-    """Answer sync requests from a member's ledger and mailbox, once their content is `written`."""
+    """Answer sync requests from a member's ledger and mailbox; each answer is sent once its content is
+    on the disk (`written`)."""
 
     def ledger() -> Ledger:
         return member.ledger
@@ -111,7 +112,7 @@ def _serve(
             gave(peer)
         entries = map(known.raw, rounds)
         response = compose_response(height, entries, [each.encode() for each in heard], ids)
-        # Our own messages are in the answer, and bind us once a peer has seen them.
+        # The answer contains our own messages, which bind us once a peer has seen them.
         await written()
         return encode(response)
 
@@ -125,7 +126,8 @@ def _serve(
 
 
 async def ask_peer(network: Network, manifest: Manifest, question: SyncQuery) -> SyncAnswer | None:
-    """Return one peer's answer; None if it does not answer (it may not be a member)."""
+    """Return one peer's answer; None if it does not answer (it may not be a member) or its answer is
+    invalid."""
     try:
         data = await network.request(
             question.peer,
@@ -135,7 +137,7 @@ async def ask_peer(network: Network, manifest: Manifest, question: SyncQuery) ->
             timeout=_TIMEOUT_SECONDS,
             kind="ledger",
         )
-        # A stranger may send tens of thousands of items, which take a third of a second.
+        # A stranger may send tens of thousands of items, which take a third of a second to decode.
         if len(data) > _LARGE_BYTES:
             return await trio.to_thread.run_sync(read_answer, data)
         return read_answer(data)
@@ -149,8 +151,8 @@ async def ask_peer(network: Network, manifest: Manifest, question: SyncQuery) ->
 async def ask_any(
     network: Network, manifest: Manifest, round: int, preferred: Callable[[], set[PeerId]]
 ) -> tuple[PeerId, SyncAnswer] | None:
-    """Return the answer of a random connected peer, and which; one of `preferred` if any is
-    connected."""
+    """Ask a random connected peer, one of `preferred` if any is connected; return which peer answered,
+    and its answer, or None if none did."""
     connected = list(network.connected())
     random.shuffle(connected)
     asking = PeerFailover(connected, preferred(), round)
@@ -208,8 +210,9 @@ async def compare_chains(
     peers: Peers | None = None,
 ) -> tuple[ChainComparison, Ledger | None]:
     """Compare our chain with those of `peers` (by default all connected ones); return the comparison
-    and a verified chain that the fork choice prefers to ours, or None. `abandoned`: no other member is
-    left on our chain."""
+    and a verified chain that the fork choice prefers to ours, or None. `rests`: the peers to leave alone
+    for a while, because their chains were fetched in vain. `abandoned`: no other member is left on our
+    chain."""
     connected = list((peers or network.connected)())
     random.shuffle(connected)
     # A copy, because a thread reads it while our ledger grows.
@@ -218,7 +221,7 @@ async def compare_chains(
     )
     await _carry_out(network, manifest, comparison, trio.lowlevel.checkpoint)
     while True:
-        # It reads up to a thousand records of each chain; ours may grow meanwhile.
+        # The thread reads up to a thousand records of each chain; ours may grow meanwhile.
         known = ours.truncated(len(ours))
         better = await trio.to_thread.run_sync(comparison.better_than, known)
         if len(ours) == len(known):
@@ -276,7 +279,7 @@ class Synchronizer:
         return self._apart.peers & self._network.connected()
 
     def newly_diverged(self) -> list[PeerId]:
-        """Return one peer of each such chain that was not reported yet."""
+        """Return one peer of each diverged chain (`apart`) that was not reported yet."""
         news, self._news = self._news, []
         return news
 

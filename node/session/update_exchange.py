@@ -2,7 +2,8 @@
 
 An update is requested until it is here or its round no longer needs it: from a relay if there is one,
 otherwise from its author or from peers that have it by now. Only updates that the codec accepts are
-reported as held. While the member has no parameters nothing is requested: the line is for the state.
+reported as held. While the member has no parameters no update is requested, because the connection is
+needed to download the parameters.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class UpdateExchange:
     ) -> None:
         """`ids` is kept filled with the ids of recent updates; `tell` passes an input to the member;
         `expect` is called with the round and id of each update in the store that a record may name.
-        With `sign_votes`, all other updates are aggregates."""
+        `sign_votes` is given in a swarm with committees: there, an update is a sign vote or an
+        aggregate."""
         self._manifest = manifest
         self._member = member
         self._network = network
@@ -97,15 +99,15 @@ class UpdateExchange:
         self._sign_votes = sign_votes
         if sign_votes is not None:
             self._longest, self._check_body = max_aggregate_bytes(self._layout), check_aggregate
-        # Decoding takes memory as well as time.
+        # Bodies are decoded one at a time, because decoding takes memory as well as time.
         self._one_at_a_time = trio.CapacityLimiter(1)
         self._fetching = UpdateDownloads()
         self._requests: set[trio.CancelScope] = set()
         self._kept = ReceivedUpdates()
 
     async def fetch(self, wanted: FetchUpdate) -> None:
-        """Fetch an update and check it, retrying while its round needs it. Of a sign vote, fetch the
-        part for the section that this member aggregates, if any. Raises `DiskFull`."""
+        """Fetch an update and check it, retrying while its round needs it. For a sign vote, fetch only
+        the part for the section that this member aggregates, if any. Raises `DiskFull`."""
         if not self._fetching.begin(wanted, stored=self._store.has(wanted.update)):
             return
         try:
@@ -122,7 +124,7 @@ class UpdateExchange:
             self._fetching.end(wanted)
 
     def cancel(self) -> None:
-        """Cancel the requests under way, since the parameters were given up."""
+        """Cancel the requests under way, because the member has dropped its parameters."""
         for scope in self._requests:
             scope.cancel()
 
@@ -152,7 +154,7 @@ class UpdateExchange:
             known = ledger.truncated(len(ledger))
             # Reads up to two hundred entries, most of them from the disk.
             missed -= await trio.to_thread.run_sync(updates_from, known, first)
-            # Plus entries decided meanwhile, or entries of another chain that was switched to.
+            # Keep those of entries decided meanwhile, or of a chain that the member switched to, too.
             now = self._member.ledger
             missed -= updates_from(now, len(known) if now is ledger else first)
             missed -= self._kept.awaited() | self._fetching.under_way
@@ -162,8 +164,8 @@ class UpdateExchange:
         await trio.to_thread.run_sync(self._store.free, files)
 
     async def _try(self, wanted: FetchUpdate) -> bool:
-        """Try once to get an update, or the part needed of a sign vote; return whether that is settled.
-        Pause if not."""
+        """Try once to get an update, or the part of a sign vote that this member needs; return whether
+        no further try is needed. Pauses before it returns False."""
         if self._sign_votes is not None and not self._manifest.aggregates_in(wanted.round):
             if await self._sign_votes.get(wanted):
                 self._tell(UpdateHeld(wanted.update))
@@ -204,11 +206,11 @@ class UpdateExchange:
         return None
 
     async def _note_failure(self, wanted: FetchUpdate, failure: FetchFailed) -> None:
-        """Report that an update is not to be had now, and pause before the next request."""
+        """Report that an update cannot be fetched now, and pause before the next request."""
         _log.info("an update of round %d is not available yet: %s", wanted.round, failure.reason)
         member = self._member
         if self._continues(wanted) and member.applied_round + 1 == wanted.round < member.round:
-            # The round is decided and the next one to be applied: this node replays and waits for it.
+            # The round is decided and is the next to apply: this node replays, and waits for the update.
             what = f"waiting for a peer that has the updates of round {wanted.round}"
             self._telemetry.report(Progress(what=what, kind="waiting"))
         if failure.is_vain:
