@@ -16,20 +16,21 @@ from .errors import ProtocolError
 from .structure import Length, Range
 
 MAX_BLOB_BYTES = 16 << 20
-"""Maximum size of one `get`; bounds the memory of a download."""
+"""Maximum size of a blob, and so of one request for data; it bounds the memory of a download."""
 
 CHUNK_BYTES = 4 << 20
-"""Small enough that a slow line shows progress and loses little when it breaks."""
+"""Size of a chunk: small enough that a slow connection shows progress and loses little if it breaks."""
 
 MAX_CHUNKS = 1 << 17
 
-# 34 bytes a chunk: the longest list, 512 GiB, fits; a 70B model in float32 has 280 GB.
+# A list takes 34 bytes per chunk, so the longest one (for 512 GiB) fits. A model of 70 billion
+# parameters in float32 has 280 GB.
 MAX_BLOB_LIST_BYTES = 5 << 20
 
 
 @dataclass(frozen=True)
 class BlobList:
-    """`size` bytes in chunks of `CHUNK_BYTES`, the last one shorter."""
+    """`size` bytes in chunks of `CHUNK_BYTES`; the last one may be shorter."""
 
     kind: Literal["snapshot", "shard"]
     size: Annotated[int, Range(1, 2**50)]
@@ -52,7 +53,7 @@ def decode_any_blob_list(data: bytes) -> BlobList:
 def decode_blob_list(data: bytes, kind: Literal["snapshot", "shard"], size: int) -> BlobList:
     """Decode a blob list that must be of this kind and name this many bytes.
 
-    Raises `ProtocolError`.
+    Raises `ProtocolError` with the reason `mismatch` if it is not, and for an unreadable list.
     """
     blobs = decode_any_blob_list(data)
     if blobs.kind != kind or blobs.size != size:

@@ -1,5 +1,5 @@
-"""Checkpoint: one record that identifies a chain. Invite links carry it, and a node's disk keeps it
-(`swarm_id.checkpoint_text`); it is not a message."""
+"""Checkpoint: one record that identifies a chain. It is part of an invite link and kept on a node's disk
+(`swarm_id.checkpoint_text`), but is never a message."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Canonical encoding: exactly one byte string for each value.
 
-MessagePack restricted to one spelling: every decoded value is encoded again and compared. Hashes and
-signatures are over these bytes, so a second spelling would be a second identity.
+It is MessagePack restricted to one encoding of each value: every decoded value is encoded again and
+compared with the input. Hashes and signatures are over these bytes, so a second encoding of the same
+value would have a second identity.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from .structure import StructureError, from_plain, to_plain
 T = TypeVar("T")
 
 MAX_ITEMS = 1 << 19
-"""Maximum number of items in one value: the longest honest ones (a manifest of 20,000 tensors and as
-many shards, a list of 131,072 chunks) have half as many."""
+"""Maximum number of items in one value. The longest honest values (a manifest with 20,000 tensors and
+20,000 shards, a list of 131,072 chunks) have at most half of it."""
 
 
 def encode(value: Any, *, named: bool = False) -> bytes:
@@ -47,8 +48,8 @@ def decode(cls: type[T], data: bytes, *, max_bytes: int, named: bool = False) ->
 def decode_plain(data: bytes, *, max_bytes: int) -> Any:
     """Decode one MessagePack value without trailing bytes.
 
-    Time and memory are bounded by the length of `data` and by `MAX_ITEMS` objects, whatever it holds.
-    Raises `ProtocolError` as `decode` does.
+    Time and memory are bounded by the length of `data` and by `MAX_ITEMS` objects, whatever the bytes.
+    Raises `ProtocolError` with the reason `oversized` or `malformed`.
     """
     if len(data) > max_bytes:
         raise ProtocolError("oversized", f"{len(data)} bytes exceed the limit of {max_bytes}")
@@ -59,8 +60,9 @@ def decode_plain(data: bytes, *, max_bytes: int) -> Any:
         raise ProtocolError("malformed", f"not MessagePack: {type(error).__name__}") from None
 
 
-# By first byte: the width of a number; the width of a length, followed by that many bytes; the width of
-# a count, followed by one or two items for each. All other first bytes are complete or contain a length.
+# By the first byte of an item: the width of a number in bytes; the width of a length, which is followed
+# by that many bytes; the width of a count, and the items that follow for each counted one. Any other
+# first byte is a whole item or contains the length or count itself.
 _NUMBERS = {0xCA: 4, 0xCB: 8, **{0xCC + i: 1 << i % 4 for i in range(8)}}
 _TEXTS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 _COUNTS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
@@ -68,10 +70,11 @@ _SINGLES = re.compile(rb"[\x00-\x7f\xc0\xc2\xc3\xe0-\xff]+")
 
 
 def _count_items(data: bytes) -> None:
-    """Raise `ProtocolError` if `data` holds more than one value of `MAX_ITEMS` items.
+    """Raise `ProtocolError` if `data` holds more than one value, or one of more than `MAX_ITEMS` items.
 
-    The library allocates a list at its claimed length before it has seen the items, and lists may nest a
-    thousand deep: claims alone can ask for gigabytes. But every item takes at least one byte.
+    The library allocates a list at its claimed length before it has seen the items, and lists may be
+    nested a thousand deep, so a few bytes could make it allocate gigabytes. Claims are therefore
+    compared with the length of the data: every item takes at least one byte.
     """
     position, seen, claimed = 0, 0, 1
     limit = min(len(data), MAX_ITEMS)
@@ -96,7 +99,7 @@ def _count_items(data: bytes) -> None:
             seen += run.end() - position
             position = run.end()
         else:
-            # Never used, or an extension type (such as a timestamp), which no format has.
+            # An unassigned byte, or an extension type (such as a timestamp), which no format here uses.
             raise ProtocolError("malformed", f"it holds an item of the forbidden type {first:#x}")
         if claimed > limit or seen > claimed:
             raise ProtocolError("malformed", "it holds more than one value, or too many items")

@@ -24,23 +24,24 @@ from .structure import U63, Length, Range
 
 MAX_ADDRESSES = 8
 MAX_ADDRESS_CHARACTERS = 256
-"""An address through a relay names two peers: 121 characters plus the relay's name."""
+"""Maximum length of an address. One through a relay names two peers: it has 121 characters plus the
+relay's host name."""
 MAX_PEER_RECORD_BYTES = 3072
-"""Eight of the longest addresses, the envelope around them, and some margin."""
+"""Size of eight of the longest addresses and the envelope around them, with some margin."""
 
 MAX_PEER_RECORDS = 64
-"""Maximum in one answer: enough to fill a node's connections."""
+"""Maximum number in one answer: enough for all connections of a node."""
 
 MAX_REQUEST_BYTES = MAX_PEER_RECORD_BYTES + 128
 MAX_RESPONSE_BYTES = MAX_PEER_RECORDS * (MAX_PEER_RECORD_BYTES + 8)
 MAX_VERSION_BYTES = 16
 
 PEER_RECORD_SECONDS = 120.0
-"""Lifetime of a peer record; peers repeat theirs well within it."""
+"""Lifetime of a peer record. Peers send a new one well before that."""
 
 MAX_PEERS_PER_SWARM = 512
 MAX_SWARMS = 64
-# Few honest peers are in more than one; without this limit one peer could evict all swarms.
+# Few honest peers are in more than one swarm. Without this limit one peer could evict all swarms.
 MAX_SWARMS_PER_PEER = 4
 
 _KIND = "peer"
@@ -58,7 +59,7 @@ class PeerRecord:
     addresses: tuple[str, ...]
     """Multiaddrs, each ending in `/p2p/` and the peer."""
     number: int
-    """Increases with each new record of the peer, also over restarts."""
+    """It increases with each new record of the peer, even across restarts."""
     sealed: bytes
 
 
@@ -72,7 +73,7 @@ class _Body:
 
 @dataclass(frozen=True)
 class IntroductionRequest:
-    """Request for the peers of a swarm, with the sender's own record; a mere observer leaves it out."""
+    """Request for the peers of a swarm, with the sender's own record, which a mere observer omits."""
 
     swarm: Swarm
     record: PeerRecordBytes | None
@@ -132,7 +133,7 @@ def open_peer_record(data: bytes, swarm: SwarmId) -> PeerRecord:
     body = decode(_Body, envelope.body, max_bytes=MAX_PEER_RECORD_BYTES)
     ending = "/p2p/" + peer_text(envelope.sender)
     for address in body.addresses:
-        # A record must not redirect others to a third peer, or write to their terminals.
+        # A record must not direct others to a third peer, or put control characters on their terminals.
         if not (address.startswith("/") and address.endswith(ending) and _printable(address)):
             raise ProtocolError("invalid", "a peer record with an address of another peer")
     return PeerRecord(
@@ -166,11 +167,12 @@ class Registry:
         self._swarms: dict[SwarmId, BoundedTable[PeerId, tuple[PeerRecord, float]]] = {}
 
     def add(self, record: PeerRecord, now: float) -> PeerRecord | None:
-        """Keep a record received from its owner. If a newer one is known, keep and return that instead:
-        the owner must continue from its number to be accepted.
+        """Keep a record received from its owner. If a record with a higher number is known, keep and
+        return that one instead: the owner must continue from its number.
 
-        Beyond the limits the peer unheard for longest is dropped, or the swarm with the fewest peers: a
-        few keys with many swarms of their own must not evict a swarm with real members.
+        If there are too many peers in the swarm, the one unheard for longest is dropped; if there are
+        too many swarms, the one with the fewest peers, because a few keys with many swarms of their own
+        must not evict a swarm with real members.
         """
         self.expire(now)
         peers = self._swarms.get(record.swarm, BoundedTable(MAX_PEERS_PER_SWARM))
@@ -189,8 +191,8 @@ class Registry:
         return None
 
     def _emptiest(self) -> SwarmId:
-        """Return the swarm with the fewest peers, of several the one unheard for longest. A peer of
-        several swarms counts as a fraction in each."""
+        """Return the swarm with the fewest peers; of several such swarms, the one unheard for longest. A
+        peer of n swarms counts as 1/n in each."""
         swarms = Counter(peer for members in self._swarms.values() for peer in members)
         return min(
             self._swarms, key=lambda swarm: sum(1 / swarms[peer] for peer in self._swarms[swarm])
@@ -203,7 +205,8 @@ class Registry:
         return [record for record, _ in peers.values()] if peers else []
 
     def sample(self, swarm: SwarmId, now: float, salt: bytes, but: PeerId) -> list[PeerRecord]:
-        """Return at most `MAX_PEER_RECORDS` of a swarm without the peer `but`, chosen by `salt`."""
+        """Return at most `MAX_PEER_RECORDS` records of a swarm's peers, except the peer `but`. If there
+        are more, a hash with `salt` chooses them."""
         others = [record for record in self.peer_records(swarm, now) if record.peer != but]
         if len(others) > MAX_PEER_RECORDS:
             others.sort(key=lambda record: content_id(salt + record.peer))

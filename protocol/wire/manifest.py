@@ -22,18 +22,19 @@ from .work_specs import AuditsSpec, CommitteesSpec, ProbeSpec
 
 PROTOCOL_VERSION = 4
 
-# A manifest is fetched before anything about its sender is known. The largest honest part is the
-# parameter table: 20,000 tensors at 50 bytes.
+# A manifest is fetched before anything is known about its sender, so its size is limited. The largest
+# part of an honest one is the parameter table: 20,000 tensors at 50 bytes each.
 MAX_MANIFEST_BYTES = 2 << 20
 
 MAX_MEMBERS = 1024
-"""Maximum number of members of a swarm. A record names the update of each at some 160 bytes and travels
-in one proposal, which must fit an envelope of 256 KiB beside admissions and departures."""
+"""Maximum number of members of a swarm. A record takes 160 to 200 bytes for the update of each member
+and travels in one proposal, which must fit an envelope of 256 KiB together with admissions and
+departures."""
 
 CLOSING_ROUNDS = 8
-"""Number of rounds without updates that end a run. The record of the first certifies the result. A
-record is final four such rounds later (each is quoted by the next, and it takes two quorums), or eight,
-where another one became final just before (`protocol.chain.finality`)."""
+"""Number of rounds without updates that end a run. The record of the first one certifies the result. A
+record becomes final four such rounds later (finality takes the statements of two quorums, which later
+records quote), or eight, if another record became final just before (`protocol.chain.finality`)."""
 
 SwarmId = NewType("SwarmId", bytes)
 """Content id of the manifest's canonical encoding, 32 bytes."""
@@ -69,8 +70,8 @@ class AdapterSpec:
     """Low-rank adapters (LoRA; Hu et al., arXiv 2106.09685), trained instead of the model's weights.
 
     To each frozen matrix W of a target, (alpha / rank) · B · A is added: A is rank × inputs and drawn at
-    random, B outputs × rank and initially zero. The manifest's `parameters` and `initial` describe
-    the adapters alone, named as in a file of `peft`, without its prefix.
+    random, B is outputs × rank and initially zero. The manifest's `parameters` and `initial` describe
+    the adapters alone, with the names used in a file of the `peft` library, without its prefix.
     """
 
     rank: Annotated[int, Range(1, 4096)]
@@ -78,7 +79,7 @@ class AdapterSpec:
     targets: Annotated[tuple[Name, ...], Length(1, 64)]
     """The last name components of the linear layers with adapters, sorted."""
     base: ContentId
-    """The blob list of the frozen weights, laid out as a snapshot is."""
+    """The blob list of the frozen weights, in the format of a snapshot."""
     base_parameters: Annotated[tuple[ParameterSpec, ...], Length(1, 20_000)]
     """The table of the frozen weights, in their order in the blobs."""
 
@@ -142,7 +143,7 @@ class PrivateSpec:
     completion: Column | None = None
     """The column with the assistant's answer."""
     token_type: TokenType | None = None
-    """Number type of token arrays, where no accompanying file states it."""
+    """Number type of token arrays, if no accompanying file states it."""
     deduplicate: bool = False
     """Leave out documents that equal an earlier one of the same member."""
     max_bad: Annotated[int, Range(0, 2**40)] = 0
@@ -178,11 +179,12 @@ class DataSpec:
     end_token: Annotated[int, Range(0, 2**31)] | None = field(default=None, metadata=ADDITION)
     """The token that ends every document, if it is a single token."""
     start_token: Annotated[int, Range(0, 2**31)] | None = field(default=None, metadata=ADDITION)
-    """The token that starts every document, in the data, before a text that the model continues, and in
-    an export; None: there is none. If it equals `end_token`, one token between two documents is both."""
+    """The token that starts every document in the data, every prompt that the model continues, and
+    every text for an exported model; None: there is none. If it equals `end_token`, one token between
+    two documents is both."""
     attention: Literal["sequence", "document"] = field(default="sequence", metadata=ADDITION)
-    """With `document` a token attends back to the beginning of its document at most, the place after an
-    end token, and its position is counted from there."""
+    """With `document`, a token attends to earlier tokens of its own document only, and its position is
+    counted from the beginning of that document, which is the place after an end token."""
     marked: bool = field(default=False, metadata=ADDITION)
     """Whether a stored number has two flag bits above its token: its highest bit marks the first token
     of a document, the next bit a token to be learned. Documents then begin where they are marked, and
@@ -212,7 +214,7 @@ class DataSpec:
         if self.attention == "document" and self.end_token is None and not self.marked:
             raise ValueError("attention = 'document' needs an end_token")
         for mirror in self.mirrors:
-            # Every newcomer connects to it: only the public web, and encrypted.
+            # Every newcomer connects to it, so nothing but HTTPS is allowed.
             if not (mirror.startswith("https://") and mirror.isascii() and mirror.isprintable()):
                 raise ValueError(
                     f"a mirror must be a URL that begins with https://, not {mirror!r}"
@@ -235,9 +237,10 @@ class OptimizerSpec:
     """DisTrO optimizer: what each member sends of its momentum, and the shared step."""
 
     chunk: Annotated[int, Range(1, 64)] = 64
-    """Side of a transform block; shrunk per dimension to the largest divisor."""
+    """Side of a transform block. In each dimension of a tensor it shrinks to the largest divisor of that
+    dimension."""
     top_k: Annotated[int, Range(1, 4096)] = 8
-    """Coefficients kept per block of chunk × chunk; smaller blocks keep at most an eighth."""
+    """Coefficients sent per block of chunk × chunk; smaller blocks send at most an eighth of theirs."""
     momentum: Annotated[float, Range(0.0, 0.9999)] = 0.95
     """Fraction of its momentum that a member keeps from round to round."""
     preconditioner: Preconditioner = "orthogonal"
@@ -248,10 +251,10 @@ class OptimizerSpec:
     """Fraction of its second moment that a member keeps from round to round."""
     smoothing: Annotated[float, Range(0.0, 0.9999)] = field(default=0.0, metadata=ADDITION)
     """Fraction of its last smoothed gradient that a member adds to the next, before any other
-    processing. It pays with `orthogonal` and `muon`, since a mean of gradients has less noise to be made
-    orthogonal; it costs each member one more number per parameter."""
+    processing. It helps with `orthogonal` and `muon`, which would amplify noise: a mean of gradients has
+    less of it. It costs each member the memory of one more number per parameter."""
     damping: Fraction = 0.0
-    """Fraction of its momentum that a member drops at every coefficient of a counted update. It pays
+    """Fraction of its momentum that a member drops at every coefficient of a counted update. It helps
     with `rms`, and is not needed with `orthogonal`."""
     weight_decay: Annotated[float, Range(0.0, 1.0)] = 0.0
     """Fraction of each parameter that a step removes, times the learning rate."""
@@ -259,12 +262,13 @@ class OptimizerSpec:
     """Outlier filter: leave out of a step the updates that more than half of the others contradict
     (docs/optimizer.md)."""
     update_weight: UpdateWeightRule = field(default="equal", metadata=ADDITION)
-    """Weight of an update in the step. `equal`: 1. `share`: 2 if it was made of at least as many
-    sequences as the mean update, else 1; 1 for all if all were made of equally many."""
+    """Weight of an update in the step. `equal`: 1. `share`: 2 if it was computed from at least as many
+    sequences as the mean update, else 1; 1 for all if all were computed from equally many."""
     step: Step = field(default="sign", metadata=ADDITION)
-    """How a step is made of the sum of all updates, transformed back. `sign`: each parameter moves by
-    the learning rate, in the direction of the sum. `scaled`: parameters of a matrix move in proportion
-    to their sums, by about the learning rate in the root mean square and at most by twice that."""
+    """How the step is made from the sum of all updates, transformed back to parameters. `sign`: each
+    parameter moves by the learning rate, in the direction of its sum. `scaled`: parameters of a matrix
+    move in proportion to their sums: the root mean square of their moves is about the learning rate, and
+    none moves by more than twice that."""
 
     @property
     def divides(self) -> bool:
@@ -277,14 +281,15 @@ class ScheduleSpec:
     """Learning rate by round: linear warm-up, then a decay of the given `shape` to `final` × peak."""
 
     peak: Annotated[float, Range(0.0, 1.0)] = 2e-3
-    """The highest learning rate. For a new language model trained as a whole the default is what learned
-    best in benchmarks of its size (docs/research.md): from 8e-3 down to 4e-4 at 1.2 billion."""
+    """The highest learning rate. For a new language model trained as a whole, the default is the rate
+    that learned best in benchmarks with models of its size (docs/research.md): 8e-3 for the smallest
+    models, down to 4e-4 at 1.2 billion parameters."""
     warmup_rounds: Annotated[int, Range(0, 2**31)] = 10
     """Rounds from zero up to the peak."""
     total_rounds: Annotated[int, Range(1, 2**31)] = 1000
     """The length of the run."""
     decay_rounds: Annotated[int, Range(0, 2**31)] = 0
-    """With `wsd`: the number of last rounds in which the rate falls."""
+    """With `wsd`: the number of rounds at the end in which the rate falls."""
     final: Fraction = 0.1
     """The learning rate at the end, as a fraction of the peak."""
     shape: Literal["wsd", "linear", "cosine"] = field(default="wsd", metadata=ADDITION)
@@ -326,13 +331,13 @@ class ScheduleSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSpec:
-    """Timing of a round. Deadlines adapt to observation, within these limits."""
+    """Timing of a round. Deadlines adapt to the observed rounds, within these limits."""
 
     sequences: Annotated[int, Range(1, 65_536)] = 32
     """Samples per round, assigned to the members by capacity."""
     max_share: Annotated[float, Range(0.0, 1.0)] = 1 / 3
-    """Maximum fraction of them for one member, whatever its capacity, or twice an equal share, if that
-    is more. 0: all members have equal shares."""
+    """Maximum fraction of these samples for one member, whatever its capacity, or twice an equal share
+    if that is more. 0: all members have equal shares."""
     start_members: Annotated[int, Range(1, MAX_MEMBERS)] = 1
     """Number of members at which training begins; later any number suffices."""
     snapshot_interval: Annotated[int, Range(1, 100_000)] = 50
@@ -348,21 +353,23 @@ class RoundSpec:
     slot_max_seconds: Seconds = 60.0
     """Maximum time for a leader to make its proposal."""
     lease_rounds: Annotated[int, Range(1, 1000)] = 4
-    """A member unheard for this many typical rounds is silent."""
+    """A member that was not heard for this many typical rounds counts as silent."""
     lease_min_seconds: Seconds = 20.0
-    """Minimum time until an unheard member is silent. Until then the round waits for its update."""
+    """Minimum time until an unheard member counts as silent. Until then the round waits for its
+    update."""
     finality_lease_seconds: Annotated[float, Range(60.0, 2_592_000.0)] = field(
         default=259_200.0, metadata=ADDITION
     )
-    """After this time outside the membership a member is no longer awaited before a record is final:
-    three days by default. In a network partition that lasts longer, two sides may finalize different
-    records."""
+    """After this time outside the membership, a member is no longer needed to make a record final: three
+    days by default. In a network partition that lasts longer, the two sides may make different records
+    final."""
     version_notice: Annotated[int, Range(8, 1_000_000)] = field(default=1000, metadata=ADDITION)
-    """Rounds between the time when a quorum of the members supports a newer protocol version and the
-    swarm's change to it: the time for all others to install it."""
+    """Number of rounds from the one in which a quorum of the members supports a newer protocol version
+    to the swarm's change to it. This is the time for all others to install it."""
     overlap: bool = field(default=False, metadata=ADDITION)
-    """Updates are computed a round ahead, on parameters one round old, which learn less. It pays where
-    the trainer would otherwise wait for a third of the time or more (docs/optimizer.md)."""
+    """Updates are computed a round ahead, on parameters that are one round old, so each round learns
+    less. This is worth it if the trainer would otherwise wait for a third of the time or more
+    (docs/optimizer.md)."""
 
     def __post_init__(self) -> None:
         for what in ("collect", "slot"):
@@ -380,7 +387,7 @@ class AdmissionSpec:
     policy: Literal["open", "invite"] = "open"
     """`open`: any node with the link may join. `invite`: it also needs a ticket."""
     issuer: PeerId | None = None
-    """The peer whose tickets admit."""
+    """The peer that signs the tickets."""
     max_members: Annotated[int, Range(1, MAX_MEMBERS)] = 256
     """Member limit; further peers wait for a free place."""
 
@@ -421,7 +428,7 @@ class Manifest:
     """If given, committees aggregate sections of the model; otherwise every member sends whole
     updates."""
     probe: ProbeSpec | None = field(default=None, metadata=ADDITION)
-    """Proves that a trainer computes this model; None for a task that offers none."""
+    """Losses by which a trainer proves that it computes this model; None if the task offers no probe."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_.-]*", self.task):
@@ -489,7 +496,7 @@ class Manifest:
 
 
 class OtherVersion(ProtocolError):
-    """Error of a swarm whose protocol version, `version`, is another one."""
+    """Raised for a swarm whose protocol version, `version`, differs from this program's."""
 
     def __init__(self, version: int) -> None:
         super().__init__(
@@ -502,12 +509,12 @@ class OtherVersion(ProtocolError):
 def decode_manifest(data: bytes, swarm: SwarmId) -> Manifest:
     """Check that `data` is the manifest of `swarm` and decode it.
 
-    Raises `ProtocolError` with the reason `mismatch` if it hashes to something else, `version` if
-    another version of the software wrote it, and whatever `wire.decode` raises.
+    Raises `ProtocolError` with the reason `mismatch` if it hashes to something else, `OtherVersion` if
+    its protocol version is another one, and `ProtocolError` as `encoding.decode` does.
     """
     if len(data) <= MAX_MANIFEST_BYTES and content_id(data) != swarm:
         raise ProtocolError("mismatch", "the manifest does not hash to the swarm-id")
-    # The version first: another version may well have keys that this one does not know.
+    # Check the version first: a manifest of another version may have keys that this one does not know.
     plain = decode_plain(data, max_bytes=MAX_MANIFEST_BYTES)
     version = plain.get("version") if isinstance(plain, dict) else None
     if type(version) is int and version != PROTOCOL_VERSION:

@@ -1,7 +1,7 @@
 """Membership of a round, its votes, and the quorum.
 
 The membership of round r+1 follows from that of round r and the record of round r alone, so the chain of
-records determines it. Peers are kept sorted: their order is the order of mask bits.
+records determines it. Peers are kept sorted, because a mask has its bits in their order.
 
 Every member has one vote, except in swarms with audits: there the chain determines the votes, and
 newcomers have none.
@@ -22,15 +22,17 @@ from .messages import Record
 FaultModel = Literal["crash", "byzantine"]
 
 REQUEST_WINDOW = 64
-"""Rounds for which a signed join or leave may still be put into a record; older ones are replays."""
+"""Number of rounds for which a signed join request may still be put into a record; an older one is a
+replay."""
 
 LEAVE_WINDOW = 8
-"""The same for a leave. It is recorded in the next round or two; later it could only remove a member
-that has come back."""
+"""The same for a leave. An honest one is recorded in the next round or two; later it could only remove a
+member that has come back."""
 
 MAX_EXPELLED = 4096
-"""Number of expelled peers that are remembered. The oldest are forgotten first: in an open swarm an
-identity is free anyway, and in a closed one nobody invites thousands of byzantine members."""
+"""Number of expelled peers that are remembered. The oldest are forgotten first. This is harmless: in an
+open swarm a new identity is free anyway, and into a closed one nobody invites thousands of byzantine
+members."""
 
 
 def quorum(model: FaultModel, votes: int) -> int:
@@ -117,17 +119,19 @@ class Membership:
         return Votes(dict.fromkeys(self.peers, 1), equal=True)
 
     def circle(self, swarm: bytes, round: int) -> tuple[PeerId, ...]:
-        """Return the members in a circle, ordered by hash, starting with the first in turn for a round.
+        """Return the members ordered by hash, rotated so that the first one has the first turn in a
+        round.
 
-        A proposer has no influence on it: if a record influenced who leads next, its maker would vary it
-        until it names the maker again.
+        A proposer has no influence on the order. If a record influenced who leads next, its maker would
+        vary the record until it led again.
         """
         circle = sorted(self.peers, key=lambda peer: content_id(swarm + peer))
         first = round % len(circle)
         return (*circle[first:], *circle[:first])
 
     def changed(self, change: MembershipChange) -> Membership:
-        """Return the membership after the change of a checked record; itself if nothing changes."""
+        """Return the membership after this change, taken from a checked record; the same object if
+        nothing changes."""
         since = dict(self.since)
         horizon = change.round - REQUEST_WINDOW
         gone = {peer: round_ for peer, round_ in self.gone.items() if round_ >= horizon}
@@ -145,7 +149,7 @@ class Membership:
             for oldest in list(expelled)[:-MAX_EXPELLED]:
                 del expelled[oldest]
         if (since, gone, expelled) == (self.since, self.gone, self.expelled):
-            # One object for all rounds in which it is in force: a ledger holds every round's membership.
+            # All rounds with equal memberships share one object: a ledger holds every round's.
             return self
         return Membership(since=since, gone=gone, expelled=expelled)
 
@@ -156,16 +160,17 @@ class Votes:
 
     by_peer: Mapping[PeerId, int]
     equal: bool = False
-    """Whether each member has one vote, so that counting votes is counting heads."""
+    """Whether each member has one vote, so that votes are the number of members."""
 
     @classmethod
     def one_each(cls, membership: Membership) -> Votes:
-        """Return one vote for each, as in swarms without audits."""
+        """Return one vote for each member, as in swarms without audits."""
         return membership.one_each
 
     @classmethod
     def of(cls, votes: Mapping[PeerId, int], membership: Membership) -> Votes:
-        """Return the members' part of these votes; one each, as heirs, if none of them has any."""
+        """Return those of these votes that members have. If no member has any, the members are heirs and
+        get one vote each."""
         held = {peer: votes[peer] for peer in membership.peers if votes.get(peer, 0) > 0}
         return cls(held) if held else membership.one_each
 
@@ -182,7 +187,7 @@ class Votes:
         return sum(self.by_peer.get(peer, 0) for peer in peers)
 
     def held_by(self, peers: Collection[PeerId]) -> Votes:
-        """Return the votes of these peers alone, to count their quorum; one each if none has any."""
+        """Return the votes of these peers alone, to count a quorum of them; one each if none has any."""
         held = {peer: self.by_peer[peer] for peer in peers if peer in self.by_peer}
         return Votes(held, self.equal) if held else Votes(dict.fromkeys(peers, 1), equal=True)
 

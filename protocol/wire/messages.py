@@ -18,8 +18,8 @@ from .encoding import decode, encode
 from .errors import ProtocolError
 from .structure import ADDITION, U63, U64, Length, Range
 
-# A proposal names the update of each of 1,024 members at some 200 bytes, and may hold 20 KB of audits.
-# Everything else is far smaller.
+# A proposal takes about 200 bytes for the update of each of 1,024 members, and may hold 20 KB of audits.
+# All other messages are far smaller.
 MAX_MESSAGE_BYTES = 256 * 1024
 
 RecordId = NewType("RecordId", bytes)
@@ -28,15 +28,15 @@ RecordId = NewType("RecordId", bytes)
 RecordRef = Annotated[RecordId, Length(32, 32)]
 Signature = Annotated[bytes, Length(64, 64)]
 Slot = Annotated[int, Range(1, 1 << 20)]
-# At most ten million per second.
+# Sequences per day, at most about ten million per second.
 Capacity = Annotated[int, Range(0, 1 << 40)]
 Version = Annotated[int, Range(0, 1 << 16)]
 Secret = Annotated[bytes, Length(16, 16)]
-# The secret that a leader reveals; empty if it had committed to none.
+# The secret that a leader reveals; empty if the leader had committed to none.
 Revealed = Annotated[bytes, Length(0, 16)]
-# A content id; empty in a swarm without a beacon.
+# A content id, by which a member commits to a secret; empty in a swarm without a beacon.
 Commitment = Annotated[bytes, Length(0, 32)]
-# The hash of all contributions (`checks/contributions`); empty where none is due.
+# The hash of all contributions (`checks/contributions`); empty if none is due.
 Root = Annotated[bytes, Length(0, 32)]
 # Score of an audit, in integers (`audit/sign_score`).
 Total = Annotated[int, Range(-(1 << 62), 1 << 62)]
@@ -65,10 +65,11 @@ NO_BLOCK = RecordId(bytes(32))
 
 @dataclass(frozen=True)
 class Announcement:
-    """Announcement of the sender's update for a round; `fingerprint` is of the parameters trained from.
+    """Announcement of the sender's update for a round. `fingerprint` is that of the parameters at the
+    start of the round.
 
     The update was trained on `tokens`, with the mean `loss` in nats per token. `capacity` is the number
-    of sequences that the sender could train per day if rounds went on like the last ones; 0 if unknown.
+    of sequences that the sender could train per day if rounds stay as the last ones were; 0 if unknown.
     `max_version` is its highest protocol version; 0 states none. `commitment` binds the sender to a
     secret that draws whose work it audits (`audit/lottery`).
     """
@@ -104,7 +105,7 @@ class Leave:
 class Heartbeat:
     """Sign of life while working on `round`, sent after a while without other messages.
 
-    `count` increases with each heartbeat of a peer, also over restarts.
+    `count` increases with each heartbeat of a peer, even across restarts.
     """
 
     round: U63
@@ -124,7 +125,7 @@ class AuditMessage:
     """Audit: how well the drawn member's update of `round` agrees with one of its sequences.
 
     The secret determines the member and the sequence (`chain/audits`). The score is `total` /
-    √`squares`; `beginning` is the score of the sequence's first half alone, where the task has one.
+    √`squares`; `first_half` is the score of the sequence's first half alone, if there is one.
     """
 
     round: U63
@@ -138,7 +139,7 @@ class AuditMessage:
 @dataclass(frozen=True)
 class ReauditMessage:
     """Re-audit of a share that the audit of `auditor` found low in `round`: the scores of its sequences,
-    in order. The chain determines who is called, and to which sequences (`chain/audits`)."""
+    in order. The chain determines who re-audits which sequences (`chain/audits`)."""
 
     round: U63
     parent: RecordRef
@@ -172,8 +173,8 @@ class AdmissionEntry:
 
 @dataclass(frozen=True)
 class DepartureEntry:
-    """Departure inside a record: the member took leave (its signed `Leave` for round `round`), fell
-    silent, or was dismissed, since it had not done its work (`audit/reputation`)."""
+    """Departure inside a record: the member took leave (with its signed `Leave` for round `round`), fell
+    silent, or was dismissed because it had not done its work (`audit/reputation`)."""
 
     peer: PeerId
     reason: Literal["left", "silent", "dismissed"]
@@ -187,7 +188,7 @@ BALLOT_KINDS: tuple[BallotKind, ...] = ("vote", "skip", "finalize")
 
 @dataclass(frozen=True)
 class BallotHalf:
-    """One of the two ballots of an `Evidence`, which holds their common fields."""
+    """One of the two ballots of an `Evidence`; the fields that they share are in the `Evidence`."""
 
     kind: BallotKind
     block: RecordRef
@@ -205,11 +206,11 @@ class SignedAnnouncement:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Proof of a contradiction: two ballots that `peer` signed in one slot and may not both have signed,
-    or two announcements that it made in one round.
+    """Proof of a contradiction: two ballots of `peer` in one slot, of which it may sign only one, or two
+    different announcements of `peer` in one round.
 
-    The ballot with the lesser (kind, block) comes first, and the announcement with the lesser encoding,
-    so that a contradiction has one spelling. For announcements the slot is 1.
+    The ballot with the smaller (kind, block) comes first, or the announcement with the smaller encoding,
+    so that a contradiction has only one encoding. For announcements the slot is 1.
     """
 
     peer: PeerId
@@ -229,10 +230,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class WitnessEntry:
-    """Finalize of the previous round's record, which proves that its signer is on this chain.
+    """Finalize of the previous round's record: it proves that its signer is on this chain.
 
-    For members without an update in the record, so that members that are always late count as well
-    (`finality`).
+    A record has witness entries for members without an update in it, so that members that are always
+    late count for finality as well (`finality`).
     """
 
     peer: PeerId
@@ -254,7 +255,7 @@ class AuditEntry:
     first_half: AuditScore | None = field(default=None, metadata=ADDITION)
 
     def message(self, parent: RecordId) -> AuditMessage:
-        """Return the audit as its sender signed it; `parent` is that of its round."""
+        """Return the audit as its sender signed it; `parent` is the record before its round."""
         return AuditMessage(
             self.round, parent, self.secret, self.total, self.squares, self.first_half
         )
@@ -271,13 +272,14 @@ class ReauditEntry:
     signature: Signature
 
     def message(self, parent: RecordId) -> ReauditMessage:
-        """Return the re-audit as its sender signed it; `parent` is that of its round."""
+        """Return the re-audit as its sender signed it; `parent` is the record before its round."""
         return ReauditMessage(self.round, parent, self.auditor, self.scores)
 
 
 @dataclass(frozen=True)
 class SnapshotEntry:
-    """State after `round` as the blob list `blob`: certified, since a quorum voted for it."""
+    """Snapshot after `round`, with `size` bytes, as the blob list `blob`. It is certified because a
+    quorum voted for the record."""
 
     round: U63
     blob: ContentId
@@ -286,7 +288,8 @@ class SnapshotEntry:
 
 @dataclass(frozen=True)
 class Record:
-    """Block of the ledger: what members agree on in a round. Entries are sorted by peer, one each."""
+    """Block of the ledger: what members agree on in a round. Entries are sorted by peer. `fingerprint`
+    is that of the parameters at the start of the round."""
 
     round: U63
     parent: RecordRef
@@ -304,9 +307,9 @@ class Record:
         default=(), metadata=ADDITION
     )
     contributions: Root = field(default=b"", metadata=ADDITION)
-    """Beside a snapshot, in swarms with audits: hash of all contributions of the rounds before."""
+    """In swarms with audits, if there is a snapshot: hash of all contributions of the rounds before."""
     slot: Slot = field(default=1, metadata=ADDITION)
-    """Slot in which it was first proposed: all earlier slots were skipped (`chain/leaders`)."""
+    """Slot in which the record was first proposed: all earlier slots were skipped (`chain/leaders`)."""
     secret: Revealed = field(default=b"", metadata=ADDITION)
     """In swarms with a beacon: the secret to which the slot's leader had committed (`chain/beacon`)."""
 
@@ -345,9 +348,9 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Ballot:
-    """Vote, skip (`block` is `NO_BLOCK`) or finalize, as given by the envelope's kind.
+    """Vote, skip (`block` is `NO_BLOCK`) or finalize, as stated by the envelope's kind.
 
-    `silent` marks the members of the round that the sender has not heard from for a lease, or that have
+    `silent` marks the members of the round that the sender has not heard for a lease, or that have
     taken leave.
     """
 
@@ -401,7 +404,8 @@ def parent_of(message: Message) -> RecordId | None:
 
 
 def decode_message(envelope: Envelope) -> Message:
-    """Decode an envelope's body as its kind says. Raises `ProtocolError`."""
+    """Decode an envelope's body as a message of its kind. Raises `ProtocolError` with the reason
+    `unknown_kind`, or as `decode` does."""
     cls = MESSAGE_TYPES.get(envelope.kind)
     if cls is None:
         raise ProtocolError("unknown_kind", f"unknown kind of message {envelope.kind!r}")
@@ -410,7 +414,7 @@ def decode_message(envelope: Envelope) -> Message:
 
 @dataclass(frozen=True)
 class SignedBallot:
-    """One signer's part of a certificate; the rest of its ballot is common to all."""
+    """One signer's part of a certificate. The ballot's other fields are the same for all signers."""
 
     peer: PeerId
     silent: Mask
@@ -419,7 +423,7 @@ class SignedBallot:
 
 @dataclass(frozen=True)
 class Certificate:
-    """A quorum's ballots of one kind for one slot and block. Sorted by peer."""
+    """A quorum's ballots of one kind for one slot and block, sorted by peer."""
 
     kind: BallotKind
     round: U63

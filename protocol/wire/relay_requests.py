@@ -1,7 +1,7 @@
 """Relay request: the signed announcement of an update, as a member sends it to a relay.
 
-It tells the relay which peer to fetch the update from and how long it is, and proves that its author
-announced it in that swarm. Only the members know whether the author is one of them.
+It states which peer the relay can fetch the update from and how long the update is, and proves that its
+author announced it in that swarm. The relay cannot know whether the author is a member.
 """
 
 from __future__ import annotations

@@ -27,13 +27,13 @@ T = TypeVar("T")
 Check = Callable[[Any], Any]
 
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
-# Identifiers are 32 bytes wherever they appear; no field repeats it.
+# Identifiers are 32 bytes long wherever they appear, so fields need not state their length.
 _FIXED_LENGTH: dict[Any, int] = {ContentId: 32, PeerId: 32}
 # Maximum depth of a free-form value (a model's configuration).
 _MAX_DEPTH = 12
 # Range of MessagePack, signed and unsigned.
 _INTEGERS = range(-(2**63), 2**64)
-# Maximum part of a text chosen by others that goes into an error message.
+# Maximum number of characters of a text chosen by others that an error message quotes.
 _SHOWN_CHARACTERS = 40
 
 
@@ -75,7 +75,8 @@ U64 = Annotated[int, Range(0, 2**64 - 1)]
 
 
 class StructureError(ValueError):
-    """Mismatch of a value and its dataclass. `where` is a dotted path, `problem` a full sentence."""
+    """Raised if a value does not fit its dataclass. `where` is a dotted path, `problem` says what is
+    wrong there."""
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where}: {problem}" if where else problem)
@@ -136,7 +137,7 @@ def _field_names(cls: type) -> tuple[str, ...] | None:
 
 @functools.cache
 def _additions(cls: type) -> dict[str, Any]:
-    """Return the defaults, which are plain values, of the fields that were added later."""
+    """Return the defaults of the fields that were added later. These defaults are plain values."""
     fields = dataclasses.fields(cls)
     return {field.name: field.default for field in fields if "addition" in field.metadata}
 
@@ -147,7 +148,7 @@ def _named_values(fields: Any, value: Any) -> Mapping[str, Any]:
     known = [f.name for f in fields]
     for key in value:
         if key not in known:
-            # Finding the nearest takes time quadratic in the length.
+            # Finding the most similar known key takes time quadratic in the key's length.
             short = str(key)[:_SHOWN_CHARACTERS]
             near = difflib.get_close_matches(short, known, n=1, cutoff=0.0)
             hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -162,7 +163,7 @@ def _positional_values(fields: Any, value: Any) -> dict[str, Any]:
     least = sum("addition" not in f.metadata for f in fields)
     if not isinstance(value, list) or not least <= len(value) <= len(fields):
         raise StructureError("", f"expected a list of {len(fields)}, got {_describe(value)}")
-    # Fields missing at the end have their default: only the shortest spelling is canonical.
+    # Fields missing at the end have their default. Only the shortest list is canonical.
     return {f.name: item for f, item in zip(fields, value, strict=False)}
 
 
@@ -174,8 +175,8 @@ def _required(f: Any) -> bool:
 def _checker(hint: Any, named: bool) -> Check:
     """Return a function that checks a value against one annotation and returns the field's value.
 
-    Cached per annotation: every message goes through these. The path of a problem is built while the
-    error propagates.
+    Cached per annotation, since every message is checked. The path of a problem is built while the error
+    propagates.
     """
     if hint in _FIXED_LENGTH:
         size = _FIXED_LENGTH[hint]
@@ -269,7 +270,7 @@ def _table(value: Any) -> Any:
 
 def _scalar(kind: Any) -> Check:
     def check(value: Any) -> Any:
-        # bool is a subclass of int in Python, and here neither a count nor a size.
+        # In Python bool is a subclass of int, but True is not accepted as a number here.
         if type(value) is not kind:
             raise StructureError("", f"expected {_NAMES.get(kind, kind)}, got {_describe(value)}")
         return value

@@ -1,8 +1,8 @@
 """Texts that people pass around: swarm-ids and invite links.
 
-A swarm-id is written as `swarm-` and 56 letters and digits, the last ones a checksum: it detects
-every single wrong character and up to four neighbouring ones, and misses one other error in 16 million.
-Any text gives a value or a `SwarmIdError` that names the faulty part.
+A swarm-id is written as `swarm-` and 56 letters and digits. The last ones are a checksum, which detects
+any error within four neighbouring characters and misses one other error in 16 million. Every parser here
+returns a value or raises a `SwarmIdError` that names the faulty part, whatever the text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PREFIX = "swarm-"
 SCHEME = "distro:"
 
 MAX_MULTIADDR_CHARACTERS = 256
-# A link is pasted into chats; sixteen introducers of 256 characters and a ticket fit.
+# A link is pasted into chats, so it is short: sixteen addresses of 256 characters and a ticket fit.
 MAX_INVITE_CHARACTERS = 8192
 MAX_BOOTSTRAP = 16
 MAX_TICKET_CHARACTERS = 2048
@@ -34,21 +34,21 @@ _CHECKSUM_BYTES = 3
 # 35 bytes are exactly 56 characters of base32, so there is neither padding nor a second spelling.
 _CHARACTERS = (_ID_BYTES + _CHECKSUM_BYTES) * 8 // 5
 _ALPHABET = frozenset("abcdefghijklmnopqrstuvwxyz234567")
-# Digits that base32 leaves out, because they look like these letters.
+# The digits that base32 leaves out because they look like these letters.
 _LOOKALIKES = {"0": "o", "1": "l", "8": "b"}
-# The polynomial of OpenPGP's CRC-24 (RFC 9580, section 6.1.1). A CRC finds every error that spans at
-# most its own width: 24 bits are more than four characters. A truncated hash would find only most of
-# them.
+# The polynomial of OpenPGP's CRC-24 (RFC 9580, section 6.1.1). A CRC detects every error that spans at
+# most its own width, and 24 bits are more than four characters. A truncated hash would miss some of
+# these errors.
 _CRC_POLYNOMIAL = 0x864CFB
 _CRC_START = 0xB704CE
-# Below 2**63, in one spelling.
+# A round as decimal digits without leading zeros; at most 18 digits, so it is below 2**63.
 _ROUND = re.compile(r"0|[1-9][0-9]{0,17}")
 
 Fault = Literal["prefix", "character", "length", "checksum", "link", "bootstrap", "ticket", "at"]
 
 
 class SwarmIdError(ValueError):
-    """Error of a text that is not a swarm-id or invite link. `fault` names the part that is wrong."""
+    """Raised for a text that is not a swarm-id or invite link. `fault` names the part that is wrong."""
 
     def __init__(self, fault: Fault, message: str) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class Invite:
     ticket: str | None = None
     """The admission ticket of a swarm whose policy is `invite`."""
     at: Checkpoint | None = None
-    """A record of the intended chain: a chain without it is a forgery."""
+    """A record of the intended chain. A chain without this record is not the intended one."""
 
 
 def swarm_text(swarm: SwarmId) -> str:
@@ -77,7 +77,7 @@ def swarm_text(swarm: SwarmId) -> str:
 
 
 def swarm_from_text(text: str) -> SwarmId:
-    """Parse a text of `swarm_text`, in any case and with blanks around it.
+    """Parse a text written by `swarm_text`, in upper or lower case and perhaps with blanks around it.
 
     Raises `SwarmIdError` with the fault `prefix`, `character`, `length` or `checksum`.
     """
@@ -87,7 +87,7 @@ def swarm_from_text(text: str) -> SwarmId:
             "prefix", f"a swarm-id begins with {PREFIX!r}, this one with {text[:6]!r}"
         )
     for position, character in enumerate(text[len(PREFIX) :], start=len(PREFIX) + 1):
-        # Checked before lower(), which turns some characters outside ASCII into ASCII ones.
+        # ASCII is checked before lower(), which turns some other characters into ASCII ones.
         if not (character.isascii() and character.lower() in _ALPHABET):
             raise SwarmIdError("character", _bad_character(character, position))
     body = text[len(PREFIX) :].upper()
@@ -106,14 +106,14 @@ def swarm_from_text(text: str) -> SwarmId:
 
 
 def checkpoint_text(checkpoint: Checkpoint) -> str:
-    """Return a checkpoint as `<round>.<record>`, the latter with a checksum over both."""
+    """Return a checkpoint as `<round>.<record>`; the second part ends with a checksum over both."""
     number = str(checkpoint.round)
     checked = checkpoint.record + _checksum(number.encode("ascii") + checkpoint.record)
     return f"{number}.{base64.b32encode(checked).decode('ascii').lower()}"
 
 
 def checkpoint_from_text(text: str) -> Checkpoint:
-    """Parse a text of `checkpoint_text`. Raises `SwarmIdError` with the fault `at`."""
+    """Parse a text written by `checkpoint_text`. Raises `SwarmIdError` with the fault `at`."""
     number, _, body = text.partition(".")
     shaped = len(body) == _CHARACTERS and _ALPHABET.issuperset(body)
     if shaped and _ROUND.fullmatch(number):
@@ -133,7 +133,7 @@ def invite_text(invite: Invite) -> str:
         pairs.append(("ticket", invite.ticket))
     if invite.at is not None:
         pairs.append(("at", checkpoint_text(invite.at)))
-    # Slashes and colons are legal in a query, and a multiaddr is readable only with them.
+    # Slashes and colons are legal in a query, and make a multiaddr readable.
     query = "&".join(f"{key}={quote(value, safe='/:')}" for key, value in pairs)
     return SCHEME + swarm_text(invite.swarm) + (f"?{query}" if query else "")
 
@@ -141,7 +141,7 @@ def invite_text(invite: Invite) -> str:
 def parse_invite(text: str) -> Invite:
     """Parse an invite link or a bare swarm-id; blanks around it do not matter.
 
-    Addresses are checked for their shape alone: only dialling shows whether the program can dial one.
+    Only the form of addresses is checked, since only dialling shows whether the program can dial one.
     Raises `SwarmIdError`.
     """
     text = text.strip()
@@ -228,7 +228,7 @@ def _check_ticket(ticket: str) -> str:
 
 
 def _is_token(text: str) -> bool:
-    """Whether there are only visible ASCII characters and no blanks."""
+    """Whether the text has only visible ASCII characters and no blanks."""
     return all("!" <= character <= "~" for character in text)
 
 

@@ -10,34 +10,35 @@ from typing import Annotated
 from .blobs import MAX_BLOB_BYTES
 from .structure import Length, Range
 
-# The margin is for blocks that do not divide evenly among the steps.
+# The remaining sixteenth is a margin: the coefficients of a block may not divide evenly among the steps.
 _MAX_SIGN_VOTE_BYTES = MAX_BLOB_BYTES * 15 // 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditsSpec:
-    """Members audit each other's work, and earn votes by work that passes (docs/audits.md)."""
+    """Audits: members audit each other's work, and earn votes by work that passes (docs/audits.md)."""
 
     interval: Annotated[int, Range(1, 10_000)] = 20
     """A member with votes audits another one once in this many rounds, on average."""
     deviation: Annotated[int, Range(1, 10_000)] = 250
-    """The standard deviation of honest scores, in thousandths of the usual one."""
+    """The standard deviation of honest scores, in thousandths of the usual standard deviation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitteesSpec:
     """Committees of members aggregate sections of the model (docs/protocol.md). A step then takes two
     rounds, so `total_rounds`, which must be even, and the other numbers of rounds are twice as large
-    for the same number of steps. By default `top_k` is 64, or what one committee can send of a large
-    model. `outlier_filter` must be false, its default here, and `momentum` must not be set. Committees
-    do not go with `[audits]`, private data or `overlap`."""
+    for the same number of steps. By default `top_k` is 64 or, for a large model, the most that one
+    committee can send. `outlier_filter` must be false, its default here, and `momentum` must not be set.
+    Committees cannot be combined with `[audits]`, private data or `overlap`."""
 
     rotation_steps: Annotated[int, Range(1, 64)] = 8
     """In each step a member sends the sign of one of this many coefficients of a block."""
     min_members: Annotated[int, Range(2, 16)] = 3
     """Minimum number of members in a committee."""
     epoch_steps: Annotated[int, Range(1, 1000)] = 40
-    """Steps for which a committee aggregates, before others are drawn and start without history."""
+    """Steps for which a committee aggregates. Then new committees are drawn, which start without
+    momentum."""
 
     def check(
         self,
@@ -49,8 +50,8 @@ class CommitteesSpec:
         rounds: int,
         elements: int,
     ) -> None:
-        """Raise `ValueError` if this does not go with the rest of a manifest; `rounds` is the length of
-        the run, and `elements` the number of trained parameters."""
+        """Raise `ValueError` if these settings cannot be combined with the rest of a manifest. `rounds`
+        is the length of the run, and `elements` the number of trained parameters."""
         for there, what in (
             (audited, "[audits]: audits compare whole updates"),
             (private, "private data: a sign vote reveals more of it than an update"),
@@ -63,7 +64,7 @@ class CommitteesSpec:
             raise ValueError(
                 f"schedule.total_rounds ({rounds}) is odd: with [committees] a step takes two rounds"
             )
-        # While members are few, one committee aggregates everything, and a sign vote has one part.
+        # While there are few members, one committee aggregates everything, and a sign vote has one part.
         least = -(-elements // (8 * _MAX_SIGN_VOTE_BYTES))
         if self.rotation_steps < least:
             raise ValueError(
@@ -83,13 +84,14 @@ class ProbeSpec:
     """
 
     lengths: Annotated[tuple[Annotated[int, Range(1, 1 << 20)], ...], Length(1, 32)]
-    """Number of tokens of each sample that the model sees; tasks without tokens take whole samples."""
+    """Number of tokens of each sample that are given to the model. Tasks without tokens use whole
+    samples."""
     losses: Annotated[tuple[Annotated[float, Range(-1e9, 1e9)], ...], Length(1, 32)]
     """The mean loss of each sample, in the task's unit."""
     tolerance: Annotated[float, Range(0.0, 1e9)] = 2e-4
-    """The largest difference of a loss computed in float32."""
+    """The largest accepted difference of a loss computed in float32, in the task's unit."""
     narrow_tolerance: Annotated[float, Range(0.0, 1e9)] = 0.25
-    """The largest difference where matrices are multiplied in bfloat16."""
+    """The largest accepted difference if matrices are multiplied in bfloat16."""
     library: Annotated[str, Length(1, 64)] = "transformers"
     """The library that the founder used, with its version: for messages only."""
 
