@@ -1,8 +1,9 @@
-"""The relay's side of circuits: holds reservations for peers that cannot be dialled, and joins streams.
+"""The relay's side of circuits: reservations for peers that cannot be dialled, and circuits to them.
 
 Everything is bounded: reservations in all and per address, circuits in all and per peer, bytes and
 duration of each circuit, and bytes per second in all and per address. The end of one circuit does not
-affect others. A member holds reservations only for its swarm: strangers have no one to call through it.
+affect others. A member grants reservations only to peers of its swarm, so nobody else can be called
+through it.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ from .dial_policy import household_of
 from .rate_limits import Rate
 from .streams import reset
 
-# One Noise message, as in `streams`.
+# The most to forward at once: the payload of one Noise message, as in `fast_paths`.
 _PIECE_BYTES = 65_519 - 12
 _LEAST_PIECE_BYTES = 4096
+# No bound: what the relay's limit allows at once is shared by the circuits that are sending.
 _MOST_PIECES_BYTES = 1 << 30
-# Peers ping an idle connection every two seconds, through a circuit too.
+# Peers ping an idle connection every two seconds, through a circuit too, so a circuit that is silent for
+# this long is dead.
 _IDLE_SECONDS = 60.0
 
 
@@ -110,6 +113,7 @@ class CircuitRelay:
         self._sending = 0
         # By peer: the expiry on trio's clock, and the address that it came from.
         self._reservations: dict[PeerId, tuple[float, str]] = {}
+        # By peer: the circuits that it is an end of. By IP address: the circuits called from there.
         self._ends: Counter[PeerId] = Counter()
         self._callers: Counter[str] = Counter()
         self.circuits = 0
@@ -217,7 +221,7 @@ class CircuitRelay:
                     answer = await read_delimited_msg(other, StopMessage)
             except STREAM_FAILURES:
                 return self._refusal(Status.CONNECTION_FAILED, "unreachable")
-            # With a callee that is itself relayed, loops of relays could be built.
+            # If the callee were itself connected through a relay, loops of relays could be built.
             if answer.status != Status.OK or is_relayed(other):
                 return self._refusal(Status.CONNECTION_FAILED, "unreachable")
             await _send(stream, HopMessage(type=HopMessage.STATUS, status=Status.OK))
@@ -238,8 +242,9 @@ class CircuitRelay:
     async def _carry(
         self, source: Any, target: Any, budget: _Budget, both: trio.CancelScope
     ) -> None:
-        # Bytes that the source sends ahead stay in our memory until the target takes them, so the window
-        # does not grow beyond the first 256 KiB. 40 Mbit/s at 50 ms is more than a home's upload.
+        # Bytes that the source sends ahead stay in our memory until the target takes them. So the
+        # source's window stays at its initial 256 KiB: enough for 40 Mbit/s at a round trip of 50 ms,
+        # which is more than a home's upload.
         source.muxed_stream._apply_autotune_epoch = lambda buffered: 0
         try:
             while True:

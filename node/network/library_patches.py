@@ -69,8 +69,8 @@ log = logging.getLogger(__name__)
 # relay that forwards 64 circuits to us twice as many; each may hold a window of unread bytes.
 MAX_STREAMS_PER_PEER = 128
 
-# These modules log as errors what a peer does wrong or a line does by itself; their callers get an
-# exception and decide better what is worth logging.
+# These modules log as errors what a peer does wrong, and failures of a connection that are nobody's
+# fault. Their callers get an exception, and can decide better what is worth logging.
 _CHATTY = (
     "libp2p.discovery.upnp.upnp",
     "libp2p.host.basic_host",
@@ -93,7 +93,8 @@ class LibraryPatch:
     why: str
     """The fault, or the cost that is saved."""
     upstream: str
-    """The patch under docs/upstream that would make it unnecessary; else why it stays ours."""
+    """The patch under docs/upstream that would make the replacement unnecessary; if there is none, why
+    the replacement stays ours."""
 
     @property
     def target(self) -> str:
@@ -171,9 +172,9 @@ def _opened_by(host: BasicHost, stream: Any) -> int:
 
 
 def _run_task(self: TrioManager, function: Any, *arguments: Any, **options: Any) -> None:
-    # An exception in a task of a service ends the service, and with it the node: a key that does not
-    # parse, a validator, a muxer. Here it ends the task, and the connection that the task belongs to, if
-    # any.
+    # In the library, an exception in a task of a service (a key that does not parse, a validator, a
+    # muxer) ends the service, and with it the node. Here it ends the task, and the connection that the
+    # task belongs to, if any.
     if options.get("daemon") or options.get("_internal"):
         ORIGINALS["TrioManager.run_task"](self, function, *arguments, **options)
         return
@@ -196,10 +197,10 @@ def _run_task(self: TrioManager, function: Any, *arguments: Any, **options: Any)
 
 
 def _ignore_record(message: Any, host: Any, peer: Any) -> bool:
-    # The library verifies and stores it with every message, twice. A record of 100,000 addresses takes
-    # seconds, and a record older than the last drops its message: a peer whose clock was once ahead
-    # would be ignored from then on. The connection authenticates the peer, and `introductions` has its
-    # addresses.
+    # The library verifies and stores the signed peer record that comes with a message, twice per
+    # message. A record of 100,000 addresses takes seconds, and a message whose record is older than the
+    # last one is dropped: a peer whose clock was once ahead would be ignored from then on. We need no
+    # such record: the connection authenticates the peer, and `introductions` provides its addresses.
     return True
 
 
@@ -276,7 +277,8 @@ def _quieten() -> None:
             child.setLevel(logging.NOTSET)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    # Otherwise a line with a traceback ten times a second, for as long as descriptors are exhausted.
+    # Without this filter, a traceback is logged ten times a second for as long as the process has no
+    # free descriptor.
     logging.getLogger("trio.serve_listeners").addFilter(Seldom())
     # This module logs through the root logger, and its first call would install a handler that prints on
     # the terminal.

@@ -1,7 +1,8 @@
 """A node's network: connections, requests, gossip, and a misbehaviour score per peer.
 
-`open_network` yields a `Network` that is listening. Nothing a peer sends raises an exception out of
-here; a peer that misbehaves is scored, then disconnected and refused for a while.
+`open_network` yields a `Network` that is listening. Nothing that a peer sends raises an exception out of
+this module. Offences of a peer add to its score; beyond a limit it is disconnected and refused for ten
+minutes.
 """
 
 from __future__ import annotations
@@ -60,9 +61,11 @@ from .traffic import Traffic, TrafficTotals
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 2.0
-# Kept free for newcomers: the oldest connection of the busiest address makes room.
+# Connections kept free for newcomers: if fewer are free, the oldest connection of the address with the
+# most connections is closed.
 _SPARE_CONNECTIONS = 16
-# Reasons to reject that no honest peer causes by being late or early.
+# Reasons for rejecting a gossip message that also penalise the peer that forwarded it, because no honest
+# peer causes them by being late or early.
 _OFFENCES = frozenset({"malformed", "oversized", "invalid", "bad_signature", "wrong_swarm"})
 
 
@@ -74,13 +77,15 @@ class NetworkSettings:
     """Multiaddresses `/ip4/<address>/tcp/<port>`; port 0 is any free one, the same for all of them. A
     family that the machine lacks is left out."""
     announce: tuple[str, ...] = ()
-    """Addresses to announce instead, for a node behind a forwarded port or with a name."""
+    """Addresses to announce instead of this machine's own, for a node behind a forwarded port or with a
+    name."""
     max_connections: int = 256
     max_connections_per_address: int | None = None
-    """Per IPv4 address or IPv6 /64, loopback excepted; None: no limit of its own."""
+    """Per IPv4 address or IPv6 /64, loopback excepted; None: no limit per address."""
     max_upload: float | None = None
     """Payload bytes per second for all peers together; None: unlimited."""
     max_download: float | None = None
+    """The same for received bytes."""
     carry: CircuitLimits | None = None
     """Limits for relaying to peers that cannot be dialled; None: no relaying."""
 
@@ -91,7 +96,8 @@ async def open_network(
 ) -> AsyncIterator[Network]:
     """Listen, and close everything at the end. Traffic is added to `totals`, if they are given.
 
-    Raises `PortInUse` and `BadAddress`. Exceptions of the body are passed on unwrapped.
+    Raises `PortInUse` if another program listens on one of the ports, and `BadAddress` for an address
+    that cannot be used. An exception of the body is passed on as it is, not in an exception group.
     """
     listen = with_family([parse_listen(text) for text in settings.listen])
     announce = [parse_announce(text) for text in settings.announce]
@@ -302,9 +308,10 @@ class Network:
         """Dial one multiaddress that ends in `/p2p/<peer>` and return the peer.
 
         Returns at once if that peer is already connected; with `direct`, only if it is connected
-        directly. An address through a relay also connects to the relay. With a source `word`, it dials
-        only what `dial_policy` allows. Raises `DialError`, and `BadAddress` if the text is not an
-        address.
+        directly. An address through a relay also connects to the relay. If `word` is given, it is the
+        source of the address, and only what `dial_policy` allows for that source is dialled. `timeout`
+        is in seconds. Raises `DialError` if no connection is made, and `BadAddress` if the text is not
+        an address.
         """
         circuit = split_circuit(address)
         target, peer = parse_dial(address) if circuit is None else (None, circuit[1])
@@ -334,7 +341,7 @@ class Network:
     async def _dial(
         self, address: str, target: Multiaddr, peer: PeerId, word: AddressSource | None
     ) -> PeerId:
-        """Dial everything that a direct address resolves to, in short succession, until the peer
+        """Dial all IP addresses to which a direct address resolves, in short succession, until the peer
         answers.
 
         Raises `DialError`, and anything the library raises.
@@ -363,9 +370,10 @@ class Network:
         raise DialError(address, next(iter(candidates.reasons), "the name has no address"))
 
     async def answers(self, peer: PeerId, host: str, port: int, timeout: float) -> bool | None:
-        """Whether a peer proves its key at a TCP port; disconnects at once.
+        """Return whether a peer proves its key at a TCP port within `timeout` seconds; the connection is
+        closed at once.
 
-        None: it was not tried, since too many dials of that address failed.
+        None: not tried, because too many dials of that address have failed.
         """
         word, now = AddressSource(peer, scope_of(host)), trio.current_time()
         if self._hearsay.refusal(word, host, now) is not None:
@@ -378,9 +386,10 @@ class Network:
     async def dial_from_port(
         self, peer: PeerId, host: str, port: int, timeout: float, *, answering: bool
     ) -> bool:
-        """Dial from the port that we listen on; `answering`: in the responder's role.
+        """Dial a peer from the port that we listen on; `answering`: take the responder's role in the
+        handshakes.
 
-        Returns whether a connection was made.
+        Returns whether a connection was made within `timeout` seconds.
         """
         port_here = self.listening_port(6 if ":" in host else 4)
         if port_here is None:

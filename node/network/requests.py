@@ -49,14 +49,16 @@ from .upload_priority import Priority, UploadPriorities
 log = logging.getLogger(__name__)
 
 Handler = Callable[[PeerId, bytes], Awaitable[bytes | Flow]]
-"""(peer, request) → the answer; a flow may still be arriving at this node."""
+"""(peer, request) → the answer, as bytes or as a `Flow` whose bytes may still be arriving at this
+node."""
 Kind = str | Callable[[bytes], str]
 """The traffic class of the bytes, or a function that derives it from the request."""
 
-# Timeouts for receiving a request, and for the handler.
+# Timeouts for receiving a request, and for the handler, in seconds.
 _REQUEST_SECONDS = 20.0
 _HANDLER_SECONDS = 60.0
-# A reader slower than this (64 kbit/s) would hold a slot for nothing.
+# The timeout for sending a reply is `_REPLY_SECONDS` plus the time that it takes at this rate (64
+# kbit/s). A slower reader would occupy an upload slot for too long.
 _SLOWEST_BYTES_PER_SECOND = 8_000
 _REPLY_SECONDS = 30.0
 # Traffic that a round waits for.
@@ -104,7 +106,8 @@ class Requests:
         """
         # One peer must not be able to lock out all others.
         per_peer = (max_concurrent + 1) // 2 if max_per_peer is None else max_per_peer
-        # By traffic class: newcomers must not keep members from a round's updates.
+        # Counted by traffic class, so that newcomers that fetch snapshots cannot keep members from a
+        # round's updates.
         slots: dict[str, Counter[PeerId]] = {}
 
         async def handle(stream: Any) -> None:
@@ -141,7 +144,8 @@ class Requests:
                 self._traffic.reject("oversized")
                 self._penalise(peer, "oversized")
             except _BROKEN_OFF as error:
-                # The peer gave up or disconnected, which is allowed, and often due to our own hedging.
+                # The peer gave up or disconnected. This is allowed, and often means that a second
+                # provider was faster.
                 log.debug("a request from %s was interrupted: %r", short_peer(peer), error)
             finally:
                 if not finished:
@@ -244,7 +248,8 @@ class Requests:
         except NotHere:
             return ReplyStatus.REFUSED, b"not_here"
         except OSError as error:
-            # A full disk: the node's own next write there ends it, with a remedy.
+            # For example a full disk: the node's own next write there ends the node, with a message that
+            # names the remedy.
             log.warning("the handler of %s failed: %s", protocol, error.strerror or error)
             self._traffic.fail(protocol)
             return ReplyStatus.FAILED, b""

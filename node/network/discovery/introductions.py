@@ -1,8 +1,8 @@
 """Finding the other peers of a swarm, and staying connected to them.
 
 Every node introduces itself to the bootstrap peers and to some of its connected members, learns of other
-peers from them, and dials those. It also stores what it learns on disk: a node gets back into its swarm
-even if every bootstrap peer is down, as long as one peer that it knew is up.
+peers from them, and dials those. It also stores their records on disk, so that a node gets back into its
+swarm even if every bootstrap peer is down, as long as one peer that it knew is up.
 """
 
 from __future__ import annotations
@@ -45,15 +45,17 @@ log = logging.getLogger(__name__)
 
 # Up to this size a swarm is fully connected; in larger ones gossip is forwarded.
 MAX_CONNECTED = 64
-# Peers learned of and not (yet) connected.
+# Bounds of the records learned from introductions: their number, and how long one is kept that nobody
+# confirms while its peer is not connected.
 _MAX_INTRODUCED = 512
 _INTRODUCED_SECONDS = 600.0
 _MAX_SUGGESTIONS = 64
 _REQUEST_TIMEOUT_SECONDS = 5.0
 _DIAL_SECONDS = 5.0
-# A circuit takes three more round trips, and the relay's line may be saturated.
+# A dial through a relay takes three more round trips, and the relay's connection may be saturated.
 _CIRCUIT_SECONDS = 15.0
-# Ask again soon after news; a settled swarm asks often enough for peer records not to expire.
+# Bounds of the pause before introducing ourselves again: short after a change in the swarm; the longest
+# one is short enough that our record does not expire at other peers.
 _SOON_SECONDS = 1.0
 _SETTLED_SECONDS = 30.0
 _FIRST_RETRY_SECONDS = 1.0
@@ -69,7 +71,8 @@ _POLITE_SECONDS = 1.0
 _POLL_SECONDS = 0.25
 # How often to check whether this machine has other addresses.
 _CHECK_INTERVAL_SECONDS = 3.0
-# Any machine in the local network can send suggestions; `local` accepts only addresses in that network.
+# The source of suggestions, which any machine in the local network can make. It does not limit where we
+# dial, because `mdns` passes on only addresses in that network.
 _LOCAL_SOURCE = AddressSource(None, Scope.MACHINE)
 _OUTDONE = (
     "peers have a newer record of this peer and refuse ours: the clock was ahead before the "
@@ -105,9 +108,9 @@ class Introducer:
         """Serve introductions for the swarm, unless a `registry` is given, whose owner serves them over
         this network already.
 
-        `known_path` is the file of remembered peers; `patience` is how many seconds `first_contact`
-        waits for suggestions; peer records take their numbers from `numbering`. Raises `BadAddress` for
-        a bootstrap address.
+        `known_path` is the file of remembered peers; `patience` is for how many seconds `first_contact`
+        waits for suggestions before it gives up; our own peer records take their numbers from
+        `numbering`. Raises `BadAddress` if a bootstrap address is invalid.
         """
         self._network = network
         self._identity = identity
@@ -145,7 +148,8 @@ class Introducer:
         return result
 
     def introduction_of(self, peer: PeerId) -> AddressSource | None:
-        """Return the source of a peer's addresses, which limits their range; None: our own knowledge."""
+        """Return the source of a peer's addresses, which limits where we dial it; None if they come from
+        our own disk, which sets no limit, or if the peer is unknown."""
         heard, told = self._heard.get(peer), None
         for record in self._registry.peer_records(self._swarm, trio.current_time()):
             if record.peer == peer:
@@ -178,7 +182,8 @@ class Introducer:
         return {address: self._tried.get(address, _UNTRIED).outcome for address in addresses}
 
     def suggest(self, addresses: Sequence[str]) -> None:
-        """Dial the addresses at which a peer of the swarm may be; dropped if too many are queued."""
+        """Queue the addresses at which a peer of the swarm may be, to be dialled; they are dropped if
+        too many are queued."""
         with contextlib.suppress(trio.WouldBlock):
             self._suggest.send_nowait(tuple(addresses))
 
@@ -237,7 +242,8 @@ class Introducer:
             if await self._dial(address) and await self._introduce(peer, address):
                 retry.reset()
                 if lost:
-                    # Peers that could not be reached before may be reachable through it now.
+                    # Peers that could not be reached before may be reachable through this bootstrap peer
+                    # now.
                     self._turns.clear()
                 await pause.wait()
             else:
@@ -274,7 +280,8 @@ class Introducer:
             await pause.wait()
 
     async def _introduce(self, peer: PeerId, address: str | None = None) -> bool:
-        """Introduce ourselves to a connected peer and take the records it knows."""
+        """Introduce ourselves to a connected peer and store the records that it returns; return whether
+        it answered with valid ones."""
         number = self._numbering.next()
         record = seal_peer_record(self._identity, self._swarm, self._network.addresses, number)
         try:
@@ -305,8 +312,8 @@ class Introducer:
         return True
 
     def _go_beyond(self, record: PeerRecord) -> None:
-        """Continue from this record of our own, which another peer has; it may have refused smaller
-        numbers."""
+        """Number our next records above this one of our own, which another peer has: that peer may have
+        refused records with smaller numbers."""
         if self._numbering.beyond(record.number):
             log.log(logging.DEBUG if self._outdone else logging.WARNING, _OUTDONE)
             self._outdone = True
@@ -316,16 +323,17 @@ class Introducer:
         kept: AddressSource | None = word
         known = self._heard.get(record.peer)
         if known is not None and known.record.number > record.number:
-            # Nor does it refresh the known record's age: a peer that lost its numbers is accepted in the
-            # end.
+            # An older record does not refresh the age of the known one either: so a peer that has lost
+            # its record numbers is accepted once the known record has expired.
             return
         self._heard.pop(record.peer, None)
         if known is not None and known.record.addresses == record.addresses:
-            # Confirmed by a nearer source: then it may be dialled within that source's reach.
+            # If a nearer source confirms the addresses, they may be dialled within that source's range.
             kept = nearer(known.word, word)
         self._heard[record.peer] = _Heard(record, trio.current_time(), kept)
         if known is None or known.record.addresses != record.addresses:
-            # The new address may be a reservation at a relay: worth a dial before the next turn.
+            # The new address may be a reservation at a relay: so dial it now rather than when the next
+            # retry is due.
             self._turns.pop(record.peer, None)
             self._announce_changes()
 
@@ -348,8 +356,8 @@ class Introducer:
             if now - looked >= _CHECK_INTERVAL_SECONDS:
                 before, machine, looked = machine, tuple(self._network.own_addresses), now
                 if before and machine != before:
-                    # In another network: the others must learn our address, and may be reachable from
-                    # here.
+                    # The machine is in another network: the other peers must learn our new address, and
+                    # may be reachable from here.
                     self._turns.clear()
                     self._announce_changes()
             for peer, record in self._by_turn():
@@ -434,7 +442,8 @@ class Introducer:
             await self._save()
 
     async def _save(self) -> None:
-        """Store the peers that are worth a dial after a restart, the connected ones first."""
+        """Store our record number, and the peers that are worth a dial after a restart, the connected
+        ones first."""
         await trio.to_thread.run_sync(self._numbering.keep)
         if self._known is not None:
             connected = self._network.connected()
@@ -443,7 +452,8 @@ class Introducer:
             await trio.to_thread.run_sync(self._known.save, known)
 
     def _may_remember(self, record: PeerRecord) -> bool:
-        # After a restart no source vouches for it any more, and it would be dialled wherever it leads.
+        # A record read from disk has no source that limits where we dial its peer. So a record whose
+        # addresses its source does not cover is stored only while its peer is connected.
         word = self.introduction_of(record.peer)
         if word is None or record.peer in self._network.connected():
             return True
@@ -463,7 +473,7 @@ _UNTRIED = _Tried("no answer yet", 0)
 
 @dataclass(frozen=True)
 class _Heard:
-    """A peer record, the time we received it, and its source; None: our own disk."""
+    """A peer record, the time we received it, and its source, None for our own disk."""
 
     record: PeerRecord
     then: float
@@ -471,8 +481,8 @@ class _Heard:
 
 
 def _scope(address: str) -> Scope:
-    """Return how near an address may lead; a name may resolve to any address, so it counts as
-    nearest."""
+    """Return how near an address may lead; for an address through a relay, how near the relay's address
+    may lead. A name may resolve to any address, so it counts as nearest."""
     try:
         direct = address if (circuit := split_circuit(address)) is None else circuit[0]
         target = parse_dial(direct)[0]
@@ -492,7 +502,8 @@ class _Pause:
 
     async def wait(self) -> None:
         news = self._news()
-        # At least this long even with news, or many newcomers would keep all members asking.
+        # At least this long even with news, because otherwise many newcomers would keep all members
+        # asking.
         await trio.sleep(_SOON_SECONDS * random.uniform(0.5, 1.0))
         longer = self._pause.after_failure() - _SOON_SECONDS
         with trio.move_on_after(longer * random.uniform(0.7, 1.0)):

@@ -33,14 +33,15 @@ from .update_relay_client import PROTOCOL as RELAY
 from .update_relay_client import Relays
 
 PROTOCOL = "/distro/blob/1"
-"""Request: a content id. Answer: a zero byte and the blob, or a one byte: not found."""
+"""Request: a content id. Answer: the byte 0 and then the blob, or the byte 1 alone if it is not
+found."""
 PART_PROTOCOL = "/distro/part/1"
-"""The same for parts of sign votes. Request: a part's name. No bytes hash to a name, so a peer that was
-tricked into requesting one as a content id is told that it is not found."""
+"""The same for parts of sign votes. Request: a part's name, which no bytes hash to: so if a peer is
+tricked into requesting a part as a blob, the answer is that it is not found."""
 
 Providers = Callable[[], Sequence[PeerId]]
 Wanted = Callable[[], bool]
-"""Whether something is still worth waiting for."""
+"""Whether a blob is still worth waiting for."""
 
 
 def _always() -> bool:
@@ -50,18 +51,19 @@ def _always() -> bool:
 FOUND, _NOT_FOUND = b"\x00", b"\x01"
 # Outcomes that mean that the peer does not have the blob.
 _LACKING = ("not found", "not connected")
-# After this many failures a peer counts as not having it, whatever it answers …
+# After this many failures a peer counts as not having the blob, whatever it answers …
 _MOST_FAILURES = 3
-# … but one that is busy may well have it: many come back at once, and ask the same few. A liar is busy
-# for ever, so there is an end to that, too.
+# … unless it answers that it is busy, because many nodes may ask the same few peers at once. A faulty
+# peer may answer "busy" for ever, so this counts for a limited time only.
 _BUSY_SECONDS = 20.0
 _CONTENT_ID_BYTES = 32
 MAX_UPLOADS = 4
 """Number of blobs served at a time."""
-# One provider's share of our downloads; each peer takes at most half of its upload slots.
+# Concurrent downloads from one provider. A provider gives one peer at most half of its upload slots
+# (`MAX_UPLOADS`).
 _PER_PROVIDER = 2
-# Concurrent updates from one relay. At first each arrives at its author's upload rate: a dozen at
-# 10 Mbit/s fill a line of 100.
+# Concurrent updates from one relay. At first each arrives at its author's upload rate: a dozen at 10
+# Mbit/s fill a connection of 100 Mbit/s.
 _PER_RELAY = 12
 # A third provider is asked when two are slow; more would multiply the bytes without being faster.
 _MAX_HEDGES = 3
@@ -71,8 +73,9 @@ _MIN_PATIENCE_SECONDS = 1.0
 # A relay that sends nothing at all for this long, on any request, is of no use now …
 _RELAY_PATIENCE_SECONDS = 5.0
 # … but a single update may arrive at its author's rate. A relay gives up on an author after ten seconds
-# and reports it; asking that author directly would use its line a second time.
+# and reports it; until then, asking that author directly would use the author's upload a second time.
 _RELAY_STALL_SECONDS = 12.0
+# A relay may take this many times as long as another provider for the whole update.
 _RELAY_WHOLE = 3.0
 # If our own process was not scheduled for this long, no peer is to blame.
 _LAG_SECONDS = 1.0
@@ -86,7 +89,8 @@ _IDLE_SECONDS = 10.0
 
 
 class FetchFailed(Exception):
-    """No provider had the blob in time; `tried` has the outcome of each, `vain` means that none will."""
+    """No provider delivered the blob in time; `tried` has the outcome of each. `vain`: no attempt is
+    under way, and no provider appears to have the blob."""
 
     def __init__(self, cid: ContentId, tried: dict[PeerId, str], *, vain: bool = False) -> None:
         counts = Counter(tried.values())
@@ -94,7 +98,8 @@ class FetchFailed(Exception):
         super().__init__(outcome or "no peer to ask")
         lacking = vain or set(tried.values()) <= set(_LACKING)
         self.is_vain = "not found" in tried.values() and lacking
-        """Whether peers were asked and none of them has it."""
+        """Whether at least one peer answered that it does not have the blob, and none appears to have
+        it."""
         self.cid = cid
         self.reason = outcome or "no peer to ask"
         self.tried = tried
@@ -110,7 +115,7 @@ def serve_blobs(
     """Serve the blobs of `store` to all connected peers, `MAX_UPLOADS` at a time.
 
     `kind_of` returns the traffic class of a blob; `asked` is called with every request. `relays` are
-    served even when all slots are taken: they save us from serving others.
+    served even when all slots are taken: each of them serves other members in our place.
     """
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
@@ -189,9 +194,9 @@ class BlobFetcher:
         """Return a blob from the store or from a provider, and keep it in the store.
 
         `providers` is called again whenever a provider is needed; those not connected are skipped. If
-        there are relays, they are asked first for an update, with `relay`. Providers that fail are tried
-        again for `timeout` seconds, or until none has it and `wanted` returns False. Raises
-        `FetchFailed`, and `DiskFull` if the blob cannot be stored.
+        `relay` is given, the connected relays are asked first, with this request. Providers that fail
+        are tried again for `timeout` seconds, or until no provider has the blob and `wanted` returns
+        False. Raises `FetchFailed` if it does not arrive, and `DiskFull` if it cannot be stored.
         """
         data = await trio.to_thread.run_sync(self._store.get, cid)
         if data is not None:
@@ -253,7 +258,8 @@ class BlobFetcher:
     def _start_attempts(self, download: _BlobDownload, nursery: trio.Nursery) -> None:
         now = trio.current_time()
         self._end_competition(download, now)
-        # Transfers of a snapshot's chunks, or of a round's updates, may slow each other down.
+        # Concurrent transfers, of a snapshot's chunks or a round's updates, may slow each other down:
+        # then none of them is overdue.
         usual = self._typical_rate(download, now)
         waiting = [each for each in download.attempts if not self._overdue(each, now, usual)]
         # One attempt is enough as long as it makes progress.
@@ -261,7 +267,8 @@ class BlobFetcher:
             return
         relay = self._choose_relay(download, now)
         if relay is not None and self._busy[relay] >= _PER_RELAY:
-            # It will be free soon, and until then no other peer will have an update that it lacks.
+            # The relay will be free soon, and until then hardly any other peer will have an update that
+            # the relay lacks.
             return
         peer = relay or self._choose(download, now)
         if peer is not None:
@@ -285,8 +292,10 @@ class BlobFetcher:
 
     @staticmethod
     def _end_competition(download: _BlobDownload, now: float) -> None:
-        """Cancel the attempt that is not needed, once that is known."""
-        # A relay's rate may be its author's, and it serves many.
+        """Of attempts that compete for one blob, cancel the superfluous one as soon as it is known which
+        it is."""
+        # Relays do not compete: their rate may be limited by the author's upload, and by the many
+        # members that they serve.
         rivals = [
             each for each in download.attempts if not each.is_relay and not each.scope.cancel_called
         ]
@@ -346,8 +355,8 @@ class BlobFetcher:
 
         def cost(peer: PeerId) -> float:
             busy = self._busy[peer]
-            # All holders of an update are asked alike, so that a round does not depend on a few fast
-            # lines.
+            # For an update the measured speeds do not count, so that a round does not depend on a few
+            # fast members.
             return self._speeds.cost(peer, busy) if download.kind == "blob" else busy
 
         return min(
@@ -357,7 +366,8 @@ class BlobFetcher:
         )
 
     def _typical_rate(self, download: _BlobDownload, now: float) -> float:
-        """Return the median rate of the concurrent transfers, in bytes per second."""
+        """Return the median rate of the other transfers under way, in bytes per second; if there are
+        none, the moving average of past ones."""
         rates = [
             attempt.received / (now - attempt.started)
             for other in self._downloads.values()
@@ -423,7 +433,7 @@ class BlobFetcher:
             download.changed.set()
             for other in self._downloads.values():
                 if not other.attempts:
-                    # It may have been waiting for this provider.
+                    # This download may have been waiting for the provider that is free now.
                     other.changed.set()
 
     async def _judge(
@@ -488,7 +498,7 @@ class _BlobDownload:
         self.failures: Counter[PeerId] = Counter()
         self.pauses = pauses
         self.frozen = frozen
-        # Since when each is busy whenever it is asked.
+        # By peer: since when it has answered every request with "busy".
         self.busy: dict[PeerId, float] = {}
         self.data: bytes | None = None
         self.error: OSError | None = None
@@ -525,5 +535,6 @@ def _requested(request: bytes) -> ContentId:
 
 
 def _longest(max_bytes: int) -> float:
-    """Return the timeout for one provider: 64 kbit/s plus half a minute."""
+    """Return the timeout for one provider in seconds: half a minute, plus the time that the bytes take
+    at 64 kbit/s."""
     return 30.0 + max_bytes / 8_000
