@@ -19,6 +19,7 @@ from distro_node.node.session.join import (
     fetch_base,
     find_manifest,
 )
+from distro_node.node.settings.components import DiskSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
@@ -70,7 +71,7 @@ class Holder:
         self.blobs: dict[ContentId, bytes] = {}
         self.asked: list[ContentId] = []
         self.store = BlobStore(root)
-        self.settings = SimpleNamespace(mirrors=())
+        self.disk = DiskSettings()
         self.fetcher: Any = self
 
     def has(self, data: bytes) -> ContentId:
@@ -150,7 +151,7 @@ async def test_updates_that_are_too_large_to_be_sent_end_the_join(tmp_path: Path
     directory = data.swarm(manifest.swarm)
     directory.manifest.parent.mkdir(parents=True)
     means: Any = SimpleNamespace(
-        settings=SimpleNamespace(swarm=manifest.swarm), store=store, directory=directory
+        entry=SimpleNamespace(swarm=manifest.swarm), store=store, directory=directory
     )
     assert await find_manifest(means, takes_part=False) == manifest
     with pytest.raises(UserError, match=r"top_k \(512\) is too large") as caught:
@@ -169,7 +170,7 @@ async def test_a_task_that_is_not_installed_ends_the_join(tmp_path: Path) -> Non
         directory.manifest.parent.mkdir(parents=True)
         # Peers only provide the manifest, which is present here.
         means: Any = SimpleNamespace(
-            settings=SimpleNamespace(swarm=manifest.swarm), store=store, directory=directory
+            entry=SimpleNamespace(swarm=manifest.swarm), store=store, directory=directory
         )
         if known:
             assert await find_manifest(means) == manifest

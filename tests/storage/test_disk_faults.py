@@ -378,8 +378,8 @@ def manifest_of_a_join(root: Path) -> None:
         directory.root.mkdir(parents=True)
         write_past(directory.manifest, CHAIN.manifest.encode())
     store = BlobStore(root / "blobs")
-    settings = SimpleNamespace(swarm=CHAIN.manifest.swarm)
-    means = cast(JoinContext, SimpleNamespace(settings=settings, store=store, directory=directory))
+    entry = SimpleNamespace(swarm=CHAIN.manifest.swarm)
+    means = cast(JoinContext, SimpleNamespace(entry=entry, store=store, directory=directory))
 
     async def find() -> None:
         assert await find_manifest(means) == CHAIN.manifest
