@@ -1,5 +1,5 @@
-"""The trainer: the process that runs torch, and the node process's client for it.
+"""The trainer process, which runs torch: `python -m distro_node.node.trainer`.
 
-Only `client`, `errors` and `frames` may be imported outside the trainer process; they need no torch.
-Everything else runs under `python -m distro_node.node.trainer`.
+The node process imports nothing from here; its client of the trainer is in `node.training`, which
+needs no torch.
 """

@@ -51,7 +51,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s")
 
-    # Before any thread starts, since a thread would keep its rights, and before any library is loaded.
+    # The sandbox comes before any thread starts, because a running thread would keep its rights, and
+    # before any library is loaded.
     enforced: tuple[str, ...] = ()
     if not arguments.unconfined:
         enforced = confine(
@@ -66,14 +67,14 @@ def main() -> None:
                 "code could reach your network"
             )
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    # Before torch is imported: that takes seconds, and the parent may die meanwhile.
+    # The thread starts before torch is imported: that takes seconds, and the parent may die meanwhile.
     expected: queue.SimpleQueue[ExpectedUpdate] = queue.SimpleQueue()
     reading = arguments.requests, requests, expected
     threading.Thread(target=_read, args=reading, daemon=True).start()
 
     answers = _Answers(arguments.answers)
-    # An orderly exit may hang on torch's threads and kernels, and on a device's dead context it
-    # does; nothing is left to save.
+    # The process ends by `_end`, since an orderly exit may hang on torch's threads and kernels (and
+    # does if a device's context is dead); nothing is left to save.
     try:
         worker = _new_worker(answers, expected, arguments if arguments.several else None)
         worker.sandbox = enforced
@@ -121,8 +122,8 @@ def _read(
     requests: queue.SimpleQueue[dict[str, Any]],
     expected: queue.SimpleQueue[ExpectedUpdate],
 ) -> None:
-    """Queue the requests of the pipe, and apart from them the updates to be decoded early; end the
-    process when the pipe closes."""
+    """Queue the requests that arrive through the pipe, and in a queue of their own the updates to be
+    decoded early; end the process when the pipe closes."""
     decoder = FrameDecoder()
     while data := os.read(descriptor, _READ_BYTES):
         try:

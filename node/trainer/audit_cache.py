@@ -1,13 +1,12 @@
-"""What a trainer keeps for audits of others' samples, until the audited updates arrive.
+"""What a trainer keeps for audits of other members' samples until the audited updates arrive.
 
-The audited sample is computed after the own update, so that nobody waits for it; until then the own
-gradient is kept, with which it is compared. The changes made by the sample, and by its beginning
-alone, are kept until they are judged, for the two latest rounds: with `overlap` the next round is
-computed before this one's updates are in the parameters.
+The audited sample is computed after the trainer's own update, so that nobody waits for it. Until then
+the gradient of the own share is kept, because the sample's gradient is compared with it. The changes
+made by the sample, and by its beginning alone, are kept until they are judged, for the two latest
+rounds, because with `overlap` the next round is computed before this one's updates are applied.
 
-All of it is kept in main memory in 16 bits: two bytes per parameter for the own gradient, and four
-for each of the two rounds. Where main memory is short there are no audits
-(`memory_options.AUDIT_BYTES`).
+All of it is in bfloat16 in main memory: two bytes per parameter for the own gradient, and four for
+each of the two rounds. If main memory is short there are no audits (`memory_options.AUDIT_BYTES`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ KEPT_ROUNDS = 2
 
 
 class SavedGradient:
-    """A gradient in 16 bits in main memory; iteration returns each tensor to its device."""
+    """A gradient in bfloat16 in main memory; iteration yields each tensor in float32 on `device`."""
 
     def __init__(self, gradients: Sequence[torch.Tensor | None], device: torch.device) -> None:
         self._kept = [None if each is None else _small(each) for each in gradients]
@@ -39,30 +38,30 @@ class GradientChange:
 
     whole: Coefficients
     beginning: Coefficients | None
-    """The changes that its first half makes; None if it has none."""
+    """The changes that the sample's first half makes; None if the sample cannot be cut in half."""
 
 
 def changed(tables: Iterable[Sequence[torch.Tensor]]) -> GradientChange:
-    """Return the output of `audit_score.changes` for a sample, and for its beginning if present, in the
-    form to keep."""
+    """Convert the output of `audit_score.changes` for a sample, and for its beginning if present, into
+    the form that is kept."""
     whole, *beginning = zip(*(map(_small, each) for each in tables), strict=True)
     return GradientChange(list(whole), list(*beginning) if beginning else None)
 
 
 class AuditCache:
-    """The kept audits of one session. Rounds before the two latest, and judged ones, are dropped."""
+    """The kept audits of one session, of the two latest rounds; a round that was judged is dropped."""
 
     def __init__(self) -> None:
         self._own: tuple[int, SavedGradient] | None = None
         self._seen: dict[int, GradientChange] = {}
 
     def begin(self, round_number: int, own: SavedGradient) -> None:
-        """Keep a copy of the own share's gradient; the original is about to be overwritten."""
+        """Keep `own`, a copy of the own share's gradient; the original is about to be overwritten."""
         self._own = round_number, own
 
     def own(self, round_number: int) -> SavedGradient | None:
-        """Return the own gradient of this round, once; None if there is none (any more). Changes
-        from before the latest round are dropped."""
+        """Return the own gradient of this round and drop it; None if none is kept. Also drop all kept
+        changes except those of the latest round, so that there is room for this round's."""
         for old in sorted(self._seen)[: -(KEPT_ROUNDS - 1)]:
             del self._seen[old]
         kept, self._own = self._own, None
@@ -77,7 +76,7 @@ class AuditCache:
         self._seen[round_number] = changed
 
     def seen(self, round_number: int) -> GradientChange | None:
-        """Return the kept changes of this round, once; None if there are none."""
+        """Return the kept changes of this round and drop them; None if there are none."""
         return self._seen.pop(round_number, None)
 
     def forget(self) -> None:

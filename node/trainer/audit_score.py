@@ -1,12 +1,13 @@
-"""The computation of an audit: the gradient of an assigned sequence at the coefficients that an
-update sent.
+"""The computation of an audit: the gradient of an assigned sample at the coefficients of an update.
 
 All members hold the same parameters, so any of them can compute the gradient that another member had
-to compute for a sample of its assignment. Here it becomes the coefficients which that gradient alone
-would have added to a momentum; the update's positions select the ones that matter. `protocol/audit`
-scores how well the update's signs agree with them, and draws the conclusions. An auditor uses its
-own second moment: it differs from the audited member's, as rounding differs between devices, and
-neither needs to be equal.
+to compute for a sample of its share. This module transforms that gradient into the change of
+coefficients that it would cause in a momentum, and selects the coefficients whose positions the update
+contains. `protocol/audit` scores how well the update's signs agree with them, and draws the
+conclusions.
+
+An auditor uses its own second moment, which differs from the audited member's, and rounding differs
+between devices. The score tolerates both, because it sums agreements of signs over many coefficients.
 """
 
 from __future__ import annotations
@@ -44,16 +45,18 @@ def changes(
     spec: OptimizerSpec,
     optimizer: LocalOptimizer,
 ) -> Iterator[list[torch.Tensor]]:
-    """Yield how the auditor's coefficients would change if one of `share` sequences were an assigned
-    one: per tensor of the layout, a list of (blocks, elements), one for each entry of `dealt`.
+    """Yield how the auditor's coefficients would change if, in a share of `share` samples with the
+    mean gradient `own`, one sample were replaced by an audited one. Yields for each tensor of the
+    layout a list of (blocks, elements), one for each entry of `dealt`.
 
-    Each entry of `dealt` is the mean gradient of such a sequence, or of its beginning, on the
+    Each entry of `dealt` is the mean gradient of an audited sample, or of its beginning, on the
     parameters from which the update was made. `own` is the mean gradient of the auditor's own share
-    on the same parameters, or of any sequences that were not assigned to the audited member. `share`
-    is the number of sequences assigned to that member, above 0. What all gradients of the round have
-    in common is in both and cancels. Nothing that other members sent enters the result, so no member
-    can lower another's score (docs/audits.md). `optimizer` is the auditor's and is not changed; the
-    gradients are left unchanged.
+    on the same parameters, or of any samples that were not assigned to the audited member. `share` is
+    the number of samples assigned to that member, above 0.
+
+    What all gradients of a round have in common appears before and after the replacement, so it
+    cancels. Nothing that other members sent enters the result, so no member can lower another's score
+    (docs/audits.md). `optimizer` is the auditor's; neither it nor the gradients are changed.
     """
     for index, (ours, *theirs) in enumerate(zip(own, *dealt, strict=True)):
         before = coefficients(index, ours, layout, spec, optimizer)
@@ -65,7 +68,7 @@ def changes(
 
 
 def score_update(update: DecodedUpdate, seen: Iterable[torch.Tensor]) -> SignSums:
-    """Return how well an update agrees with what an assigned sequence changes."""
+    """Return how well the signs of an update agree with the changes that an assigned sample makes."""
     return compared(update, at_positions(update, seen))
 
 
@@ -85,12 +88,13 @@ def coefficients(
     spec: OptimizerSpec,
     optimizer: LocalOptimizer,
 ) -> torch.Tensor:
-    """Return what the gradient of a layout's tensor would add to the auditor's momentum: (blocks,
+    """Return what the gradient of tensor number `index` would add to the auditor's momentum: (blocks,
     elements).
 
-    It is divided by the root that the auditor's second moment would have after this gradient, so
-    that an element whose gradient the auditor has never seen differ from zero has a bounded
-    influence. A missing gradient, or a value that is not finite, counts as zero.
+    If the swarm's preconditioner divides by the root of the second moment, the gradient is divided by
+    the root that the auditor's second moment would have after this gradient. So an element whose
+    gradient was always zero at the auditor has a bounded influence. A missing gradient, or a value
+    that is not finite, counts as zero.
     """
     tensor = layout.tensors[index]
     if gradient is None:
@@ -115,8 +119,8 @@ def at_positions(
 def preconditioned(
     index: int, gradient: torch.Tensor, spec: OptimizerSpec, optimizer: LocalOptimizer
 ) -> torch.Tensor:
-    """Return a parameter's gradient, smoothed and preconditioned as if it were the next one; a
-    contiguous copy."""
+    """Return a contiguous copy of the gradient of parameter number `index`, smoothed and divided by the
+    root of the second moment as if it were the optimizer's next gradient."""
     gradient = gradient.contiguous()
     if optimizer.smoothed:
         gradient = (spec.smoothing * optimizer.smoothed[index].whole()).add_(gradient)

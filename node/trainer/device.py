@@ -11,7 +11,7 @@ from ..training.errors import TrainerFailed
 from ..training.main_memory import free_main_memory
 from ..training.memory_plan import FreeMemory
 
-# Kinds of devices whose names torch knows, and on which it computes only with an additional package.
+# Device types whose names torch knows, but on which it computes only with an additional package.
 _BACKEND_PACKAGES = {"vulkan": "torchvulkan"}
 
 
@@ -26,7 +26,7 @@ def choose_device(name: str) -> torch.device:
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
-        # First: the package defines what torch understands by the name.
+        # The package is imported first, because it registers the device type with torch.
         if (package := _BACKEND_PACKAGES.get(name.partition(":")[0])) is not None:
             importlib.import_module(package)
         device = torch.device(name)
@@ -43,8 +43,8 @@ def choose_device(name: str) -> torch.device:
 
 
 def device_kind(device: torch.device) -> str:
-    """Return the device's name in the memory model: torch's name of its kind, and `cuda-float32` for
-    a GPU whose layers compute in float32."""
+    """Return the name of the device's kind in the memory model: torch's device type, or `cuda-float32`
+    for a GPU whose layers compute in float32."""
     return "cuda-float32" if device.type == "cuda" and narrow_type(device) is None else device.type
 
 
@@ -59,9 +59,9 @@ def synchronize(device: torch.device) -> None:
 def copies_while_computing(device: torch.device) -> bool:
     """Whether copies to and from the device may run asynchronously (`non_blocking`).
 
-    CUDA orders a copy before its uses and keeps its memory until then. On MPS the memory of a tensor
-    that is dropped at once may be overwritten first, so no copy is asynchronous there, nor
-    elsewhere.
+    CUDA runs a copy before what uses it, and keeps the source's memory until then. On MPS the memory of
+    a source tensor that is dropped at once may be overwritten before the copy. So copies are
+    asynchronous on CUDA only.
     """
     return device.type == "cuda"
 
@@ -69,8 +69,8 @@ def copies_while_computing(device: torch.device) -> bool:
 def narrow_type(device: torch.device) -> torch.dtype | None:
     """Return the 16-bit type in which layers compute on the device, None for float32.
 
-    bfloat16 needs no loss scale, so it comes first; NVIDIA's GPUs before Ampere and AMD's RDNA 1 and
-    2 have no units for it and emulate it. GPUs before Volta have none for float16 either.
+    bfloat16 is preferred, because it needs no loss scale; NVIDIA's GPUs before Ampere and AMD's RDNA 1
+    and 2 have no units for it and emulate it. NVIDIA's GPUs before Volta have none for float16 either.
     """
     if device.type != "cuda":
         return None
@@ -96,7 +96,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Return the memory that this process can still use on the device, in bytes: free memory, and
+    """Return the memory that this process can still use on the device, in bytes: free memory, plus
     what torch's allocator has reserved and not given out."""
     cached = 0
     if device.type == "cuda":
@@ -129,8 +129,8 @@ def limit_memory(device: torch.device, limit: int) -> None:
 
 
 def allocated_bytes(device: torch.device) -> int:
-    """Return the device memory that this process holds; 0 on the CPU, where it is the process's own
-    memory."""
+    """Return the bytes of device memory that this process holds; 0 on the CPU, where tensors are in the
+    process's own memory."""
     if device.type == "cuda":
         return torch.cuda.memory_reserved(device)
     if device.type == "mps":

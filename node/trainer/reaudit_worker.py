@@ -1,8 +1,9 @@
 """A re-audit: recomputing a share that another member's audit scored low, some rounds later.
 
-The session holds the parameters from which the update was made, and is used for nothing else. The
-gradient subtracted from a sequence's is that of samples that were not assigned to the audited
-member; the second moment is the auditor's own, as far as it is known.
+The session holds the parameters from which the update was made, and is used for nothing else. From
+the gradient of an audited sample that of samples which were not assigned to the audited member is
+subtracted. The second moment is the auditor's own if it has one; otherwise it is computed from those
+other samples.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ def run_reaudit(
 ) -> list[SignSums]:
     """Return how well an update of this round agrees with each of these samples, in order.
 
-    They are some of the `share` samples that were assigned to its author; `others`, at least one,
-    were not. Raises `TrainerFailed`, also for bytes that are not an update.
+    `body` is the update. `samples` are some of the `share` samples that were assigned to its author;
+    `others`, at least one, were not assigned to it. Raises `TrainerFailed`, also if `body` is not an
+    update.
     """
     try:
         update = decode_update(session.layout, body)
@@ -40,7 +42,7 @@ def run_reaudit(
     own = session.part.gradients()
     found = []
     for sample in samples:
-        # This leaves the gradients in `own` unchanged: they are no longer the parameters' gradients.
+        # This leaves `own` unchanged: the parameters get new gradient tensors.
         session.gradient(round_number, [sample])
         changed = changes(
             [session.part.gradients()],

@@ -2,8 +2,8 @@
 
 Model FLOPs utilisation (Chowdhery et al., arXiv 2204.02311, appendix B) is the operations per second
 that the model needs, divided by those that the device can do. Here torch counts the former, layer by
-layer; the latter is what a large matrix product reaches on this device, in the precision that
-training uses there: a figure that works for any device, and is below its maker's.
+layer. The latter is what a large matrix product reaches on this device, in the precision that
+training uses there: this can be measured on any device, and is below the figure of its maker.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def sequence_flops(manifest: Manifest) -> int | None:
             model.get_input_embeddings().requires_grad_(True)
         with FlopCounterMode(display=False) as counter:
             _output(model, manifest).sum().backward()
-    # A stranger's model in a library's code, for a figure that nothing depends on.
+    # A library computes a stranger's model here and may raise anything; nothing depends on the figure.
     except Exception as error:
         _log.info("the model's operations cannot be counted: %s", error)
         return None
@@ -66,7 +66,7 @@ def reached_flops(device: torch.device) -> float | None:
             if side == larger or seconds * (larger / side) ** 3 > _LONGEST_SECONDS:
                 break
             side = larger
-    # There may be no memory for it; training goes on without the figure.
+    # There may be no memory for the product; training goes on without the figure.
     except RuntimeError as error:
         _log.info("the device's speed cannot be measured: %s", error)
     return best or None
@@ -81,8 +81,8 @@ def _output(model: PreTrainedModel, manifest: Manifest) -> torch.Tensor:
         labels = None if network.num_class_embeds is None else step
         return model(torch.zeros(images, **nowhere), step, labels)
     tokens = torch.zeros(1, manifest.data.sequence_length, dtype=torch.int64, **nowhere)
-    # Without a cache the library searches the tokens for packed documents, and these tokens have no
-    # values.
+    # Without a cache the library searches the tokens for packed documents, which fails because tokens
+    # on the `meta` device have no values.
     return model(input_ids=tokens, use_cache=True).logits
 
 

@@ -67,8 +67,8 @@ _log = logging.getLogger(__name__)
 # The greatest loss that an announcement can carry; a diverged model's loss is reported as this.
 _LARGEST_LOSS = 1e30
 
-# Consecutive computations that must fit after memory ran out before a larger micro-batch is tried
-# again. Doubled, up to a bound, each time the larger one does not fit either.
+# After memory ran out: the number of consecutive computations that must fit before a larger
+# micro-batch is tried again. It doubles, up to the bound, each time the larger one does not fit.
 _BEFORE_GROWING = 16
 _LONGEST_BEFORE_GROWING = 1024
 
@@ -96,13 +96,15 @@ class TrainingSession:
         ways: LocalPolicy = DEFAULT_POLICY,
     ) -> None:
         """`memory`: bytes that may be taken on the device; None: what is free. `options`: how memory
-        is used; None: the cheapest way that fits. `ways`: the member's local policy."""
+        is used; None: the cheapest way that fits. `ways`: the member's local policy, such as clipping
+        and its own data."""
         data = manifest.data
         self._ways = ways
         self.manifest = manifest
         self.device = device
         self._store = store
-        # Clipping uses gradients of single samples, to which no loss scale is applied.
+        # Clipping needs the gradients of single samples, which are computed without a loss scale. So it
+        # cannot use float16, which needs one.
         narrow = narrow_type(device)
         unscaled = ways.clipping is not None
         self._precision = MixedPrecision(
@@ -113,13 +115,14 @@ class TrainingSession:
         if memory is not None or spills(device):
             limit_memory(device, room.device)
         self.memory = chosen_line(choice, room)
-        """The use of memory and its cost, for people."""
+        """How memory is used and what that costs, in words for people."""
         self.options = choice.options
         self.model, self.parameters = self._build(store)
         check_inputs(self.model, data.vocabulary, data.sequence_length)
         self.task = open_task(manifest, self.model.config)
         spec = manifest.optimizer
-        # With committees these keep the momentum, and a member votes with its last gradient.
+        # With committees the aggregators keep the momentum, and a member's sign vote comes from its
+        # last gradient alone.
         own = spec if manifest.committees is None else replace(spec, momentum=0.0)
         self.layout = manifest_layout(manifest)
         self.updates = UpdateDecoder(
@@ -146,7 +149,8 @@ class TrainingSession:
         self._whole = manifest.adapter is None
 
     def prove(self) -> None:
-        """Prove that the manifest's model is computed here (`probe`), before parameters are loaded."""
+        """Prove that this process computes the manifest's model (`probe`). This overwrites the
+        parameters, so it must come before `load`."""
         self._loaded = False
         narrow = None if self._precision.dtype is None else self._precision.autocast
         exactly = self.computes_exactly
@@ -159,8 +163,8 @@ class TrainingSession:
         self._whole = True
 
     def compile_layers(self, wish: Compile) -> str | None:
-        """Compile the model's layers as the owner wishes; return the result for people, None if it
-        was not tried."""
+        """Compile the model's layers as the owner wishes; return the result in words for people, or
+        None if compilation was not tried."""
         if wish is Compile.OFF or (wish is Compile.AUTO and self.device.type != "cuda"):
             return None
         found = compile_if_faster(layers_of(self.model), self._compute_nothing, self.micro_batch)
@@ -186,16 +190,17 @@ class TrainingSession:
         """Compute the gradient over these samples and take this round's update from the momentum.
 
         Without samples, or if none has a target, the update comes from the momentum alone, and the
-        loss is 0 over 0 tokens. A gradient that is not finite is left out, since it would stay in
-        the momentum for ever. With `audits`, a call of `audit` may follow before the parameters
-        change.
+        loss is 0 over 0 tokens. A gradient that is not finite is left out, because it would stay in
+        the momentum for ever. With `audits`, the gradient is kept, so that `audit` can be called until
+        the parameters change.
         """
         self._need_parameters()
         started = time.perf_counter()
         loss, counted = 0.0, 0
-        # Left over from a share that was abandoned when the disk had lost some of its data.
+        # Gradients may be left from a share that was abandoned because some of its data was missing on
+        # disk.
         self._clear_gradients()
-        # Noise must not reveal that there was no data under it.
+        # With differential privacy a round without data must look like any other, so noise is sent.
         noisy = self._ways.clipping is not None
         if samples or noisy:
             loss, counted = self.gradient(round_number, samples)
@@ -210,8 +215,9 @@ class TrainingSession:
 
     def audit(self, round_number: int, dealt: AssignedSample) -> bool:
         """Compute a sample that was assigned to another member in the round just trained, and keep
-        the changes it makes for `judge`. Return False if there is nothing to compare it with:
-        `train` computed nothing, or was called without `looks`, or the parameters have changed."""
+        the changes it makes for `judge`. Return False if there is no own gradient to compare it with:
+        `train` computed none, was called without `audits` or with too little main memory, or the
+        parameters have changed since."""
         own = self._looks.own(round_number)
         if own is None:
             return False
@@ -228,9 +234,9 @@ class TrainingSession:
         return True
 
     def judge(self, round_number: int, body: bytes) -> Judgement | None:
-        """Return how well an update of this round agrees with the sample audited in it, once; None
-        if none was, or another process returns it. Raises `TrainerFailed` for bytes that are not an
-        update."""
+        """Return how well an update of this round agrees with the sample that `audit` computed in this
+        round, and drop what was kept of the sample. Return None if no sample is kept, or if another
+        rank returns the result. Raises `TrainerFailed` for bytes that are not an update."""
         kept = self._looks.seen(round_number)
         if kept is None:
             return None
@@ -249,7 +255,8 @@ class TrainingSession:
         return None if whole is None else Judgement(whole, beginning)
 
     def _has_room_to_look(self) -> bool:
-        """Whether main memory has room for what an audit keeps, for all ranks, which may share it."""
+        """Whether main memory has room for what audits keep of the whole model, at every rank: ranks
+        may share one main memory."""
         wanted = AUDIT_BYTES * self.manifest.elements
         return self.part.everywhere(free_bytes(torch.device("cpu")) >= wanted)
 
@@ -257,9 +264,10 @@ class TrainingSession:
         """Return a session with a copy of the parameters, which `apply` does not change; it only
         computes gradients.
 
-        Where memory has no room for a float32 copy beside what a gradient takes, the copy is in
-        bfloat16, and so is its gradient: together they take what the plan counts for a float32
-        gradient, which does not exist meanwhile. Frozen weights are shared.
+        If the device has no room for a float32 copy in addition to what computing a gradient takes, the
+        copy and its gradient are in bfloat16. Together they take as much as the session's own float32
+        gradient, which the memory plan counts and which does not exist meanwhile. Frozen weights are
+        shared.
         """
         self._need_parameters()
         self._clear_gradients()
@@ -296,7 +304,7 @@ class TrainingSession:
         """Add these gradients, one for each of the part's parameters, to the momentum and take this
         round's update from it. The gradients are overwritten.
 
-        `loss` is the mean over `counted` terms, and the computation took `seconds`.
+        `loss` is the mean over `counted` targets, and computing the gradients took `seconds`.
         """
         finite = False
         if counted or self._ways.clipping is not None:
@@ -332,11 +340,11 @@ class TrainingSession:
         """Take the shared step with these bodies and return the new fingerprint.
 
         `counts` are the update weights, 0 for an update that does not count; by default each counts
-        once. In the outlier filter each has weight one.
+        once. The outlier filter gives each of them the same weight.
 
-        A pending own update of this round is settled: forgotten if it was counted, otherwise (also
-        where the outlier filter left it out) refunded. Then the momentum is damped at the counted
-        coefficients.
+        If the member's own update of this round is pending, it is forgotten if it was counted
+        (`own_counted`), and otherwise refunded, also if the outlier filter left it out. Then the
+        momentum is damped at the counted coefficients.
         """
         self._need_parameters()
         often = [1] * len(updates) if counts is None else [count for count in counts if count]
@@ -359,8 +367,8 @@ class TrainingSession:
         heard = [update for index, update in enumerate(own) if index not in left_out]
         loud = [count for index, count in enumerate(often) if index not in left_out]
         part = self.part
-        # Until the step is complete: after a partial step, as when memory runs out, the parameters
-        # are never used.
+        # Set again when the step is complete: after a partial step (memory may run out in it) the
+        # parameters must not be used.
         self._loaded = False
         apply_step(
             part.parameters,
@@ -392,8 +400,8 @@ class TrainingSession:
         return self.part.write(self._store)
 
     def evaluate(self, sequences: int) -> float:
-        """Return the mean loss, in the task's unit, over the first held-out samples (all, if there
-        are fewer)."""
+        """Return the mean loss, in the task's unit, over the first `sequences` held-out samples (over
+        all, if there are fewer)."""
         self._need_parameters()
         count = min(sequences, self._corpus.heldout_samples)
         if count < 1:
@@ -416,9 +424,9 @@ class TrainingSession:
         self, round_number: int, samples: Sequence[int], *, beginning: bool = False
     ) -> tuple[float, int]:
         """Leave the mean gradient over all targets in `.grad` (with several ranks: this rank's
-        contribution to it); return the mean loss and the number of targets. With noise both are
-        returned as 0, as they would reveal something of the samples. `beginning`: use only the first
-        half of one sample; 0 over 0 if it has none."""
+        contribution to it); return the mean loss and the number of targets. With differential privacy
+        both are returned as 0, because they would reveal something of the samples. `beginning`: use
+        only the first half of a single sample; both are 0 if it cannot be cut in half."""
         if self._ways.clipping is not None:
             clipping, alone = self._ways.clipping, (self._alone(round_number, s) for s in samples)
             self.model.train()
@@ -561,7 +569,7 @@ class TrainingSession:
                 raise TrainerFailed("out_of_memory", f"one sequence does not fit: {problem}")
 
     def _grow_back(self) -> None:
-        """Return step by step to the planned micro-batch: the program that took the memory, a
+        """Return step by step to the planned micro-batch, because the program that took the memory, a
         browser or a game, may have ended."""
         self._just_grew = False
         if self.micro_batch >= self._planned_micro_batch:

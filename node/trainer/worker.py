@@ -77,7 +77,7 @@ class Worker:
         """`expected` is filled with the updates that the node has received, to be decoded early."""
         self._expected = expected
         self.sandbox: tuple[str, ...] = ()
-        """The rights that this process has given up (`sandbox.HOLDS`)."""
+        """The restrictions that the sandbox enforces on this process: keys of `sandbox.HOLDS`."""
         self._session: TrainingSession | None = None
         self._store: BlobStore | None = None
         self._aside: BackgroundGradient | None = None
@@ -113,10 +113,11 @@ class Worker:
         }
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Carry out a request; never raises. Staging an update has no answer."""
+        """Carry out a request and return its answer; `stage`, which passes an update for the next
+        `apply`, has none. Never raises."""
         identifier, method = request["id"], request["method"]
         if identifier != self._staged_for:
-            # Left over from a cancelled call.
+            # The staged updates are left from a cancelled call.
             self._staged, self._staged_for = [], identifier
         if method == "stage":
             self._staged.append(request["arguments"]["body"])
@@ -125,7 +126,7 @@ class Worker:
             return {"id": identifier, "result": self._methods[method](**request["arguments"])}
         except Exception as error:
             kind, message = self._failed(error, method)
-        # In a context that a driver reset has ended, this fails as everything does.
+        # After a reset of the driver the CUDA context is dead, and every call fails, this one too.
         with suppress(RuntimeError):
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -170,7 +171,7 @@ class Worker:
         )
 
     def _failed(self, error: Exception, method: str) -> tuple[FailureKind, str]:
-        """Return how a failure is reported, if this process goes on."""
+        """Return the kind and message with which a failure is reported, if this process continues."""
         return describe(error)
 
     def _initialise(
@@ -233,7 +234,7 @@ class Worker:
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         skip_packing_search()
-        # The exact step relies on it: no TF32, and no bfloat16 in place of float32.
+        # The exact step relies on full float32 products: no TF32, and no bfloat16 in their place.
         torch.set_float32_matmul_precision("highest")
         if threads is not None:
             torch.set_num_threads(threads)
@@ -340,8 +341,8 @@ def _decoded(manifest: bytes) -> Manifest:
 
 
 def _gpu_uuids(device: torch.device) -> list[str]:
-    """Return the driver's identifier of the GPU, which does not depend on its number here; empty if
-    it is not NVIDIA's."""
+    """Return the driver's identifier of the GPU, which does not depend on how torch numbers the GPUs;
+    empty if the device has none."""
     if device.type != "cuda":
         return []
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
