@@ -1,9 +1,9 @@
 """Reputation of a member: the running sums of its audit tests, and how an accused member recovers.
 
-A test of `sequential_test` decides once and ends. A member goes on, and so do its sums: an accused
+A test of `sequential_test` ends with its decision. A member works on, so its sums continue: an accused
 member's sum starts at the bound, and the accusation ends when passed audits have brought it down to
-zero. No member is expelled: a broken fan is not a crime, and an expelled member would return under a new
-identity, which also starts at zero.
+zero. No member is expelled, because failing hardware is no offence, and an expelled member would return
+under a new identity, which also starts at zero.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ WORK = PassTest(
     honest_fails=Fraction(1, 1000),
     idle_fails=Fraction(1, 5),
 )
-"""Test of a member's work: how often its audits fail. Three failures within a dozen audits accuse it."""
+"""Test of a member's work: how often audits of it fail. Three failures within a dozen audits accuse the
+member."""
 
 WORD = PassTest(
     accused_wrongly=Fraction(1, 10**6),
@@ -29,16 +30,17 @@ WORD = PassTest(
     idle_fails=Fraction(1, 2),
 )
 """Test of a member's own audits: how often re-audits contradict them. A sequence with little to learn
-gives a low score for honest work, so this happens to honest members, too (in one of
-forty audits at most: benchmarks/results/2026-11-26-checks.json)."""
+gives a low score for honest work, so honest auditors are contradicted, too (in at most one of forty
+audits: benchmarks/results/2026-11-26-checks.json)."""
 
 _LEAST_SCATTER = 160
-"""Lower bound of the deviation of halves, in thousandths of the usual score: that of shares of one
-sequence, whose scores scatter least."""
+"""Lower bound of the standard deviation of the levels of halves (`verdict.Halves`), in thousandths: that
+of shares of one sequence, whose scores scatter least."""
 
 
 def level_test(deviation: int) -> LevelTest:
-    """Return the test that finds members computing only a part: how high their scores are.
+    """Return the test that finds members that compute only a part of the work, by how high their scores
+    are.
 
     `deviation` is the standard deviation of honest scores, in thousandths of the usual score, measured
     for each model.
@@ -60,12 +62,13 @@ def level_test(deviation: int) -> LevelTest:
 
 
 def halves_test(deviation: int) -> LevelTest:
-    """Return the test that finds members computing one half of each sequence: how well the other half
-    shows in their updates compared with the whole (`verdict.Halves`).
+    """Return the test that finds members that compute one half of each sequence, by how well the other
+    half shows in their updates compared with the whole (`verdict.Halves`).
 
-    `deviation` is that of scores: halves scatter by four fifths of it, and hardly less where scores are
-    close together (benchmarks/results/2026-11-26-checks.json). `least` trades what byzantine auditors
-    can claim against how soon a missing half is found (`tests/audit/test_audit_sums.py`).
+    `deviation` is the standard deviation of scores, as for `level_test`. The levels of halves scatter by
+    four fifths of it, but by hardly less than `_LEAST_SCATTER` if scores scatter little
+    (benchmarks/results/2026-11-26-checks.json). `least` trades what byzantine auditors can claim against
+    how soon a missing half is found (`tests/audit/test_audit_sums.py`).
     """
     scatter = max(_LEAST_SCATTER, 4 * deviation // 5)
     return replace(level_test(deviation), low=600, least=650, deviation=scatter)
@@ -94,15 +97,15 @@ class AuditSums:
     """All test sums of one member."""
 
     work: AuditSum = AuditSum()
-    """Whether it does the work at all."""
+    """Tests whether it does the work at all."""
     level: AuditSum = AuditSum()
-    """Whether it does all of the work."""
+    """Tests whether it does all of the work."""
     own_audits: AuditSum = AuditSum()
-    """Whether its audits are true."""
+    """Tests whether its audits of others are true."""
     first_half: AuditSum = AuditSum()
-    """Whether it computes the first halves of sequences."""
+    """Tests whether it computes the first halves of sequences."""
     second_half: AuditSum = AuditSum()
-    """Whether it computes the second halves of sequences."""
+    """Tests whether it computes the second halves of sequences."""
 
     @property
     def counts(self) -> bool:
@@ -131,7 +134,8 @@ class AuditSums:
         return replace(self, work=self.work.after(WORK, step))
 
     def dismissed(self) -> AuditSums:
-        """Return the reputation after the failure of a member with no record: one failure is enough."""
+        """Return the reputation after a failed audit of a member that never had votes: one failure is
+        enough to accuse it."""
         return replace(self, work=AuditSum(WORK.accuse_at, accused=True))
 
     def scored(self, test: LevelTest, level: int) -> AuditSums:
@@ -146,6 +150,7 @@ class AuditSums:
         return replace(self, first_half=first, second_half=second)
 
     def audited_another(self, *, contradicted: bool) -> AuditSums:
-        """Return the reputation after an audit of its own, contradicted by re-audits or not."""
+        """Return the reputation after an audit that it made of another member, contradicted by re-audits
+        or not."""
         step = WORD.failure if contradicted else WORD.success
         return replace(self, own_audits=self.own_audits.after(WORD, step))

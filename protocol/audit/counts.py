@@ -20,9 +20,11 @@ class AuditCounts:
     reaudits: int = 0
     """Re-audits."""
     failed: int = 0
+    """Disputes in which re-audits confirmed the low score."""
     contradicted: int = 0
+    """Disputes in which re-audits contradicted the low score."""
     dropped: int = 0
-    """Disputes, by their ending."""
+    """Disputes that were not settled in time."""
 
     @property
     def audits(self) -> int:

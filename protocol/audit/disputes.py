@@ -1,14 +1,13 @@
 """Disputes over audits with a low score: other members re-audit, weighted by their votes.
 
 If at most `JURY_SEATS` members have votes, all are called, and a majority of all votes settles the
-dispute. If there are more, seats are drawn on the line of all votes, and it takes two thirds of the
-seats. So it does not matter who answers first or who puts which re-audit into a record: the dispute
-stays open, for a fixed time, until enough have answered. If it is never settled, no member is blamed:
-another audit will catch a member that does little of the work, or a sequence in which there is little to
-learn.
+dispute. If there are more, `JURY_SEATS` seats are drawn in proportion to votes, and more than two thirds
+of the seats settle it. The dispute stays open, for a fixed time, until enough have answered; so it does
+not matter who answers first or who puts which re-audit into a record. If it is never settled, no member
+is blamed: either the audited sequence had little to learn, or another audit will catch the member.
 
-With less than a third of all votes, byzantine members settle nothing where all are called, neither in
-their own favour nor against others. Of sixteen drawn seats they hold the necessary eleven once in 250
+With less than a third of all votes, byzantine members settle no dispute to which all are called, neither
+in their own favour nor against others. Of sixteen drawn seats they hold the necessary eleven once in 250
 disputes in a large swarm, and once in 9,600 in one of forty members (`tests/audit/test_disputes.py`).
 """
 
@@ -26,16 +25,16 @@ from ...crypto.identity import PeerId
 Outcome = Literal["open", "failed", "contradicted"]
 
 JURY_SEATS = 16
-"""Number of seats that re-audit, or of members if there are fewer. A member with many votes may hold
-several."""
+"""Number of seats whose holders re-audit, if more members than this have votes. A member with many votes
+may hold several."""
 LAG = 4
 """Rounds from the record that holds an audit to the one whose beacon draws the re-auditors. Neither the
-auditor nor the proposer of that record can know yet what it draws (`chain/beacon`)."""
+auditor nor the proposer of the first record can know what that beacon draws (`chain/beacon`)."""
 REAUDIT_ROUNDS = 16
-"""Rounds for which re-audits may be recorded. Updates, samples and parameters must be kept for that
-long, and honest re-audits would have to be kept out of all records for that long."""
+"""Rounds for which re-audits may be recorded. Members must keep updates, samples and parameters for that
+long; byzantine leaders would have to keep honest re-audits out of all records for that long."""
 OPEN = LAG + REAUDIT_ROUNDS
-"""Rounds after which a dispute is dropped."""
+"""Rounds from the record that holds the audit to the one that drops the dispute."""
 MOST_SEQUENCES = 8
 """Maximum number of a large share's sequences that are re-audited. They are drawn, and cannot be known
 in time to compute only these."""
@@ -47,17 +46,19 @@ class Jury:
 
     weights: Mapping[PeerId, int] = field(default_factory=dict)
     drawn: bool = False
-    """Whether seats were drawn; otherwise all members have their votes."""
+    """Whether seats were drawn: then weights are seats, otherwise votes."""
 
     @property
     def needed(self) -> int:
-        """The weight that settles the dispute. A draw may be unlucky, so it takes more there."""
+        """The weight that settles the dispute. If seats were drawn, more is needed, because a draw may
+        favour byzantine members."""
         total = sum(self.weights.values())
         return 2 * total // 3 + 1 if self.drawn else total // 2 + 1
 
 
 def draw_jury(votes: Mapping[PeerId, int], lot: bytes) -> Jury:
-    """Return the voters that are called to re-audit; `lot` seeds the draw where there are many.
+    """Return the voters that are called to re-audit; `lot` seeds the draw if there are more than
+    `JURY_SEATS`.
 
     Seats are spaced evenly on the line of all votes, in a drawn order: each member gets its proportion
     of the seats to within one.
@@ -76,11 +77,11 @@ def draw_jury(votes: Mapping[PeerId, int], lot: bytes) -> Jury:
 
 
 def outcome(jury: Jury, reaudits: Mapping[PeerId, bool], audited: PeerId) -> Outcome:
-    """Return the outcome of the re-audits so far, each of which states whether the share is low, in any
-    order.
+    """Return the outcome of the re-audits so far; `reaudits` states by member whether it found the share
+    low.
 
-    The `checked` member does not re-audit: once any member finds its share not low, its own weight
-    counts for that, too.
+    The `audited` member does not re-audit. As soon as any member finds the share not low, the audited
+    member's own weight counts for that result, too.
     """
     low = _weight(jury, (peer for peer, said in reaudits.items() if said))
     fine = _weight(jury, (peer for peer, said in reaudits.items() if not said))

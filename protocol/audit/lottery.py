@@ -1,9 +1,10 @@
-"""Audit lottery: whom a member audits, and on which sequence, unpredictable and without choice.
+"""Audit lottery: which member an auditor audits, and on which sequence, so that the audited member
+cannot predict it and the auditor cannot choose it.
 
 With each announcement a member commits to a secret. Some rounds later the secret and the beacon
 (`chain/beacon`) together determine whether it audits in the next round, whom, and which sequence of
-their share. The audited member cannot know in advance, since the secret is revealed only with the
-verdict; the auditor cannot choose, since it committed before the beacon was known.
+that member's share. The audited member cannot know in advance, since the secret is revealed only with
+the audit's result; the auditor cannot choose, since it committed before the beacon was known.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _DRAWN_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class AuditTarget:
-    """One sequence of one member's share, counted from 0."""
+    """One sequence of one member's share. `sequence` is its number in the share, from 0."""
 
     peer: PeerId
     sequence: int
@@ -46,16 +47,15 @@ def draw_audit(
     voters: Container[PeerId],
     chance: Fraction,
 ) -> AuditTarget | None:
-    """Return what the `auditor` audits in the round after the one whose beacon is the `lot`, if
-    anything.
+    """Return what the `auditor` audits in the round that is drawn by the beacon `lot`; None if nothing.
 
-    `shares`: the members with an assignment there, and the number of sequences in it; `counts`: the
-    weight of each one's update; `chance`: the probability of an audit.
+    `shares`: for each member with an assignment in that round, its number of sequences; `counts`: the
+    weight of each one's update; `voters`: the members with votes; `chance`: the probability of an audit.
 
     Half of all audits go to members without votes, if there are any: they wait for an audit, and nothing
-    is known about them. Within either group, audits are proportional to weight in the step: a member
-    that does little has no more unaudited weight than one that does much, and a crowd is audited in
-    proportion to its weight.
+    is known about them. Within either group, the probability of being audited is proportional to the
+    update's weight in the step: so per unit of weight a member that does little is audited as often as
+    one that does much, and a crowd of identities as often as one member with the same weight.
     """
     if not _happens(secret, lot, b"whether", chance):
         return None
@@ -79,8 +79,8 @@ def draw_audit(
 
 
 def draw_sequences(name: bytes, share: int, most: int) -> tuple[int, ...]:
-    """Return the sequences, sorted, that a re-audit with this name covers: the whole share, or `most` of
-    it."""
+    """Return the sequences, sorted, that a re-audit with this name covers: all `share` of them, or
+    `most` drawn ones if there are more."""
     ranked = sorted(range(share), key=lambda number: _number(b"", name, b"of %d" % number))
     return tuple(sorted(ranked[:most]))
 

@@ -1,8 +1,8 @@
 """Merkle tree over a list, with inclusion proofs: the tree of RFC 6962.
 
 Leaves and nodes are hashed with different prefixes, so that neither can be passed off as the other. The
-tree's hash covers the number of leaves, so that each place in the list has one proof of one length.
-Proofs may come from any peer: verifying arbitrary bytes takes time bounded by their length.
+tree's hash covers the number of leaves, so that each place in the list has exactly one proof, of a known
+length. Proofs may come from any peer: verifying one takes time bounded by its length.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def path(leaves: Sequence[bytes], index: int) -> tuple[ContentId, ...]:
 
 
 def stands(leaf: bytes, index: int, size: int, steps: Sequence[ContentId], tree: ContentId) -> bool:
-    """Whether `leaf` is item `index` of a list of `size` items with the hash `tree`."""
+    """Whether the proof `steps` shows that `leaf` is item `index` of a list of `size` items with the
+    hash `tree`."""
     if not 0 <= index < size < 1 << 63:
         return False
     hashed, last, rest = content_id(_LEAF + leaf), size - 1, iter(steps)

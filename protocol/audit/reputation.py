@@ -1,10 +1,11 @@
-"""Per-member audit state: what each member has done, how much of it is vouched for, and the votes that
-follow.
+"""Per-member audit state: what each member has done, how much of it passed audits vouch for, and the
+votes that follow.
 
 Updates count from a member's first round on; votes have to be earned. A member's work waits until an
-auditor with votes has audited some of it. A passed audit vouches for all work that waits up to the
-audited round. So a member that is rarely audited loses nothing, and one that works only in some rounds
-fails in proportion to the rounds it skips. A failed audit discards the waiting work.
+auditor with votes has audited some of it. A passed audit *vouches* for all work that waits up to the
+audited round, and its auditor becomes one of the member's *vouchers*. So a member that is rarely audited
+loses nothing, and one that works only in some rounds fails in proportion to the rounds it skips. A
+failed audit discards the waiting work.
 
 A member has one vote per sequence vouched for within the last `WINDOW` rounds. A tenth of all compute
 therefore has a tenth of the votes, whether as one member or as a thousand, and a member that stops
@@ -50,10 +51,10 @@ EPOCH_ROUNDS = 16
 WINDOW = 1024
 """Rounds for which vouched work gives votes."""
 FRESH = 16
-"""An audit is recorded less than this many rounds after the audited round, or not at all."""
+"""An audit must be recorded less than this many rounds after the audited round."""
 VOUCHERS = 3
-"""Number of distinct members that must vouch for a member before its first votes; fewer where fewer
-could."""
+"""Number of distinct members that must vouch for a member before it gets its first votes; if fewer
+members have votes, all of those."""
 RECENT = 8
 """Number of each member's latest scores that set the baseline."""
 
@@ -69,9 +70,9 @@ class Audit:
     share: int
     """Number of sequences assigned for the update."""
     score: int
-    """In thousandths of a standard deviation of chance."""
+    """In thousandths of a standard deviation of chance (`sign_score`)."""
     first_half: int | None = None
-    """The same for the sequence's first half alone; None if there is no such score."""
+    """The score of the sequence's first half alone, in the same unit; None if there is none."""
 
     @property
     def name(self) -> bytes:
@@ -117,8 +118,9 @@ class AuditState:
     vouched: dict[int, int] = field(default_factory=dict)
     """Vouched sequences by epoch."""
     vouchers: dict[PeerId, int] = field(default_factory=dict)
-    """Members that vouched, each with the latest round of the work."""
+    """Members that vouched, each with the latest round that it audited."""
     scores: deque[BaselineSample] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """Its latest audits, as samples for the baseline."""
     last_round: int = 0
     """Round of the latest update that counts."""
     audited: int = 0
@@ -126,7 +128,7 @@ class AuditState:
     dismissed: bool = False
     """Whether it must leave: an audit failed before it had any votes."""
     low: int = 0
-    """Number of those audits with a low score."""
+    """Number of audits of its work with a low score."""
     failed: int = 0
     """Number of low scores that re-audits confirmed."""
     audits_made: int = 0
@@ -150,7 +152,7 @@ class AuditState:
     def vouch(self, round_: int, voucher: PeerId | None) -> int:
         """Vouch for the work waiting up to this round, and return its number of sequences.
 
-        `voucher` is None if no other member is there to audit.
+        `voucher` is the auditor; None for the only member with votes, whom no other can audit.
         """
         done = 0
         while self.waiting and self.waiting[0][0] <= round_:
@@ -162,7 +164,7 @@ class AuditState:
         return done
 
     def forget(self, round_: int) -> None:
-        """Drop what has left the window at this round."""
+        """Drop work and vouchers that are outside the window at this round."""
         while self.waiting and self.waiting[0][0] <= round_ - WINDOW:
             self.waiting.popleft()
         for epoch in [
@@ -228,7 +230,7 @@ class ReputationTable:
         return self._states.get(peer, AuditState())
 
     def sums(self) -> dict[PeerId, AuditSums]:
-        """Return the reputation of every member with state."""
+        """Return the test sums of every member with state."""
         return {peer: state.sums for peer, state in self._states.items()}
 
     @property
@@ -253,8 +255,8 @@ class ReputationTable:
         return frozenset(peer for peer, own in self._states.items() if not own.sums.counts)
 
     def audit_probability(self, peer: PeerId, every: int) -> Fraction:
-        """Return the probability that `peer` audits in a round, where members with votes audit once in
-        `every` rounds on average.
+        """Return the probability that `peer` audits in a round. Members with votes audit once in `every`
+        rounds on average.
 
         It is proportional to votes; otherwise a crowd of identities with next to no votes would make
         nearly all audits. A member without votes audits nothing.
@@ -262,7 +264,8 @@ class ReputationTable:
         return audit_probability(self.votes, peer, every)
 
     def may_record_audit(self, auditor: PeerId, peer: PeerId, round_: int, now: int) -> bool:
-        """Whether the record of round `now` may hold this checker's audit of an update of `round_`."""
+        """Whether the record of round `now` may hold this auditor's audit of the update of `peer` in
+        `round_`."""
         return (
             max(0, now - FRESH) < round_ < now
             and peer in self._states
@@ -277,8 +280,8 @@ class ReputationTable:
         )
 
     def pending_reauditors(self, first: Audit) -> frozenset[PeerId]:
-        """Return the members called to re-audit that have not done so: all called, the first auditor
-        included, except the audited member. Empty without such a dispute."""
+        """Return the members called to re-audit that have not done so. The first auditor may be among
+        them, the audited member is not. Empty if no such dispute is open or none is called yet."""
         dispute = self._disputes.get(first)
         if dispute is None or dispute.jury is None:
             return frozenset()
@@ -371,7 +374,8 @@ class ReputationTable:
         if state is not None:
             state.sums = state.sums.audited(failed=failed)
             if failed:
-                # Only now: otherwise a single liar's few low audits would be enough.
+                # A low score is added only now that re-audits have confirmed it: otherwise a few false
+                # audits by a single liar would accuse the member.
                 self._score(state, first)
                 state.failed += 1
                 state.waiting.clear()
@@ -390,7 +394,7 @@ class ReputationTable:
             state.sums = state.sums.scored(self._levels, level(look.score, usual))
 
     def _note_settlement(self, auditor: PeerId, *, contradicted: bool) -> None:
-        """Record whether re-audits contradicted the checker's audit."""
+        """Add to the auditor's test sum whether re-audits contradicted its audit."""
         if (state := self._states.get(auditor)) is not None:
             state.sums = state.sums.audited_another(contradicted=contradicted)
 
@@ -409,7 +413,8 @@ class ReputationTable:
                 state.vouch(round_, None)
             state.forget(round_)
             if state.sums.own_audits.accused:
-                # It may not audit now, so only time can clear it.
+                # An accused auditor may not audit, so each epoch counts as an audit that was not
+                # contradicted: otherwise it could never be cleared.
                 state.sums = state.sums.audited_another(contradicted=False)
             if not state.work and state.last_round <= round_ - WINDOW:
                 del self._states[peer]
@@ -424,7 +429,8 @@ class ReputationTable:
 
     def _earned(self, peer: PeerId, state: AuditState) -> int:
         possible = len(self.votes.keys() - {peer})
-        # Needed once only: where few could vouch, more would be required as soon as there are more.
+        # Vouchers are required only for the first votes. Otherwise a member for which few could vouch
+        # would lose its votes as soon as there are more voters.
         known = peer in self.earned or len(state.vouchers) >= max(1, min(VOUCHERS, possible))
         return state.work if known and state.sums.credible else 0
 
@@ -436,7 +442,7 @@ def held(earned: Mapping[PeerId, int], members: Collection[PeerId]) -> Mapping[P
 
 
 def audit_probability(votes: Mapping[PeerId, int], peer: PeerId, every: int) -> Fraction:
-    """Return the same as `ReputationTable.audit_probability`, for these votes."""
+    """Return the result of `ReputationTable.audit_probability` for these votes."""
     total = sum(votes.values())
     if not total:
         return Fraction(0)

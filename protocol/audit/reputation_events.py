@@ -1,8 +1,8 @@
-"""Reputation events: which members a record leaves out, gives votes or takes votes from, and why.
+"""Reputation events: for a record, which members it excludes, gives votes or takes votes from, and why.
 
-A `ReputationSnapshot` from before the record is compared with the accounts after it. Both hold frozen
-values, so a picture is one table of references, and an unchanged member costs one comparison: a swarm of
-a thousand members takes a fraction of a millisecond.
+A `ReputationSnapshot` from before the record is compared with the `ReputationTable` after it (called
+`accounts` here). Both hold immutable values, so a snapshot is one table of references, and an unchanged
+member costs one comparison: a swarm of a thousand members takes a fraction of a millisecond.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .reputation import ReputationTable
 NoVotesReason = Literal["dismissed", "failed", "scores", "halves", "contradicted", "unconfirmed"]
 """Why a member has no votes: an audit failed before it had any, or audits have failed since (in both
 cases its updates do not count, either), its scores are too low, one half of each sequence is missing
-from its updates, its audits are contradicted, or too few members vouch for its work, or for none of its
+from its updates, its audits are contradicted, or too few members vouch for its work or none for its
 recent work."""
 
 ReputationEventKind = Literal[
@@ -39,7 +39,8 @@ _UNKNOWN = AuditSums()
 
 @dataclass(frozen=True, slots=True)
 class ReputationEvent:
-    """Reputation event of one member. `detail` is the audited round, or a `NoVotesReason`."""
+    """Reputation event of one member. `detail` is, depending on `kind`, the audited round, a
+    `NoVotesReason`, or empty."""
 
     kind: ReputationEventKind
     peer: PeerId
@@ -55,7 +56,7 @@ class ReputationSnapshot:
 
 
 def take_snapshot(accounts: ReputationTable) -> ReputationSnapshot:
-    """Return the current picture."""
+    """Return the current reputation and votes."""
     # Votes are a new mapping in each epoch, and never modified.
     return ReputationSnapshot(accounts.sums(), accounts.earned)
 
@@ -87,7 +88,7 @@ def changes(
     ]
     for first, ending in accounts.ended:
         of = str(first.round)
-        # A member that is already left out needs no further report.
+        # An exclusion is an event of its own (`excluded`).
         if ending == "failed" and accounts.counts(first.peer):
             found.append(ReputationEvent("audit_failed", first.peer, of))
         if ending == "contradicted":

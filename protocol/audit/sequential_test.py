@@ -1,13 +1,13 @@
 """Wald's sequential probability ratio test over a member's audits, in integer arithmetic.
 
 An audit passes or fails, and has a score. Honest work fails now and then (a sequence with little to
-learn moves little), so one failure proves nothing; a member that does not do the work fails often, and
-one that does half of it scores lower. A test sums the log likelihood ratios of the results under the
-dishonest and the honest hypothesis (A. Wald, "Sequential Tests of Statistical Hypotheses", Annals of
-Mathematical Statistics 16, 1945), and decides as soon as the sum leaves an interval; no test with the
-same error rates needs fewer audits on average. A cleared member restarts at zero, so that a long honest
-record cannot be saved up and spent on cheating (E. S. Page, "Continuous Inspection Schemes", Biometrika
-41, 1954). Spot checks whose results follow a worker into its credibility are L. Sarmenta's
+learn changes an update little), so one failure proves nothing; a member that does not do the work fails
+often, and one that does half of it scores lower. A test sums the log likelihood ratios of the results
+under the dishonest and the honest hypothesis (A. Wald, "Sequential Tests of Statistical Hypotheses",
+Annals of Mathematical Statistics 16, 1945), and decides as soon as the sum leaves an interval; no test
+with the same error rates needs fewer audits on average. A cleared member restarts at zero, so that a
+long honest record cannot be saved up and spent on cheating (E. S. Page, "Continuous Inspection Schemes",
+Biometrika 41, 1954). Spot checks whose results follow a worker into its credibility are L. Sarmenta's
 ("Sabotage-Tolerance Mechanisms for Volunteer Computing Systems", 2002).
 
 Logarithms are rounded to thousandths and sums are integers, so two members that know the same results
@@ -30,7 +30,8 @@ Decision = Literal["open", "cleared", "accused"]
 
 # Thousandths of a natural logarithm.
 _UNIT = 1000
-# More audits of one member than ever happen, and more sums than a useful test has (8 MiB of them).
+# Upper bounds: more audits of one member than ever happen, and more sums than a useful test has (they
+# take 8 MiB).
 _MAX_AUDITS = 1 << 20
 _MOST_SUMS = 1 << 20
 
@@ -63,7 +64,8 @@ class Errors:
         return _logarithm(self.missed / (1 - self.accused_wrongly))
 
     def moved(self, distribution: int, step: int) -> tuple[int, Decision]:
-        """Return the sum after one more step, and the decision. A cleared member's sum returns to 0.
+        """Return the sum after one more step, and the decision; `distribution` is the sum before it. A
+        cleared member's sum returns to 0.
 
         Raises `ValueError` for a sum outside the open interval.
         """
@@ -81,9 +83,9 @@ class Errors:
 
 @dataclass(frozen=True, kw_only=True)
 class PassTest(Errors):
-    """Test for members that do not do the work, or not always: how many audits fail.
+    """Test for members that do not do the work, or not always, by how many of their audits fail.
 
-    Raises `ValueError` unless honest members fail less often than the others.
+    Raises `ValueError` unless `honest_fails` is sufficiently below `idle_fails`.
     """
 
     honest_fails: Fraction
@@ -106,7 +108,7 @@ class PassTest(Errors):
 
     @cached_property
     def success(self) -> int:
-        """What a passed audit adds: below 0."""
+        """What a passed audit adds to the sum, in thousandths: below 0."""
         return _logarithm((1 - self.idle_fails) / (1 - self.honest_fails))
 
     def after(self, distribution: int, *, failed: bool) -> tuple[int, Decision]:
@@ -116,12 +118,12 @@ class PassTest(Errors):
 
 @dataclass(frozen=True, kw_only=True)
 class LevelTest(Errors):
-    """Test for members that do a part of the work: how high scores are, in thousandths of the usual
-    score.
+    """Test for members that do only a part of the work, by how high their scores are, in thousandths of
+    the usual score.
 
-    Wald's test of a normal distribution's mean. Steps are bounded, so that no single score decides.
-    Raises `ValueError` unless 0 < low < usual, `deviation` and `most` are above 0, and `least` is below
-    the midpoint of low and usual.
+    It is Wald's test of a normal distribution's mean. Steps are bounded, so that no single score
+    decides. Raises `ValueError` unless 0 < low < usual, `deviation` and `most` are above 0, and `least`
+    is below the midpoint of low and usual.
     """
 
     usual: int
@@ -131,7 +133,7 @@ class LevelTest(Errors):
     deviation: int
     """The standard deviation of honest scores."""
     most: int
-    """The largest step in either direction, in thousandths."""
+    """The largest step of the sum in either direction, in thousandths of a natural logarithm."""
     least: int = 0
     """Floor for scores, which limits how much one score can count against a member."""
 

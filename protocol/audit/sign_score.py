@@ -1,10 +1,10 @@
-"""Sign agreement of an update with the gradient of an assigned sequence, in standard deviations of
-chance.
+"""Score of an audit: how well the signs of an update agree with the gradient of an assigned sequence, in
+standard deviations of chance.
 
-The weights are what the auditor computed for the sequence. A member that never saw the sequence can
-agree with what is peculiar to it only by chance: each sign is then a coin toss, and the score has mean 0
-and deviation 1 whatever the weights. Weights are rounded to integers, so that any two machines get the
-same sum.
+The weights are the gradient's coefficients, as the auditor computed them for the sequence. A member that
+never saw the sequence can agree with what is peculiar to it only by chance: each sign is then a coin
+toss, and the score has mean 0 and standard deviation 1 whatever the weights. Weights are rounded to
+integers, so that any two machines get the same sum.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-# The largest weight, and how many root mean squares it represents: an outlying coefficient weighs no
+# The largest weight, and how many root mean squares it stands for: an outlying coefficient weighs no
 # more than eight typical ones. With 2^40 coefficients the sum of squares stays below 2^62.
 _LARGEST = 1024
 _WIDEST = 8.0
@@ -72,7 +72,7 @@ def whole_weights(values_N: _Values) -> npt.NDArray[np.int16]:
     largest = float(np.abs(values).max(initial=0.0))
     if not largest:
         return np.zeros(values.shape, dtype=np.int16)
-    # Divided first: squares of what a gradient may hold would leave the range of numbers.
+    # Divide before squaring: squares of a gradient's values could overflow.
     values = values / largest
     scale = _LARGEST / (_WIDEST * math.sqrt(float(np.mean(values**2))))
     return np.clip(np.rint(values * scale), -_LARGEST, _LARGEST).astype(np.int16)

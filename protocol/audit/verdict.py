@@ -1,10 +1,10 @@
 """When an audit fails: below half of the usual score, confirmed by a re-audit.
 
 The level of honest scores depends on the model, the share and the progress of the run, and only honest
-members show it. So the bound follows from members' recent scores, first of all from those with a share
-of similar size (`ScoreBaseline`). A low score alone is not a failure. Another member re-audits the whole
-share, and if only one of its sequences is low, there was little to learn in that one. All scores are in
-thousandths of a standard deviation of chance.
+members show it. So the lowest passing score follows from members' recent scores, first of all from those
+with a share of similar size (`ScoreBaseline`). A low score alone is not a failure: other members
+re-audit the whole share, and if only one of its sequences is low, there was little to learn in that one.
+All scores are in thousandths of a standard deviation of chance (`sign_score`).
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 LEAST = 3000
-"""No score below this passes: one coin in 741 does better (upper tail of a normal distribution)."""
+"""No score below this passes. Random signs reach it once in 741 times (upper tail of a normal
+distribution)."""
+# Bound of `level`, in either direction.
 _LARGEST = 1 << 40
 ALIKE = 3
 """Number of members with a share of similar size that set the baseline for it, and number of members
 that set the usual ratio of a sequence's first half to the whole."""
 MIN_AUDITS = 4
-"""Number of recent audits of a member after which it contributes to the baseline. The baseline is held
-against everyone for an epoch, and where one member has most of the votes, it is that member's median
-alone. A single score is too often far too high for that, since a member without votes is dismissed
+"""Number of recent audits of a member after which it contributes to the baseline. Everyone is judged by
+the baseline for an epoch, and if one member has most of the votes, it is that member's median alone. A
+single score is too often far too high to serve as that median, and a member without votes is dismissed
 after one failure (benchmarks/results/2026-11-26-usual.json)."""
 MIN_HALF_SCORES = 6
-"""Number of audits with a first-half score after which a member contributes to the first-half ratio:
-each tells less about it than about how high scores are."""
+"""Number of audits with a first-half score after which a member contributes to the first-half ratio. It
+is greater than `MIN_AUDITS` because one audit tells less about this ratio than about the usual score."""
 
 
 class BaselineSample(NamedTuple):
@@ -36,7 +38,7 @@ class BaselineSample(NamedTuple):
     share: int
     """Number of sequences in the share, of which one was audited."""
     first_half: int | None = None
-    """The score of the sequence's first half alone; None if it has none."""
+    """The score of the sequence's first half alone; None if the audit has none."""
 
     @property
     def part(self) -> int | None:
@@ -60,8 +62,8 @@ class ScoreBaseline:
     The more sequences an update is made of, the less each of them shows in it. So a score is compared
     with the scores of members whose share has as many binary digits, if there are `ALIKE` of them. Their
     baseline is clamped to between half and twice of what all scores give, since three liars with a share
-    of a rare size could otherwise set it. For rarer sizes, scores are assumed to fall with the square
-    root of the share, and half of that is usual: the lower end of the clamp.
+    of a rare size could otherwise set it. For sizes with too few such members, scores are assumed to
+    fall with the square root of the share, and half of that is usual: the lower end of the clamp.
     """
 
     def __init__(self, seen: Iterable[tuple[Sequence[BaselineSample], int]] = ()) -> None:
@@ -154,17 +156,19 @@ def passing(usual_score: int) -> int:
 
 
 def level(score: int, usual_score: int) -> int:
-    """Return a score in thousandths of the usual one, for `LevelTest`; 1,000 if the usual one is 0."""
+    """Return a score in thousandths of the usual one, for `LevelTest`; 1,000 if there is no usual one
+    (0)."""
     if usual_score <= 0:
         return 1000
     return max(-_LARGEST, min(_LARGEST, 1000 * score // usual_score))
 
 
 def failed(first: int, share: Sequence[int], bound: int) -> bool:
-    """Whether an audit has failed, given the audit's score, another member's scores of all sequences of
-    the share (empty before a re-audit) and the lowest passing score.
+    """Whether an audit has failed. `first`: its score; `share`: a re-auditor's scores of the share's
+    sequences, empty before a re-audit; `bound`: the lowest passing score.
 
-    At least a quarter of the share's sequences must be low, and at least two if there are two.
+    For a failure, the audit's score must be low, and in the re-audit at least a quarter of the share's
+    sequences must be low, and at least two if there are two.
     """
     if first >= bound or not share:
         return False
