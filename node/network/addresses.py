@@ -153,10 +153,11 @@ def endpoint(address: Multiaddr) -> tuple[str, int]:
 
 
 def check_free(address: Multiaddr) -> None:
-    """Check that `address` can be listened on; libp2p itself shares a port silently.
+    """Check that `address` can be listened on; libp2p itself silently shares a port with another
+    program.
 
-    Raises `PortInUse` and `BadAddress`; of the latter, `AddressMissing` if this machine lacks the
-    address.
+    Raises `PortInUse` if another program listens there, `AddressMissing` if this machine does not have
+    the address, and `BadAddress` if it cannot be used for another reason.
     """
     _, host, port = _parts(address)
     kind = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -165,7 +166,7 @@ def check_free(address: Multiaddr) -> None:
             # Connections of an earlier run in TIME_WAIT do not count as in use.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if kind == socket.AF_INET6:
-                # Nor does an IPv4 socket at the same port: see `ip_families`.
+                # Nor does an IPv4 socket at the same port count: see `ip_families`.
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             probe.bind((host, port))
             probe.listen(1)

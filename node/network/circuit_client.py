@@ -54,7 +54,7 @@ STREAM_FAILURES = (
 )
 """Exceptions of reading from and writing to a stream whose other end is a stranger."""
 
-# Of a relay's own addresses, as it reports them; more would not fit into our record.
+# How many of the addresses that a relay reports are used; more would not fit into our record.
 _MAX_RELAY_ADDRESSES = 2
 # The relay's line may be saturated. The library itself waits five seconds for a full window, which a
 # busy home connection exceeds without any fault.

@@ -25,8 +25,8 @@ from .fast_paths import BufferedNoise
 
 log = logging.getLogger(__name__)
 
-# A line that does not move 64 KiB in this time is dead (6.5 KB/s), and a broken connection is better for
-# the waiting streams than a stalled one.
+# A connection that does not move 64 KiB in this time (6.5 KB/s) is dead, and a broken connection is
+# better for the waiting streams than a stalled one.
 WRITE_STALL_SECONDS = 10.0
 _WRITE_STALL_BYTES = 1 << 16
 # Bytes received and not read yet, over all streams that one peer has opened: enough for 32 stalled
@@ -37,7 +37,7 @@ MAX_UNREAD_PER_CONNECTION = 8 << 20
 # send as many as a busy connection needs.
 _BYTES_PER_FRAME = 512
 _FRAMES = TokenRate(at_once=1000.0, per_second=200.0)
-# A smaller buffer does not trigger the count over all streams.
+# While a stream's buffer is smaller than this, the bytes of all streams are not added up.
 _LITTLE_UNREAD = 1 << 14
 
 
@@ -112,7 +112,8 @@ class _Unread(bytearray):
         super().extend(data)
 
     def _crowd(self) -> int:
-        """Return the unread bytes of all streams that the peer opened; our own are read, and few."""
+        """Return the unread bytes of all streams that the peer opened. Those that we opened are few, and
+        we read them."""
         streams, buffers = self._muxer.streams, self._muxer.stream_buffers
         return sum(
             len(buffers.get(number, b""))

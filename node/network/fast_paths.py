@@ -29,7 +29,7 @@ from libp2p.stream_muxer.yamux.yamux import (
 from .flow_control import grant_credit, wait_for_credit
 from .socket_buffers import read_ready
 
-# The library's originals, for the remaining cases.
+# The library's originals, for the cases that the fast paths do not handle.
 _READ_BODY = Yamux._read_data_body
 _READ_STREAM = YamuxStream.read
 FRAME_BYTES = MAX_PLAINTEXT_LENGTH - HEADER_SIZE
@@ -61,7 +61,8 @@ class EagerLock:
     async def __aenter__(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._taken:
-            # Ownership is passed on: it stays taken, and is ours after this.
+            # The task that releases the lock passes it on: it stays taken, and is ours when `park`
+            # returns.
             await self._waiting.park()
         self._taken = True
 

@@ -34,11 +34,13 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 256 << 10
 """The longest message: gossipsub drops what exceeds 1 MiB together with its envelope."""
 
-# A lone member of a fast swarm sends ten messages a second; if they were delayed, newcomers would follow
-# rounds that its disk has already dropped. The library limits a forwarder to ten a second only with its
-# spam protection, which is off, and its queues are longer here (`library_patches`).
+# The pace at which this node publishes, per topic. A lone member of a fast swarm sends ten messages a
+# second; if they were delayed, newcomers would follow rounds that its disk has already dropped. The
+# library limits a forwarder to ten a second only with its spam protection, which is off, and its queues
+# are longer here (`library_patches`).
 _PUBLISHED = TokenRate(at_once=40.0, per_second=40.0)
-# Several rounds of a swarm of hundreds; at 256 KiB each still bounded to what a node can hold.
+# Messages that wait for a slow reader: several rounds of a swarm of hundreds. At 256 KiB each they still
+# fit into a node's memory.
 _BUFFERED_MESSAGES = 1024
 _PROTOCOL = TProtocol("/meshsub/1.1.0")
 
@@ -67,7 +69,7 @@ class Gossip:
             degree_low=4,
             degree_high=8,
             heartbeat_interval=1,
-            # It counts messages per forwarder and drops honest ones in a busy round.
+            # Spam protection counts messages per forwarder, and drops honest ones in a busy round.
             spam_protection_enabled=False,
             # Swarms of friends share one address; that is not an eclipse attack.
             eclipse_protection_enabled=False,

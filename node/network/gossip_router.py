@@ -24,18 +24,19 @@ from ...protocol.util.token_bucket import TokenBuckets, TokenRate
 
 log = logging.getLogger(__name__)
 
-# Per kind and message: a peer has one entry per topic, and we have a topic or two.
+# Entries of one kind in a control message: an honest peer sends one per topic, and we have a topic or
+# two.
 _MAX_TOPICS = 4
 # A message id is a peer id and eight bytes.
 _MAX_ID_BYTES = 64
-# The messages of three seconds, at some hundreds a second.
+# Message ids in one entry: the messages of three seconds, at some hundreds a second.
 _MAX_IDS = 1024
 # The library's own back-off is a minute; no honest peer needs more than an hour.
 _MAX_BACK_OFF_SECONDS = 3600
 # Messages sent again to a peer that missed them or is new: several rounds of a large swarm at once, and
 # after that at most a fifth of a home's upload.
 _ANSWER_BYTES = TokenRate(at_once=2 << 20, per_second=256 << 10)
-# More than the number of concurrent peers.
+# Peers whose budget is remembered: more than are connected at a time.
 _MAX_ANSWERED = 4096
 # Messages waiting to be sent to one peer: the votes of a swarm of hundreds arrive all at once. With the
 # library's 32, 32 % of a burst of 100 messages arrive over two hops; with this, all of them.

@@ -1,7 +1,7 @@
 """The libp2p host of a node: Noise and yamux over TCP, with our identity and limits.
 
-Everything beyond that which libp2p would do by itself (dial peers that it learns of, retry, measure,
-apply limits of its own) is switched off; `Network` decides.
+Everything else that libp2p would do by itself (dial peers that it learns of, retry, measure, apply
+limits of its own) is switched off; `Network` decides.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ def build_host(
     manager._transports = [ours if type(t) is TCP else t for t in manager.get_transports()]
     # One attempt per dial: the callers decide when to retry.
     swarm.retry_config = RetryConfig(max_retries=0)
-    # Its rate limits and circuit breaker lock out honest peers that reconnect often; connections and
-    # streams are bounded by the configuration above and by `library_patches`.
+    # The resource manager's rate limits and circuit breaker lock out honest peers that reconnect often;
+    # connections and streams are bounded by the configuration above and by `library_patches`.
     swarm.set_resource_manager(None)
-    # Despite the watermarks above, it would dial every peer that it learns of until it has half of
-    # `max_connections`, and it remembers for ever which peers disconnected.
+    # Despite the watermarks above, the library's connector would dial every peer that it learns of until
+    # it has half of `max_connections`, and it remembers for ever which peers disconnected.
     connector: Any = swarm.auto_connector
     connector.maybe_connect = trio.lowlevel.checkpoint
     connector.record_disconnect = lambda peer_id: None
@@ -102,7 +102,7 @@ def build_host(
 async def start_listening(swarm: Swarm, listen: Sequence[Multiaddr]) -> None:
     """Listen at all these addresses, using one port for all addresses with port 0.
 
-    Raises `BadAddress`.
+    Raises `BadAddress` if one of them cannot be listened on.
     """
     shared = 0
     for address in listen:

@@ -1,6 +1,6 @@
 """The IP addresses of this machine's interfaces, the most likely reachable first.
 
-A record holds eight addresses, and a machine with containers has more bridges than that. The source
+A peer record holds eight addresses, and a machine with containers has more bridges than that. The source
 address of the default route comes first; then the other addresses of its interface, other interfaces
 with a carrier, bridges, and interfaces without a carrier. The system is queried again every two seconds,
 because addresses change.
@@ -59,7 +59,8 @@ reachable_hosts = HostAddresses()
 
 
 def watch_hosts() -> list[str]:
-    """Query the current addresses without the cache. Raises `OSError`."""
+    """Query the current addresses without the cache. Raises `OSError` if the system does not report
+    them."""
     sources = _default_sources()
     statuses = psutil.net_if_stats()
     ranked: list[tuple[bool, int, str]] = []

@@ -1,9 +1,9 @@
 """Congestion control for bulk uploads: fill the line without filling the queue before it.
 
 A small LEDBAT (RFC 6817): the sender compares a round trip with the shortest possible one. The
-difference is the time that its bytes wait in a router's queue; it keeps more bytes in flight while that
-is below a target, fewer while it is above. So a new update, or a video call, finds the queue nearly
-empty, and other traffic has priority. This module uses neither sockets nor clocks.
+difference is the time that its bytes wait in a router's queue; the sender keeps more bytes in flight
+while this delay is below a target, fewer while it is above. So a new update, or a video call, finds the
+queue nearly empty, and other traffic has priority. This module uses neither sockets nor clocks.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MOST_BYTES = 8 << 20
 # trip. On a fast line over a long distance that takes minutes, so here it is an eighth of the window a
 # round trip, in either direction. TCP's own window below ours keeps this fair to other traffic.
 _GAIN = 1 / 8
-# At first, the window doubles with each round trip (2.4.2 leaves slow start open) until half of the
-# target is reached: the bytes in flight by then still add to the queue.
+# At first, the window doubles with each round trip (2.4.2 leaves slow start open) until the queue delay
+# is half of the target: the bytes then in flight still add to the queue.
 _START_WISH = 0.5
 # The part of the window that may be unsent in the kernel: TCP must not run dry before the next check.
 _UNSENT_SHARE = 0.25
@@ -87,7 +87,8 @@ class Window:
         return self.size // _PIECES
 
     def rest(self) -> None:
-        """Ignore measurements until the next sample, since other transfers of this node are sending."""
+        """Do not learn from the time until the next sample, because other transfers of this node are
+        sending."""
         self._acknowledged = None
 
     def admits(self, size: int, sample: TcpSample) -> bool:

@@ -25,11 +25,11 @@ MAX_TOPIC_CHARACTERS = 128
 
 # A peer needs one topic for each of its swarms.
 _MAX_TOPICS_PER_PEER = 16
-# A message takes two reads and the same CPU time whatever it contains: messages as large as a vote pay
-# for themselves, and of smaller ones a peer may send this many.
+# A message takes two reads, and the same CPU time whatever its size. Reads beyond this rate have to
+# wait, but every 128 bytes received earn one more read, so messages as large as a vote never wait.
 _BYTES_PER_READ = 128
 _READS = TokenRate(at_once=1000.0, per_second=100.0)
-# Per message: each starts three tasks in the library.
+# Subscriptions in one message: each starts three tasks in the library.
 _MAX_SUBSCRIPTIONS = 32
 
 

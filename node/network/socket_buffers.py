@@ -23,7 +23,7 @@ from libp2p.io.trio import TrioTCPStream
 from .ledbat import TcpSample
 
 UNSENT_BYTES = 128 << 10
-"""Two frames: the line does not run dry, and a vote waits a tenth of a second at 10 Mbit/s."""
+"""Two frames: enough to keep the line busy, and a vote waits only a tenth of a second at 10 Mbit/s."""
 
 RELAY_UNSENT_BYTES = 1 << 20
 """For a relay that serves dozens of members: each gets its turn only now and then, and the line is
@@ -106,7 +106,8 @@ async def read_gathered(self: TrioTCPStream, n: int | None = None) -> bytes:
     """Wait until all `n` bytes are there and read them. Replaces `TrioTCPStream.read` with the same
     errors.
 
-    It may read fewer: what had arrived before, what came before the end, or as much as the kernel holds.
+    It may return fewer: what had already arrived, what came before the end of the stream, or as much as
+    the kernel holds.
     """
     return b"" if n == 0 else await read_ready(self, n or 1, n)
 

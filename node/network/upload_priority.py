@@ -1,8 +1,10 @@
-"""Two priorities on one upload line: traffic that a round waits for, and traffic that can wait.
+"""Two priorities for uploads over one internet connection: traffic that a round waits for, and traffic
+that can wait.
 
-While a member sends its update, newcomers get a fiftieth of the upload; in between they get it whole,
-but keep the line's queue short (see `ledbat`), so that the next update does not wait long behind their
-bytes. On a line of 20 Mbit/s an update then takes 7 % longer than alone (benchmarks/results).
+While a member sends its update, newcomers get a fiftieth of the upload; between updates they get all of
+it, but keep the queue before the line short (see `ledbat`), so that the next update does not wait long
+behind their bytes. With an upload of 20 Mbit/s an update then takes 7 % longer than alone
+(benchmarks/results).
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ from .ledbat import Window
 from .rate_limits import Rate
 from .socket_buffers import Gauge, gauge
 
-# The newcomers' share of the upload while a round's bytes are sent. A round loses this and the queue
-# delay that an update meets; it may lose a twentieth.
+# The newcomers' share of the upload while a round's bytes are sent. This share, and the queue that an
+# update finds, delay the update; both together may take a twentieth of its time.
 _SHARE = 0.02
 # An urgent transfer that has stalled for this long (the other end has frozen) does not count.
 _STANDSTILL_SECONDS = 1.0
 # At 10 Mbit/s the kernel has sent the rest of a finished transfer in this time. If it has not, the other
-# end reads slowly and our line is free. Nor does the tail take longer than the transfer took.
+# end reads slowly and our line is free. The tail also never counts for longer than the transfer itself
+# took.
 _LONGEST_TAIL_SECONDS = 0.5
 # The other end gives up after ten seconds of silence, and four transfers may be waiting for their turn.
 _LONGEST_WAIT_SECONDS = 2.0

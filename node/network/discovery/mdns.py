@@ -1,11 +1,11 @@
 """Discovery of members in the same local network, without introductions (multicast DNS).
 
-A node announces itself under a name that contains a hash of the swarm-id and nothing else of it, so
-strangers cannot tell which swarm it is. Announcements of others are only suggestions of peers to dial: a
-peer that answers has to prove its key like any other.
+A node announces itself under a name that contains a hash of the swarm-id and nothing else that
+identifies the swarm, so strangers cannot tell which swarm it is. Announcements of others are only
+suggestions of peers to dial: a peer that answers has to prove its key like any other.
 
-Both families are used, where the machine has them. A network without a router for IPv6 has link-local
-addresses alone: they are announced last, and dialled at the interface where they were announced.
+IPv4 and IPv6 are both used, if the machine has them. In IPv6, a network without a router has link-local
+addresses only: these are announced last, and dialled through the interface on which they were announced.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ SERVICE = "_distro-node._tcp.local."
 
 # Any machine in the network can invent any number of names. Beyond this number the oldest is dropped.
 _MAX_FOUND = 1024
-# A name that does not resolve takes two seconds.
+# Names being resolved at a time. A name that does not resolve takes two seconds.
 _MAX_PARALLEL = 64
 _MAX_ADDRESSES = 4
 _RESOLVE_MILLISECONDS = 2000
-# Multicast packets get lost, and a machine may answer later. Doubled each time.
+# Pause before a name is resolved again, since multicast packets get lost and a machine may answer later.
+# Doubled each time.
 _FIRST_REPEAT_SECONDS = 1.0
 _LAST_REPEAT_SECONDS = 20.0
 _RETRY_SECONDS = 30.0
@@ -76,7 +77,8 @@ class LocalDiscovery:
         self._questions = trio.CapacityLimiter(_MAX_PARALLEL)
 
     async def run(self) -> None:
-        """Announce this node and listen, for ever, at the addresses that the machine has at the time.
+        """Announce this node and listen for others, for ever, at the addresses that the machine has at
+        the time.
 
         A network may appear after the node has started, or give it other addresses: then everything is
         restarted there, and the old addresses are withdrawn. Returns at once if the node listens on
@@ -243,7 +245,7 @@ def dialable(info: Any, own: PeerId, own_addresses: Iterable[str] = ()) -> tuple
             if address.is_loopback or address.is_unspecified:
                 continue
             if address.is_link_local:
-                # Of IPv4 it has no scope, and the system chooses an interface of its own accord.
+                # In IPv4 such an address has no scope, so the system would choose the interface.
                 if address.version == 4 or not scope.isdecimal() or len(scope) > _SCOPE_DIGITS:
                     continue
                 interface = int(scope)

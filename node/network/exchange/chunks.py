@@ -43,11 +43,13 @@ its way."""
 # On a slow line fewer run at once, so that a chunk takes about this long and not minutes.
 _CHUNK_SECONDS = 20.0
 _FEWEST_UNDER_WAY = 2
-# A chunk is given up after this time and queued again: an hour at 10 kbit/s.
+# A chunk that has not arrived after this time is queued again: 4 MiB take about an hour at 10 kbit/s.
 _TIMEOUT_SECONDS = 3600.0
-# How often a peer that lacks chunks (most likely another newcomer) is asked what it has by now …
+# Timeout for asking a peer which chunks it has. It is also the interval at which a peer that lacks some
+# (most likely another newcomer) is asked again …
 _REQUEST_TIMEOUT_SECONDS = 15.0
-# … and one that has them all, which keeps a snapshot while it is requested (`content/snapshot_holds`).
+# … and this is the interval for one that has them all, which keeps a snapshot for as long as it is
+# requested (`content/snapshot_holds`).
 _RETRY_SECONDS = 60.0
 _PAUSE_SECONDS = 2.0
 
@@ -75,8 +77,8 @@ def serve_chunks(
     store: BlobStore,
     asked: Callable[[PeerId, ContentId], None] = lambda peer, blob: None,
 ) -> None:
-    """Serve to connected peers which chunks of a blob list are in `store`. `asked` is called with every
-    request."""
+    """Tell connected peers on request which chunks of a blob list are in `store`. `asked` is called with
+    every request."""
 
     def holdings(blob: ContentId) -> bytes:
         data = store.get(blob) if (store.size(blob) or 0) <= MAX_BLOB_LIST_BYTES else None
@@ -94,7 +96,7 @@ def serve_chunks(
         asked(peer, ContentId(request))
         return await trio.to_thread.run_sync(holdings, ContentId(request))
 
-    # A list of 512 GiB names 131,072 files to look up.
+    # Only two at a time: a list for 512 GiB names 131,072 chunks, each of them a file to look up.
     network.serve(PROTOCOL, answer, max_request=_CONTENT_ID_BYTES, max_concurrent=2)
 
 
@@ -138,9 +140,9 @@ class ChunkFetcher:
     ) -> bool:
         """Fetch all chunks of the list `blob` into the store; return whether that succeeded.
 
-        It goes on until all are here, or until no peer has one of them and `wanted` returns False.
-        `progress(done, total)` counts chunks, `waiting` is called with intermediate failures. Raises
-        `DiskFull`.
+        It goes on until all are in the store, or until no peer has one of them and `wanted` returns
+        False. `progress(done, total)` counts chunks, `waiting` is called with each failure after which a
+        chunk is tried again. Raises `DiskFull` if a chunk cannot be stored.
         """
         download = _ListDownload(self, blob, blobs, providers, progress, waiting, wanted)
         await download.run()
@@ -168,7 +170,7 @@ class _ListDownload:
         self._holdings: dict[PeerId, list[bool]] = {}
         self._counts = [0] * self._count
         self._sorted = True
-        # The next chunk is the last entry. Each node begins with other chunks, so that newcomers who
+        # The next chunk is the last entry. Each node begins with different chunks, so that newcomers who
         # start together can exchange them.
         own = self._network.peer
         self._queue = sorted(self.missing, key=lambda chunk: content_id(own + chunk))
@@ -179,7 +181,8 @@ class _ListDownload:
         self._failure: OSError | None = None
 
     async def run(self) -> None:
-        """Fetch until nothing is missing, or until it is hopeless. Raises `OSError`."""
+        """Fetch until nothing is missing, or until a chunk cannot be had and is no longer wanted. Raises
+        `OSError` if a chunk cannot be stored."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_all)
             async with trio.open_nursery() as workers:
@@ -236,8 +239,8 @@ class _ListDownload:
     # Holdings
 
     async def _ask_all(self) -> None:
-        """Keep the holdings of incomplete providers up to date, and have the complete ones keep what is
-        fetched."""
+        """Ask providers again and again which chunks they have: incomplete ones, to follow what they
+        fetch; complete ones, so that they keep what is being fetched."""
         asked: dict[PeerId, float] = {}
         async with trio.open_nursery() as nursery:
             while True:

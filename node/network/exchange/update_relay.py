@@ -1,4 +1,4 @@
-"""An update relay: fetches each update once from its author and serves it to all members.
+"""An update relay, which fetches each update once from its author and serves it to all members.
 
 A member's request contains the author's signed announcement, so a relay needs no knowledge of the swarm.
 Bytes are forwarded while they arrive; the last piece follows only after the hash check, so an update
@@ -35,22 +35,24 @@ from .update_relay_client import PROTOCOL
 
 _log = logging.getLogger(__name__)
 
-# Members request a dozen updates at a time (`blobs`), and some of them twice when lines break.
+# Members request a dozen updates at a time (`blobs`), and some of them twice when connections break.
 _STREAMS_PER_PEER = 32
-# The rounds that can be open at once, plus one; an author's older updates make room for newer ones.
+# Updates kept per author: the rounds that can be open at once, plus one. An author's older updates make
+# room for newer ones.
 _PER_AUTHOR = 3
 # Every piece wakes all streams being served, so pieces are large: a quarter of a MiB; less towards the
 # end (or the last piece would be late), and no more than an author sends in a quarter of a second.
 _MOST_GATHERED_BYTES = 1 << 18
 _SHARE_OF_REST = 8
 _GATHER_SECONDS = 0.25
-# Held back until the hash is verified.
+# The end of an update, which is held back until the hash is verified.
 _LAST_PIECE_BYTES = 1 << 15
 # An update that was not requested for this long has reached all members.
 _KEPT_SECONDS = 300.0
 _SWEEP_SECONDS = 30.0
 _IDLE_SECONDS = 10.0
-# An author that serves others directly, because they do not know this relay, has a free slot soon.
+# Pauses before a busy author is asked again. An author that serves others directly, because they do not
+# know this relay, has a free slot soon.
 _BUSY_PAUSES_SECONDS = (0.2, 0.4, 0.8, 1.6)
 # The same timeout as members use: 64 kbit/s plus half a minute.
 _FETCH_SECONDS = 30.0
@@ -63,8 +65,9 @@ class UpdateRelay:
     def __init__(self, network: Network, limits: RelayLimits | None = None) -> None:
         self._network = network
         self._limits = limits or RelayLimits()
-        # In order of the last request, so that a flood displaces unwanted updates first. The author is
-        # part of the key: a faulty member that announces another's update must not block it.
+        # In order of the last request, so that a flood of updates displaces first those that nobody
+        # requests any more. The author is part of the key: a faulty member that announces another's
+        # update must not block it.
         self._kept: OrderedDict[tuple[PeerId, ContentId], _Relayed] = OrderedDict()
         self._held: Counter[SwarmId] = Counter()
         self.fetched = 0
@@ -94,7 +97,8 @@ class UpdateRelay:
         return b"" if peer == wanted.author else relayed
 
     def _begin(self, wanted: RelayRequest) -> _Relayed | None:
-        """Start fetching an update; None if its author is not connected or there is no room."""
+        """Start fetching an update; None if it is too large, its author is not connected, or there is no
+        room."""
         announced = wanted.announcement
         if announced.size > min(MAX_BLOB_BYTES, self._limits.max_bytes_per_swarm):
             return None
@@ -106,7 +110,8 @@ class UpdateRelay:
         return relayed
 
     def _make_place(self, wanted: RelayRequest) -> bool:
-        """Drop the author's oldest round if needed; False if the requested one is the oldest."""
+        """Drop the author's oldest update if there are too many; False if the requested one is not
+        newer."""
         kept = [
             each
             for each in self._kept.values()
@@ -211,7 +216,7 @@ class _Relayed:
         self._size = wanted.announcement.size
         self._data: bytes | None = None
         self._ready = 0
-        # When the streams being served were last told how much is ready.
+        # When the streams being served were last woken because more was ready.
         self._told = float("-inf")
         self._broken = False
         self._changed = trio.Event()
@@ -237,7 +242,8 @@ class _Relayed:
         return self._data is not None
 
     def arrived(self, count: int) -> None:
-        """Note that `count` bytes have arrived by now."""
+        """Note that `count` bytes of the update have arrived so far; wake its readers if enough are
+        new."""
         now = trio.current_time()
         enough = min(_MOST_GATHERED_BYTES, (self._size - self._ready) / _SHARE_OF_REST)
         if count - self._ready >= enough or now >= self._told + _GATHER_SECONDS:

@@ -72,8 +72,8 @@ class DialBack:
         outcomes: dict[int, Outcome] = dict.fromkeys(ports, "untried")
         remote = self._network.remote(peer)
         if remote is None or ipaddress.ip_address(remote.host).is_link_local:
-            # It reaches us through a relay, so its address is unknown; or at a link-local address, which
-            # is useless without our interface's name.
+            # The peer is connected through a relay, so its address is unknown; or at a link-local
+            # address, which is useless without our interface's name.
             return encode_finding(outcomes.values(), "")
 
         async def call(port: int) -> None:
@@ -98,7 +98,7 @@ class DialBack:
 async def ask_dial_back(
     network: Network, peer: PeerId, ports: Sequence[int]
 ) -> DialBackResult | None:
-    """Ask a connected peer to dial our ports; None if it cannot tell.
+    """Ask a connected peer to dial our ports; None if the peer does not know our address.
 
     Raises `RequestError`, and `ProtocolError` for an invalid answer.
     """

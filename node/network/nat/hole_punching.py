@@ -1,9 +1,9 @@
 """Hole punching: a direct connection between two peers behind routers that admit no connections.
 
 Over their circuit the two exchange their public addresses in IPv4 and IPv6, agree on a moment, and dial
-at the same time, each from the port it listens on. Routers that preserve ports take the other's packets
-for answers to their own, and so do firewalls without translation, as in IPv6. With a router that does
-neither it fails, and the circuit stays.
+at the same time, each from the port it listens on. A router that preserves ports then takes the other
+peer's packets for answers to those of its own peer; so does a firewall that translates nothing, as is
+usual in IPv6. With any other router hole punching fails, and the circuit stays.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Punching:
                 return False
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._ask_quietly, peer, NOW)
-                # By then the other side has received the signal, too.
+                # After this delay the other side has received the signal, too.
                 await trio.sleep(min(delay, _MAX_DELAY_SECONDS))
                 # The asker takes the responder's role in the handshake: two initiators at the ends of
                 # one connection would wait for each other's answers.
