@@ -1,10 +1,11 @@
 """Rate limit of gossip messages per author, whichever peer forwards them.
 
-An honest author paces itself (`gossip`). For a message beyond a multiple of that pace only the author's
-name is read: where possible its signature is not verified, and it is neither decoded nor forwarded, so a
-flood ends at the author's own neighbours. It is not an offence, because a line that was blocked delivers
-a minute of messages at once. Of messages that another peer forwards, only accepted ones are counted:
-otherwise a peer could silence an author by repeating its old messages.
+An honest author paces itself (`gossip`). Of a message beyond a multiple of that pace only the author's
+id is read: it is neither decoded nor forwarded, and if it comes straight from its author its signature
+is not verified. So a flood ends at the author's own neighbours. Exceeding the limit is no offence,
+because a connection that was blocked delivers a minute of messages at once. Of messages that another
+peer forwards, only accepted ones are counted: otherwise a peer could silence an author by repeating its
+old messages.
 """
 
 from __future__ import annotations

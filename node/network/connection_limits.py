@@ -1,7 +1,7 @@
 """Admission: which handshakes and connections to drop when there are too many.
 
-A connection costs a stranger nothing to open and little to keep. So strangers who fill all places cannot
-keep others out: the oldest entry of the address with the most entries makes room.
+A connection costs a stranger nothing to open and little to keep. So that strangers who fill all places
+cannot keep others out, the oldest entry of the address with the most entries makes room for a newcomer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 MAX_HANDSHAKES = 128
 """Concurrent handshakes. An honest one takes a second on a busy machine; a stranger that sends nothing
-holds its place for six at most."""
+holds its place for six seconds at most."""
 
 
 class HandshakeLimit:

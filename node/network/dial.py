@@ -92,8 +92,8 @@ async def dial_from(
 ) -> bool:
     """Connect to a peer from an address at which we also listen; return whether it succeeded.
 
-    When both ends do so at once, TCP makes one connection of it. `answering`: take the responder's role
-    in the handshakes.
+    If both ends do so at the same time, TCP makes a single connection of it (simultaneous open).
+    `answering`: take the responder's role in the handshakes.
     """
     host, port = target
     address = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}/p2p/{peer}")

@@ -37,13 +37,15 @@ class AddressSource:
     scope: Scope
 
 
-# Failed dials per source. An answer names up to 64 peers with up to 8 addresses each. Those of an honest
-# source were there two minutes ago, and few have more than three addresses.
+# Failed dials per source. An answer to an introduction names up to 64 peers with up to 8 addresses each.
+# If the source is honest, these peers were online two minutes ago, and few of them have more than three
+# addresses.
 _TELLER = TokenRate(256.0, 1.0)
-# Failed dials per target: a household with a dozen members that all left at once. An uninvolved third
-# party gets six dials a minute after that, however many faulty peers name it.
+# Failed dials per target: enough for a household with a dozen members that all left at once. Beyond
+# that, an uninvolved third party gets six dials a minute, however many faulty peers name it.
 _TARGET = TokenRate(16.0, 0.1)
-# A swarm on one machine or in one household: hundreds of members at one address.
+# The same for targets on this machine or in its network, where a swarm may have hundreds of members at
+# one address.
 _NEAR_TARGET = TokenRate(64.0, 4.0)
 _MAX_ENTRIES = 4096
 
@@ -80,7 +82,7 @@ class DialPolicy:
         return None
 
     def refund(self, word: AddressSource, host: str, now: float) -> None:
-        """Return the charge, since the dial reached its peer."""
+        """Give back what `refusal` charged, since the dial reached its peer."""
         for key, allowance in _charged(word, host, scope_of(host)):
             self._budgets.give(key, allowance, now)
 

@@ -16,8 +16,9 @@ from .network import Network, NetworkSettings, open_network
 async def visit(
     bootstrap: Sequence[str], listen: tuple[str, ...] = ()
 ) -> AsyncIterator[tuple[Network, Identity]]:
-    """Open a network and return it with its identity. Raises `UserError` (`PORT_IN_USE`, `BAD_ADDRESS`),
-    also for invalid bootstrap addresses."""
+    """Open a network and return it with its identity. Raises `UserError` with `ExitCode.PORT_IN_USE`,
+    with `ADDRESS_MISSING` if this machine lacks an address in `listen`, or with `BAD_ADDRESS` if an
+    address, also a bootstrap address, is invalid."""
     settings = NetworkSettings(listen=listen or NetworkSettings().listen)
     identity = Identity.generate()
     try:

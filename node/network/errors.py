@@ -44,7 +44,7 @@ class DialError(Exception):
 
 
 class NotHere(Exception):
-    """Raised by a handler: this node does not have what was requested, and the request was not a
+    """Raised by a handler if this node does not have what was requested, and the request is no
     offence."""
 
 

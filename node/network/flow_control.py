@@ -15,7 +15,8 @@ from libp2p.stream_muxer.yamux.yamux import YamuxStream
 # Credit at the start of a large answer. The library's 256 KiB fill a line of 10 Mbit/s only if new
 # credit arrives within a fifth of a second, and uploads delay it for longer.
 _FIRST_WINDOW_BYTES = 1 << 20
-# A sender gives up after five seconds without credit; half a window takes a slow line longer than that.
+# Credit is granted at least this often, even for less than half a window: a sender gives up after five
+# seconds without credit, and half a window takes longer than that on a slow line.
 _GRANT_SECONDS = 1.0
 _LOT = "_waiting_for_credit"
 

@@ -78,8 +78,8 @@ def build_host(
     swarm = host.get_network()
     assert isinstance(swarm, Swarm)
     # Identify would ask all peers for their protocols and addresses, and trust what they push;
-    # introductions provide the addresses, and the protocols are known. None of our peers uses the echo
-    # either.
+    # introductions provide the addresses, and the protocols are known. Our peers do not use the
+    # library's ping either.
     host.multiselect.handlers.clear()
     identifier: Any = host
     identifier._schedule_identify = lambda peer_id, *, reason: None

@@ -1,7 +1,7 @@
 """IPv4 and IPv6 at the socket level: remote addresses, and listeners of one family each.
 
-Two of these functions replace libp2p's (see `library_patches`). The rest finds out for which of the
-listening addresses this machine supports the family.
+Two of these functions replace libp2p's (see `library_patches`). The others normalise addresses, and
+leave out listening addresses of a family that this machine lacks.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def share_port(kernel: Any) -> None:
         options.append((socket.IPPROTO_IPV6, socket.IPV6_V6ONLY))
     for level, option in options:
         if option is not None:
-            # Without these options there is less hole punching, or one listener less; `start_listening`
-            # checks.
+            # If an option cannot be set, hole punching may fail, or a listener is missing, which
+            # `start_listening` reports.
             with contextlib.suppress(OSError):
                 kernel.setsockopt(level, option, 1)
 

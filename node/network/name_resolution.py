@@ -24,7 +24,8 @@ _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 _VERSIONS = {"dns": (6, 4), "dns4": (4,), "dns6": (6,)}
 # How long IPv4's answer waits for IPv6's: RFC 8305, section 3.
 _RESOLUTION_SECONDS = 0.05
-# Records of a name may point to further names: by region, then by host.
+# How many names in a row are followed: records of a name may point to further names, by region, then by
+# host.
 _MAX_DEPTH = 3
 _DNS_SECONDS = 4.0
 
@@ -40,7 +41,8 @@ async def resolve(target: Multiaddr, found: Candidates[Multiaddr]) -> None:
 async def resolve_host(
     name: str, versions: Collection[int], found: Candidates[C], make: Callable[[str], C | None]
 ) -> None:
-    """Resolve a name, and add `make` of each address to `found`."""
+    """Resolve a name in these IP versions, and add `make` of each address to `found`, unless it is
+    None."""
     failures: list[str] = []
     answered = {version: trio.Event() for version in versions}
 

@@ -2,7 +2,7 @@
 
 The library stores in it everything that peers claim about themselves and others, evicts entries at a
 thousand peers (its own identity among them), and dials the addresses in it. `introductions` decides
-which peers to dial, and where; so nothing from peers is stored here, and nothing is evicted.
+which peers to dial, and where; so nothing that peers send is stored here, and nothing is evicted.
 """
 
 from __future__ import annotations

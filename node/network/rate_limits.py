@@ -1,14 +1,15 @@
-"""Bandwidth limits on a line: a volunteer shares this much and no more.
+"""Bandwidth limits: how much of an internet connection its owner lets the node use.
 
-Bulk (blobs, ledgers) waits until there is room for it. Gossip, which is small and urgent, does not wait;
-its bytes are charged to the same limit, so bulk gets less.
+Bulk data (blobs, ledgers) waits until there is room for it. Gossip, which is small and urgent, does not
+wait; its bytes are charged to the same limit, so bulk data gets less.
 """
 
 from __future__ import annotations
 
 import trio
 
-# The burst after a pause. Short, so that a video call in parallel hardly notices.
+# How many seconds' worth of bytes may follow at once after a pause: little, so that a video call in
+# parallel hardly notices.
 _BURST_SECONDS = 0.1
 # One piece takes this long at the limit, so that the other end, which times out on silence, sees
 # progress.

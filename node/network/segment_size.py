@@ -23,10 +23,12 @@ from .socket_buffers import Gauge, gauge
 
 log = logging.getLogger(__name__)
 
-# With 60 bytes of headers the 1280 that IPv6 guarantees; and the default of IPv4.
+# Segment sizes in bytes, tried in this order: one that fits, with 60 bytes of headers, into the 1280
+# bytes that IPv6 guarantees, and IPv4's default.
 _SIZES = (1200, 536)
 _MAX_HOSTS = 1024
-# Five retransmissions. The other end, which receives nothing either, closes the connection after eight.
+# The time of five retransmissions. The other end, which receives nothing either, closes the connection
+# after eight seconds.
 _LOST_SECONDS = 6.0
 # A direction in which this many bytes have passed carries large packets.
 _PROOF_BYTES = 1 << 16
@@ -65,8 +67,9 @@ class LossWatch:
     def __init__(self, muxer: Yamux, wire: GuardedConnection) -> None:
         self._gauge: Gauge = gauge(muxer)
         self._wire = wire
-        # Bytes acknowledged, since when, and how many when the last bytes arrived.
+        # The number of bytes acknowledged, and since when it has been the same.
         self._acknowledged, self._since = -1, 0.0
+        # When the last bytes arrived, and how many of ours had been acknowledged then.
         self._heard, self._before = -1.0, 0
         self._found = False
 

@@ -74,7 +74,7 @@ async def _connect(host: str, port: int, scope: int, size: int | None) -> trio.s
     )
     try:
         if size is not None:
-            # Where it cannot be set the usual size is tried once more.
+            # If the system does not allow it, the usual size is tried once more.
             with contextlib.suppress(OSError):
                 kernel.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, size)
         await kernel.connect((host, port, 0, scope) if version == 6 else (host, port))

@@ -36,7 +36,8 @@ class TrafficTotals:
 class Traffic:
     """Bytes and rejections, and the limits of the line.
 
-    With the `totals` of earlier networks these go on; all other counts begin with the network.
+    If the `totals` of earlier networks are given, counting continues in them; all other counts begin at
+    zero.
     """
 
     def __init__(

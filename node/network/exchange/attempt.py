@@ -1,8 +1,8 @@
 """One provider's attempt to deliver one blob: when to start a second attempt, and which of two to end.
 
-A transfer may be slow since its provider is, or since our own line is. A second provider shows which:
-on a slow line both together are no faster than one, and would halve the rate of either. So a competition
-ends as soon as both rates are known.
+A transfer may be slow because its provider is, or because our own connection is. A second provider shows
+which it is: over a slow connection both together are no faster than one, and each has half the rate. So
+a competition ends as soon as both rates are known.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ PATIENCE = 4.0
 """A provider that takes this many times as long as usual gets a competitor."""
 # Bytes arrive in pieces of this size.
 _PIECE_BYTES = 1 << 16
-# A rate is known after these bytes, or this part of a small blob, and no sooner than after this time.
+# A rate counts as known after these bytes, or after this fraction of a small blob (1/16), and no sooner
+# than after this time.
 _KNOWN_BYTES, _KNOWN_PART = 1 << 15, 16
 _KNOWN_SECONDS = 1.0
-# Transfers that share a line differ by less, and each change begins the blob again.
+# A competitor replaces the first provider only if it is faster by this factor: transfers that share a
+# connection differ by less, and a change of provider starts the blob again from its first byte.
 _CLEARLY = 2.0
 
 
@@ -36,7 +38,8 @@ class TransferAttempt:
         self.started = now
         self.first_byte: float | None = None
         self.received = 0
-        # True for a relay from the start, since it has to wait for the author itself.
+        # True for a relay from the start: its silence proves nothing, since it has to wait for the
+        # author itself.
         self.ended = is_relay
         """Whether the attempt ended for another reason than the peer's silence."""
         self.scope = open_scope()
@@ -45,7 +48,7 @@ class TransferAttempt:
         self._heard = now
         self._stall = stall
         self._whole = whole
-        # Since the latest competitor began: its time, and the bytes received before it.
+        # When the latest competitor began, and how many bytes had been received before it.
         self._raced, self._before = now, 0
         self._pieces = 0
 
@@ -68,7 +71,8 @@ class TransferAttempt:
         self._raced, self._before = now, self.received
 
     def win(self, now: float) -> None:
-        """Note that this attempt goes on alone. The next competitor comes after twice the time."""
+        """Note that this attempt goes on alone; the next competitor comes after twice the time so
+        far."""
         self._whole = max(self._whole, 2 * (now - self.started))
 
     def is_known(self, now: float) -> bool:
@@ -94,8 +98,11 @@ class TransferAttempt:
 
 
 def superfluous(attempts: Sequence[TransferAttempt], now: float) -> TransferAttempt | None:
-    """Return the one to end of competing attempts, which are in the order of their start; None as long
-    as that is not known. The first stays unless another one is clearly faster."""
+    """Return which of several competing attempts, in the order of their start, to end; None while that
+    is not known.
+
+    The first one stays unless another is clearly faster.
+    """
     for other in attempts[1:]:
         if other.is_known(now):
             first = attempts[0]

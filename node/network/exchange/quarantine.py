@@ -1,6 +1,7 @@
 """Quarantine of peers that accept requests and deliver nothing.
 
-It doubles with each repetition and is never permanent; a peer that delivers something is released.
+The time in quarantine doubles with each repetition and is never permanent; a peer that delivers
+something is released.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from ....crypto.identity import PeerId
 from ....protocol.util.backoff import Backoff
 from ....protocol.util.bounded_dict import BoundedTable
 
-# Seconds waited without an answer, added up. A connection that is dead altogether is noticed sooner
-# (`liveness`); a busy line may delay an answer for seconds, but not repeatedly.
+# After this many seconds of waiting without an answer, over several requests, a peer is quarantined. A
+# connection that is dead altogether is noticed sooner (`liveness`); a busy line may delay an answer for
+# seconds, but not repeatedly.
 _PATIENCE_SECONDS = 10.0
 _FIRST_SECONDS = 30.0
 _LONGEST_SECONDS = 600.0
@@ -34,7 +36,8 @@ class Quarantine:
         self._quarantine.failed(peer, trio.current_time())
 
     def waited(self, peer: PeerId, seconds: float) -> bool:
-        """Note a wait without an answer; return whether the peer has been quarantined for it."""
+        """Note a wait of `seconds` without an answer; return whether the peer has been quarantined for
+        it."""
         total = self._waited.pop(peer, 0.0) + seconds
         if total >= _PATIENCE_SECONDS:
             self.add(peer)

@@ -1,8 +1,8 @@
 """The measured speed of each provider, so that fast ones are asked first.
 
 The estimate uses the bytes and the time of every transfer, including those given up, so a peer that
-freezes halfway counts as slowest. No peer is excluded: one that became fast again shows it when the
-others are busy.
+freezes halfway counts as slowest. No peer is excluded: one that became fast again is measured anew when
+the others are busy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class ProviderSpeeds:
         self._rates[peer] = known + _NEWEST * (rate - known)
 
     def cost(self, peer: PeerId, busy: int) -> float:
-        """Return the relative time that one more transfer from `peer` takes beside the `busy` ones.
+        """Return the relative time that one more transfer from `peer` takes while `busy` others are
+        under way.
 
         A peer without measurements counts as fast as the fastest; otherwise it would never be tried.
         """

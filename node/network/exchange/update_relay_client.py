@@ -1,7 +1,8 @@
 """The connected relays: peers that fetch each update once and serve it to all members.
 
-Each new connection is asked once whether it relays; the answer is empty, or an error that the protocol
-is unknown. A relay that turned out slow is not used for a while, since members can do without it.
+Each newly connected peer is asked whether it relays: a relay answers with no bytes, any other peer with
+the error that the protocol is unknown. A relay that turned out slow is not used for a while, since
+members can do without it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from .quarantine import Quarantine
 _log = logging.getLogger(__name__)
 
 PROTOCOL = "/distro/relay/1"
-"""Request: a relay request, or empty ("do you relay?"). Answer: the update, which may arrive at its
-author's upload rate; or empty: not available here (or "yes"). The author's own request makes the relay
-fetch the update, and is always answered empty."""
+"""Request: a relay request, or empty to ask whether the peer relays. Answer to a relay request: the
+update, which may arrive at its author's upload rate, or empty if it is not available. An empty request
+is answered empty by a relay. The author's own request makes the relay fetch the update, and is always
+answered empty."""
 
 _REQUEST_TIMEOUT_SECONDS = 10.0
 _RETRY_SECONDS = 5.0
@@ -64,8 +66,8 @@ class Relays:
     async def offer(self, update: RelayRequest) -> None:
         """Make the relay that others will ask for our own update fetch it now.
 
-        Until the others have received the announcement and their requests are served, our line would be
-        idle.
+        Otherwise our upload would be idle until the others have received the announcement and their
+        requests are served.
         """
         for relay in self.order(update.announcement.update)[:1]:
             try:

@@ -1,6 +1,6 @@
 """Reservations at relays, which make a node reachable that cannot be dialled.
 
-While that is wanted, a node holds reservations at up to two relays: bootstrap peers, or else members
+While reservations are wanted, a node holds them at up to two relays: bootstrap peers first, then members
 that it could dial itself and that are willing. It announces the addresses that come with them, and finds
 another relay when one disconnects.
 """
@@ -25,12 +25,13 @@ log = logging.getLogger(__name__)
 
 # Two for redundancy: peers learn both from the same introduction.
 AT_ONCE = 2
-# One relay has two addresses: the one by which we know it, and one that it names.
+# Up to two addresses of each relay are announced: the one at which we dialled it, and one that it
+# reports.
 _ADDRESSES_PER_RELAY = 2
 _RENEW_SECONDS = 300.0
 _CHECK_SECONDS = 2.0
-# A full relay is not asked again at once; one that does not know its own reachability yet soon does.
-# Doubled each time, and reset with the connection.
+# Pauses before a relay that refused is asked again: a full one stays full for a while, one that does not
+# know its own reachability yet soon does. Doubled each time, and reset when it disconnects.
 _FIRST_RETRY_SECONDS = 2.0
 _LAST_RETRY_SECONDS = 30.0
 
@@ -45,7 +46,7 @@ class Reservations:
         self._introducer = introducer
         self._wanted = wanted
         self._held: dict[PeerId, Reservation] = {}
-        # The relays that had no room for us.
+        # The relays that refused us.
         self._full: Backoff[PeerId] = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
         self._changed = trio.Event()
 

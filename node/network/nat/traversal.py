@@ -85,7 +85,7 @@ class Reach:
     def _needs_relay(self) -> bool:
         verdict = self._reachability.verdict
         if verdict == "local":
-            # Some peer is outside our local network.
+            # A relay is needed if any connected peer is outside our local network.
             remotes = (self._network.remote(peer) for peer in self._network.connected())
             return any(r is not None and ipaddress.ip_address(r.host).is_global for r in remotes)
         return verdict != "reachable" or self._has_strangers_by_family()

@@ -1,9 +1,9 @@
 """Upgrades from circuits to direct connections, wherever possible.
 
 A circuit costs the relay's bandwidth and a detour. For every peer that is connected only through relays,
-the node keeps trying the peer's own addresses and hole punching: soon after news, otherwise less and
-less often. Once there is a direct connection, new streams use it, and a little later the circuit is
-closed.
+the node keeps trying the peer's own addresses and hole punching: soon after the peer's addresses or ours
+have changed, otherwise less and less often. Once there is a direct connection, new streams use it, and a
+little later the circuit is closed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DIAL_SECONDS = 5.0
 # five seconds by itself.
 _FIRST_RETRY_SECONDS = 2.0
 _LAST_RETRY_SECONDS = 300.0
-# Time for transfers on the circuit to finish: two updates on a home's upload.
+# Time for transfers on the circuit to finish before it is closed: two updates on a home's upload.
 _GRACE_SECONDS = 10.0
 
 Way = Literal["dial", "punch"]
