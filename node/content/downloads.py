@@ -51,7 +51,7 @@ class Downloads:
         self._report = report
 
     async def blob(self, blob: ContentId, what: str) -> bytes:
-        """Return one blob's bytes. Raises `DiskFull`."""
+        """Return one blob's bytes; progress reports call it `what`. Raises `DiskFull`."""
         data = await self._blob(blob, what, lambda: True)
         assert data is not None  # it is wanted as long as it takes
         return data
@@ -64,20 +64,19 @@ class Downloads:
         what: str,
         wanted: Wanted = lambda: True,
     ) -> BlobList | None:
-        """Return a blob list after fetching all of its chunks. Raises `DiskFull`.
+        """Return a blob list after fetching all of its chunks, `size` bytes in all; None if no peer has
+        all of it, and `wanted` returns False, so that waiting for one is pointless.
 
-        None if no peer has it, and `wanted` returns False, so that waiting for one is pointless.
-
-        Raises `ProtocolError` if the list is invalid, which no peer can cause: its content id comes from
-        the manifest or from a certified record.
+        Raises `DiskFull`, and `ProtocolError` if the list is invalid, which no peer can cause: its
+        content id comes from the manifest or from a certified record.
         """
         if kind == "snapshot":
-            # Before the first byte: peers may not have it, and the last reported item is done.
+            # Reported before the first byte: peers may not have it, and the item reported last is done.
             self._report(Progress(what=what, total=size))
         data = await self._blob(blob, what, wanted)
         if data is None:
             return None
-        # The longest lists name 131,072 chunks.
+        # In a thread, because the longest lists name 131,072 chunks.
         blobs = await trio.to_thread.run_sync(decode_blob_list, data, kind, size)
 
         def progress(done: int, total: int) -> None:
@@ -112,7 +111,7 @@ class Downloads:
                 await self._pause(pauses.after_failure(), wanted)
 
     async def _pause(self, seconds: float, wanted: Wanted) -> None:
-        """Wait until other peers can be asked, for `seconds` at most."""
+        """Wait until another peer has connected, for `seconds` at most; stop if no longer `wanted`."""
         known, looks = set(self._providers()), round(seconds / _CHECK_INTERVAL_SECONDS)
         for _ in range(looks):
             await trio.sleep(_CHECK_INTERVAL_SECONDS)

@@ -1,6 +1,6 @@
 """Search for a manifest: a newcomer has the swarm-id, some addresses, and no manifest yet.
 
-If no peer can be reached, or none knows the swarm, the command ends, or waits if it is told to, for
+If no peer can be reached, or none knows the swarm, the search fails. With `wait` it goes on instead, for
 nodes that start at boot or before the swarm's founder.
 """
 
@@ -30,10 +30,12 @@ from .search_failure import SearchResult, explain_search
 
 _log = logging.getLogger(__name__)
 
-# How long a newcomer looks for a peer that knows the swarm before it reports that there is none.
+# How long a newcomer tries to reach a first peer, and then to fetch the manifest, before it reports an
+# error.
 _CONTACT_SECONDS = 30.0
 _UNKNOWN_SECONDS = 30.0
-# A waiting node asks again, dials the addresses all the time, and logs that at most this often.
+# Pause of a waiting node before it asks again (it dials the addresses all the time), and the shortest
+# time between its log messages about that.
 _RETRY_SECONDS = 5.0
 _LOG_SECONDS = 60.0
 
@@ -120,7 +122,8 @@ class ManifestSearch:
 
 
 def read_manifest(data: bytes, swarm: SwarmId) -> Manifest:
-    """Decode the manifest of `swarm`. Raises `UserError` (`VERSION`, `MANIFEST`)."""
+    """Decode the manifest of `swarm`. Raises `UserError`: `VERSION` for another protocol version,
+    `MANIFEST` if it is invalid."""
     try:
         return decode_manifest(data, swarm)
     except OtherVersion as error:

@@ -1,8 +1,8 @@
 """Mirrors: sources of blobs other than peers, such as a web server, a disk, another node's directory.
 
 A mirror is a folder of files that are named by their content id, such as a data directory's `blobs/`. It
-is not trusted: a blob is accepted if it hashes to its id. A failing mirror pauses for a while, and blobs
-that no mirror has come from the peers.
+is not trusted: a blob is accepted if it hashes to its id. A failing mirror is left alone for a while.
+Blobs that no mirror has come from the peers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ..storage.blob_store import BlobStore
 
 _log = logging.getLogger(__name__)
 
-# Pause of a mirror after three failures in a row, missing blobs included.
+# How long a mirror is left alone after three failures in a row; a missing blob is a failure.
 _REST_SECONDS = 60.0
 _FAILURES = 3
-# Minimum rate, 64 kbit/s, as with peers.
+# Slowest transfer that is waited for: 64 kbit/s, as with peers.
 _SLOWEST_BYTES_PER_SECOND = 8_000
 
 

@@ -36,16 +36,17 @@ _log = logging.getLogger(__name__)
 # (`sampler`), and sixteen of 4 MiB take a minute at 10 Mbit/s.
 _ROUNDS_AHEAD = 32
 _AT_ONCE = 4
-# All shards are scanned for scarce chunks, and then not for a minute, since others fetch some as well;
-# and this many of a shard are fetched before it is scanned again, since their owners may come back.
+# After all shards were scanned for scarce chunks there is no scan for a minute, because other members
+# fetch some as well. At most this many chunks are fetched after the scan of a shard, because peers that
+# have the others may come back.
 _CHECK_INTERVAL_SECONDS = 60.0
 _SPARE_CHUNKS = 64
 _TIMEOUT_SECONDS = 600.0
 _PAUSE_SECONDS = 1.0
 _FULL_SECONDS = 60.0
-# Updates, ledger, logs.
+# Disk space for updates, ledger and logs.
 _OTHER_BYTES = 256 << 20
-# The shares of one round and the next.
+# Least disk space for training data: it holds the shares of one round and the next.
 _LEAST_BYTES = 16 * CHUNK_BYTES
 # The part of the held-out data that an evaluation reads (`TrainerSupervisor`).
 _HELDOUT_SAMPLES = 128
@@ -85,8 +86,8 @@ class Prefetch:
         # ends[s] is the first sample after shard s.
         self._ends = np.cumsum([data.samples_in(shard) for shard in data.shards], dtype=np.int64)
         self._lists: dict[ContentId, BlobList] = {}
-        # Chunks to keep for others, the first one last; the shard to scan next, and when at the
-        # earliest.
+        # Chunks to keep for others (the next to fetch is last); the index of the shard to scan next, and
+        # the earliest time of that scan.
         self._spare: list[ContentId] = []
         self._next_look = 0
         self._rested = -math.inf
@@ -96,14 +97,14 @@ class Prefetch:
         self._pinned: dict[ContentId, None] = {}
         self._ahead: dict[ContentId, None] = {}
         self._heldout: dict[ContentId, None] = {}
-        # Samples to audit, and their chunks, once known.
+        # Samples to audit; their chunks, once known; and those of the chunks that were not tried yet.
         self._wish: tuple[int, ...] = ()
         self._wished: dict[ContentId, None] | None = None
         self._untried: list[ContentId] = []
         # Chunks for a re-audit.
         self._brought: dict[ContentId, None] = {}
         self._woken = trio.Event()
-        # Chunks of the next rounds, and the state of the ledger they were computed for.
+        # Chunks of the next rounds, and the value of `as_of` for which they were computed.
         self._upcoming: list[ContentId] = []
         self._as_of: object = None
 
@@ -140,7 +141,7 @@ class Prefetch:
         self._woken.set()
 
     def has(self, samples: tuple[int, ...]) -> bool:
-        """Whether the chunks of these samples, the last wish, are on the disk."""
+        """Whether the chunks of these samples are on the disk; False unless they are the last `wish`."""
         known = self._wished if samples == self._wish else None
         return known is not None and all(map(self._store.has, known))
 
@@ -149,17 +150,18 @@ class Prefetch:
         upcoming: Upcoming,
         as_of: Callable[[], object] = lambda: "always",
     ) -> None:
-        """Fetch ahead until cancelled. The `upcoming` samples change only when `as_of` does."""
+        """Fetch ahead until cancelled. The `upcoming` samples change only when the value of `as_of()`
+        does."""
         while True:
             try:
                 await self._go_on(upcoming, as_of())
             except DiskFull as error:
-                # Data missing for a round is reported there; the rest can wait for space.
+                # If a round lacks data, `ready` raises; all other data can wait for disk space.
                 _log.warning("training data cannot be fetched ahead: %s", error)
                 await trio.sleep(_FULL_SECONDS)
 
     async def _go_on(self, upcoming: Upcoming, as_of: object) -> None:
-        # Chunk by chunk: each round may make others more urgent.
+        # Fetch one chunk per call: each new round may make others more urgent.
         if self._wish and self._wished is None:
             wish = self._wish
             chunks = await self._chunks_of(wish)
@@ -171,11 +173,11 @@ class Prefetch:
             self._upcoming = list(await self._chunks_of(samples))
             self._as_of = as_of
         self._ahead = dict.fromkeys(self._upcoming[: self._room_ahead()])
-        # The evaluation data was fetched; a disk may lose it all the same.
+        # `begin` has fetched the evaluation data, but the disk may have lost some since.
         needed = (*self._ahead, *self._heldout)
         chunk = next((each for each in needed if not self._store.has(each)), None)
         if self._untried:
-            # Tried once: an audit is not worth waiting for.
+            # Each is tried only once: an audit is not worth waiting for.
             chunk = self._untried.pop()
         if chunk is None and self._scarce is not None and self._has_room():
             chunk = await self._spare_chunk(self._scarce)
@@ -193,7 +195,7 @@ class Prefetch:
         if self._data.private is not None:
             # Private samples are in no chunk.
             return {}
-        # There may be two million: 32 rounds of a swarm of one.
+        # There may be two million samples: 32 rounds of a swarm of one.
         pieces = await trio.to_thread.run_sync(self._pieces_of, samples)
         chunks: dict[ContentId, None] = {}
         for shard, chunk in pieces:
@@ -222,7 +224,7 @@ class Prefetch:
         return [(int(shard), int(chunk)) for shard, chunk in wanted[np.sort(first_seen)]]
 
     async def _list(self, shard: ShardSpec) -> BlobList:
-        # The trainer reads the list from the disk, which may have lost it meanwhile.
+        # The trainer reads the list from the disk, so a list that the disk has lost is fetched again.
         if shard.blob not in self._lists or not self._store.has(shard.blob):
             data = await self._downloads.blob(shard.blob, "a list of training data")
             size = shard.tokens * self._data.token_bytes
@@ -251,7 +253,7 @@ class Prefetch:
         for number, chunk in enumerate(listed.chunks):
             if not self._store.has(chunk):
                 lacking.add(chunk)
-            # Half a terabyte has too many chunks to look for without a pause.
+            # Half a terabyte has too many chunks to look for without letting other tasks run.
             if number % 1000 == 0:
                 await trio.lowlevel.checkpoint()
         return lacking
@@ -343,13 +345,13 @@ class Prefetch:
 
 
 def data_budget(max_disk: int | None, manifest: Manifest) -> int | None:
-    """Return what a disk limit leaves for training data.
+    """Return how many bytes a disk limit leaves for training data; None without a limit.
 
     Raises `UserError` (`DISK_FULL`) if that is not enough to take part.
     """
     if max_disk is None:
         return None
-    # One more is being made or fetched.
+    # Besides the snapshots that are kept, one may be in the making or arriving.
     snapshots = most_kept(manifest) + 1
     needed = 4 * (snapshots * manifest.elements + manifest.frozen_elements) + _OTHER_BYTES
     if max_disk < needed + _LEAST_BYTES:

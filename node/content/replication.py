@@ -1,4 +1,4 @@
-"""Replication: finds chunks with too few copies, so that no leaving peer takes the last one along.
+"""Replication: finds chunks with too few copies, so that no peer that leaves takes the last one along.
 
 Members fetch the training data that they need, and none is required to have it complete. If there is no
 other source, each keeps some chunks beyond its own, those with the fewest copies.
@@ -32,8 +32,8 @@ class Replication:
     async def scarce(self, blob: ContentId, listed: BlobList) -> list[ContentId]:
         """Return the chunks of the list `blob` that fewer than `WANTED` peers have, the scarcest first.
 
-        Ties are in an order of this node's own, so that members that look at the same time keep
-        different ones.
+        Chunks with equally many copies are in an order of this node's own, so that members that look at
+        the same time keep different ones.
         """
         copies = [0] * len(listed.chunks)
         limit = trio.CapacityLimiter(_AT_ONCE)

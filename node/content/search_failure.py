@@ -1,4 +1,7 @@
-"""Reasons why a swarm's description could not be fetched, each with its own exit code and remedy."""
+"""Reasons why a swarm's manifest could not be fetched, each with its own exit code and remedy.
+
+Messages to users call the manifest the swarm's description.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
 
 _SILENT = frozenset({"timeout", "closed"})
-# A member serves blobs once it has the description; a bootstrap peer never does.
+# Results of requests to members that do not have the manifest yet: a member serves blobs once it has it,
+# a bootstrap peer never does.
 _LACKING = frozenset({"refused", "not found"})
-# More would not fit a line.
+# Number of addresses named in an error: more would not fit on a line.
 _MOST_NAMED = 3
 
 
@@ -26,7 +30,7 @@ class SearchResult:
     connected: frozenset[PeerId]
     """The peers that are connected at the end."""
     asked: Mapping[PeerId, str]
-    """The peers asked for the description, and the result of each request."""
+    """The peers asked for the manifest, and the result of each request."""
     known: Mapping[PeerId, Mapping[str, str]]
     """The members that others introduced, with their addresses and the results of dialling them."""
 
@@ -58,7 +62,8 @@ def explain_search(result: SearchResult) -> UserError:
 
 
 def explain_lost_packets(addresses: str) -> UserError:
-    """Return the error to show if peers answer, but nothing larger than a packet arrives."""
+    """Return the error to show if peers answer, but nothing larger than a packet arrives; `addresses`
+    says who answered, as in "2 members answered"."""
     return UserError(
         ExitCode.LARGE_PACKETS_LOST,
         f"{addresses}, but nothing larger than a packet arrives",

@@ -1,11 +1,11 @@
-"""Retention: which snapshots peers are fetching, or the updates after them; those have to stay for a
-while.
+"""Retention: which snapshots must stay for a while, because peers are fetching them or the updates after
+them.
 
-Any peer may ask for any blob, so readers' hold on snapshots is bounded: each holds one at a time, only
-the latest readers count, and no snapshot is held for ever, however often it is requested.
+Any peer may ask for any blob, so the hold of these readers on snapshots is bounded: each holds one at a
+time, only the latest readers count, and no snapshot is held for ever, however often it is requested.
 
 A reader asks every holder of a snapshot which chunks it has, and again every minute (`exchange/chunks`),
-so that each of them keeps it, whichever sends the chunks.
+so that each of the holders keeps it, whichever sends the chunks.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ class Retention:
     """Times of each peer's last request for a part of a snapshot, or for an update after it."""
 
     def __init__(self) -> None:
-        # Times by snapshot, on trio's clock.
+        # Time of each reader's last request, by snapshot, on trio's clock.
         self._readers: BoundedTable[PeerId, dict[LocalSnapshot, float]] = BoundedTable(_MAX_READERS)
-        # Time of the first request by any peer.
+        # Time of the first request for each snapshot by any peer.
         self._since: dict[LocalSnapshot, float] = {}
         # The snapshots that contain a blob, the oldest first: an unchanged chunk is in several.
         self._owners: dict[ContentId, tuple[LocalSnapshot, ...]] = {}
         self._owned: set[LocalSnapshot] = set()
+        # The round of each update that was read from the ledger, and the first round not read yet.
         self._rounds: dict[ContentId, int] = {}
         self._read = 0
 
@@ -60,7 +61,8 @@ class Retention:
         """Note a peer's request for a blob while the snapshots in `kept` are on disk."""
         if not kept:
             return
-        # Updates before all of them are needed from us by no peer, and are far back in a long ledger.
+        # No peer needs updates from before the oldest kept snapshot from us, and in a long ledger those
+        # are far back.
         first = max(self._read, min(each.round for each in kept) + 1)
         for round_ in range(first, len(ledger)):
             self._rounds |= {entry.update: round_ for entry in ledger[round_].record.updates}
@@ -70,10 +72,11 @@ class Retention:
         snapshot: LocalSnapshot | None = None
         if owners is not None:
             snapshot = next((each for each in owners if each in reads), owners[-1])
-            # It begins with this one, and needs nothing from before it any more.
+            # The peer starts from this snapshot, and needs nothing older any more.
             reads = {each: last for each, last in reads.items() if each.round > snapshot.round}
         elif blob in self._rounds:
-            # A node that replays from there also needs the updates after it.
+            # A node that fetches this update replays from the snapshot before it, and needs all later
+            # updates, too.
             before = [each for each in kept if each.round < self._rounds[blob]]
             snapshot = before[-1] if before else None
         if snapshot is not None:
@@ -81,13 +84,13 @@ class Retention:
             self._readers[peer] = {**reads, snapshot: now}
 
     def holds(self, snapshot: LocalSnapshot) -> bool:
-        """Whether any peer is fetching this snapshot, or the updates since."""
+        """Whether any peer is fetching this snapshot, or the updates after it."""
         now = trio.current_time()
         if now - self._since.get(snapshot, now) > _LONGEST_SECONDS:
             return False
         for reads in self._readers.values():
             current = [each for each, last in reads.items() if now - last <= _READ_SECONDS]
-            # One at a time, the oldest: updates of the newest rounds may be fetched meanwhile.
+            # A peer holds only the oldest: it may fetch updates of the newest rounds meanwhile.
             if current and min(current, key=lambda each: each.round) == snapshot:
                 return True
         return False

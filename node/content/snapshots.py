@@ -1,8 +1,8 @@
 """Snapshots on disk: which a node has, which one to start from, and which to delete.
 
 `protocol/chain` makes these decisions (`replay_start`, `retention`); this module carries them out. An
-older snapshot stays while any peer fetches it, so that no swarm outruns a newcomer. The manifest's
-initial snapshot, which precedes the first, is always kept.
+older snapshot stays while any peer fetches it, so that a newcomer can complete a download that takes
+longer than the swarm takes to make new snapshots. The manifest's initial snapshot is always kept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
 from .downloads import Downloads, blob_list_at
 from .snapshot_holds import Retention
 
-# Number of files renamed in one go, while nothing else of the node runs; each takes a tenth of a
+# Number of files renamed at a time, while no other task of the node runs; each takes a tenth of a
 # millisecond, and the updates of hundreds of rounds may be removed together.
 _SWEPT_AT_ONCE = 32
 
@@ -54,7 +54,7 @@ class Snapshots:
         ledger: Callable[[], Ledger],
         holds: bool = True,
     ) -> None:
-        """`holds`: whether older ones are kept for newcomers that are fetching them."""
+        """`holds`: whether older snapshots are kept for newcomers that are fetching them."""
         self._store = store
         self._swarm_store = swarm_store
         self._downloads = downloads
@@ -66,6 +66,7 @@ class Snapshots:
         self._kept = [each for each in listed if each.whole]
         unlisted = [each for each in listed if not each.whole]
         self._partial: LocalSnapshot | None = unlisted[0] if unlisted else None
+        # Snapshots of an abandoned chain, kept until the current chain has one of its own.
         self._left = unlisted[1:]
         # The last round whose updates were removed; None if not determined yet.
         self._swept: int | None = None
@@ -74,17 +75,17 @@ class Snapshots:
     async def best(self, *, certified_only: bool) -> LocalSnapshot:
         """Return a recent snapshot that fits our ledger, fetching it if necessary.
 
-        After a restart an own one will do even if it is not certified (yet), since what follows it is
-        checked against the record's fingerprint; after a mismatch it will not. One that became old while
-        it was fetched will do as well: the updates since are kept for nodes that fetch it. Raises
-        `DiskFull`.
+        Unless `certified_only`, a snapshot of our own will do even if it is not certified (yet), because
+        each later step is checked against the fingerprint in its record. After a mismatch, use
+        `certified_only`. A snapshot that became old while it was fetched will do as well: the others
+        keep the later updates for nodes that fetch it. Raises `DiskFull`.
         """
         await self._put_left_chain_aside()
         while True:
             ledger = self._ledger()
             certified = self._certified(ledger)
             if not certified_only:
-                # A node killed before its first snapshot has the one that it began with.
+                # A node killed before its first snapshot still has the one that it started from.
                 here = {each.round: each for each in (self._initial, *self._kept)}
                 own = await trio.to_thread.run_sync(self._rounds_at_hand, list(here.values()))
                 chosen = choose_state(own, ledger)
@@ -118,8 +119,8 @@ class Snapshots:
         return False
 
     def asked(self, peer: PeerId, blob: ContentId) -> bool:
-        """Note a peer's request for this blob: a snapshot or update that contains it is still needed.
-        Returns whether it belongs to a snapshot."""
+        """Note a peer's request for this blob: the snapshot that contains it, or precedes this update,
+        is still needed. Return whether the blob belongs to a snapshot."""
         self._retention.note(peer, blob, self._kept, self._ledger())
         return self._retention.is_of_snapshot(blob)
 
@@ -136,21 +137,21 @@ class Snapshots:
         return blobs.chunks
 
     def entry(self, snapshot: LocalSnapshot) -> SnapshotEntry | None:
-        """Return the next record's entry for this snapshot; None for the initial one."""
+        """Return this snapshot as an entry for the next record; None for the initial one."""
         if snapshot.round <= 0:
             return None
         return SnapshotEntry(snapshot.round, blob_of(snapshot), snapshot.size)
 
     async def keep(self, entry: SnapshotEntry) -> None:
         """Add a new snapshot, and remove what only older ones needed."""
-        # The current chain has a snapshot of its own now.
+        # The current chain has a snapshot of its own now, so those of an abandoned one can go.
         left, self._left = self._left, []
         await self._keep(LocalSnapshot(entry.round, entry.blob.hex(), entry.size))
         await self._remove(left)
 
     async def _keep(self, new: LocalSnapshot) -> None:
         if self._swept is None:
-            # Removed before a restart: when the newest was made, or later.
+            # An earlier process removed updates when it made the newest snapshot, or later.
             had = len(self._kept) >= KEPT_SNAPSHOTS
             then = self._kept[-1].round + 1 if had else 0
             self._swept = last_dispensable(self._ledger(), self._kept, then) if had else -1
@@ -163,7 +164,8 @@ class Snapshots:
             await self._sweep_updates(self._swept)
 
     def _is_retained(self, snapshot: LocalSnapshot) -> bool:
-        """Whether a peer is fetching it, or the updates since, and is better off with it."""
+        """Whether a peer is fetching this snapshot, or the updates after it, and is better off with it
+        than with the newest one."""
         return self._retention.holds(snapshot) and worth_holding(self._ledger(), snapshot)
 
     async def _begun(self, ledger: Ledger) -> LocalSnapshot | None:
@@ -177,7 +179,7 @@ class Snapshots:
         return None
 
     async def _begin(self, snapshot: LocalSnapshot) -> None:
-        """Record a download on disk, so that no parts of it remain for ever."""
+        """Record a download on disk, so that its parts can be removed even after a crash."""
         partial = replace(snapshot, whole=False)
         if self._partial != partial and snapshot not in self._kept:
             self._partial = partial
@@ -196,14 +198,14 @@ class Snapshots:
         self._kept = kept
         self._save()
         fresh = [each for each in kept if not self._retention.knows(each)]
-        # Lists of large models are long, and requests for chunks should not wait for that.
+        # Read in a thread: the lists of large models are long, and requests for chunks should not wait.
         lists = await trio.to_thread.run_sync(lambda: [*map(self._listed, fresh)])
         for each, blobs in zip(fresh, lists, strict=True):
             self._retention.learn(each, blobs)
         await self._remove(dropped)
 
     def _save(self) -> None:
-        # After a restart a left one is treated like an interrupted download.
+        # After a restart, a snapshot of an abandoned chain is treated like an interrupted download.
         self._swarm_store.keep_snapshots([*self._kept, *self._unlisted()])
 
     def _unlisted(self) -> list[LocalSnapshot]:
@@ -212,7 +214,8 @@ class Snapshots:
         return [*partial, *(replace(left, whole=False) for left in self._left)]
 
     async def _put_left_chain_aside(self) -> None:
-        """Set aside the snapshots of an abandoned chain: the list on disk is emptied with the change."""
+        """Set aside the snapshots of an abandoned chain: those missing from the list on disk, which is
+        emptied when the node switches to another chain."""
         listed = self._swarm_store.snapshots()
         if all(own in listed for own in self._kept):
             return
@@ -230,7 +233,7 @@ class Snapshots:
         return LocalSnapshot(entry.round, entry.blob.hex(), entry.size)
 
     def _is_certified(self, snapshot: LocalSnapshot, ledger: Ledger) -> bool:
-        """Whether our chain certifies it, newest or not."""
+        """Whether our chain certifies this snapshot, be it the newest or not."""
         if snapshot.round < 0:
             return self._certified(ledger) == snapshot
         if snapshot.round + 1 >= len(ledger):
@@ -270,12 +273,12 @@ class Snapshots:
                     if blob not in needed:
                         self._store.remove(blob)
 
-        # Long lists and large files: both take time.
+        # In a thread: long lists and large files take time.
         await trio.to_thread.run_sync(remove)
 
     async def _sweep_updates(self, swept: int) -> None:
-        """Remove the updates that cost at least as much to fetch as a snapshot for any peer; those up to
-        round `swept` are removed already."""
+        """Remove the updates that cost any peer at least as much to fetch as a snapshot does; those up
+        to round `swept` are removed already."""
         ledger = self._ledger()
         before = last_dispensable(ledger, self._kept, len(ledger))
         known = ledger.truncated(len(ledger))
