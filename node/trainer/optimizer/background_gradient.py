@@ -1,7 +1,7 @@
 """Background computation of a gradient, on a device that needs several rounds for one.
 
-Meanwhile the session decides and applies rounds on its own parameters. So the computation runs in
-its own thread on a copy of the parameters as they were at its start. `finish` adds the gradient to
+Meanwhile rounds are decided, and the session applies them to its own parameters. So the computation runs
+in its own thread, on a copy of the parameters as they were at its start. `finish` adds the gradient to
 the momentum in the main thread.
 """
 
@@ -32,8 +32,8 @@ class BackgroundGradient:
         self._thread.start()
 
     def is_for(self, round_number: int, samples: Sequence[int]) -> bool:
-        """Whether it computes these samples for this round: other samples may be assigned for the
-        same round later."""
+        """Whether this computation is of these samples and this round: other samples may be assigned for
+        the same round later."""
         return (round_number, tuple(samples)) == (self._round, self._samples)
 
     @property
@@ -42,7 +42,7 @@ class BackgroundGradient:
         return not self._thread.is_alive()
 
     def finish(self) -> TrainedUpdate:
-        """Return the update, once it is done. Raises what the computation raised."""
+        """Return the update; call it once `done` is true. Raises what the computation raised."""
         if self._error is not None:
             raise self._error
         assert self._found is not None

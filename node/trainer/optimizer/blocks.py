@@ -1,4 +1,4 @@
-"""Parameter tensors cut into transform blocks, a bounded piece at a time.
+"""Cutting of parameter tensors into transform blocks, a bounded piece at a time.
 
 A large tensor is processed in *stripes* of whole block rows, so that the copies a transform needs
 stay small compared with the model, whatever the size of a single tensor.

@@ -3,9 +3,10 @@
 A device that multiplies with fewer digits than float32 has (TF32, bfloat16, emulation), that rounds
 two operations as one, or that sums wrongly diverges from the swarm in its first round. So before a
 trainer takes part it runs the step itself (`exact_step.apply_step`) and the fingerprint on small tensors
-of every kind, and compares the result with numpy's: the transform in integers, the rest one rounding
-at a time. Libraries choose their kernels by size, so the products are computed in each size that the
-swarm's model has on this device, too; of those a sample of blocks is compared.
+of every kind, and compares the result with numpy's, which computes the transform in integers and rounds
+once in each further operation. Libraries choose their kernels by size, so the transform's matrix
+products are also computed in the largest sizes that the swarm's model has on this device; a sample of
+their blocks is compared.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from .fingerprint import fingerprint
 # Whole blocks, blocks that shrink to a divisor, vectors and more than two dimensions.
 _SHAPES = ((128, 192), (43, 67), (100, 30), (96,), (7,), (2, 3, 40))
 _SIDE, _TOP_K = 64, 8
-# Update weights: sums that float32 holds, and sums beyond it (130 is the bound).
+# Update weights: few, whose sums float32 holds, and many, whose sums it does not (the bound is 130).
 _FEW, _MANY = (1, 2, 1), (127, 127, 5)
 _RATE, _DECAY = 2.0**-9, 0.1
 
-# Number of product sizes that are checked, the largest first (real models have about half as many),
-# and of the random blocks that are compared in each, besides the first and the last block.
+# Number of product sizes that are checked, the largest first (real models have about half as many), and
+# number of random blocks that are compared in each, in addition to the first and the last block.
 _SIZES, _COMPARED = 12, 14
-# Larger products are not checked, in elements. The bound is twice a GPU's stripe: only a matrix of which
-# a single block row is wider exceeds it.
+# The largest product that is checked, in elements: twice a GPU's stripe. A product is larger only if a
+# single block row of its matrix is.
 _LARGEST = 1 << 25
 # Sums in the float64 check, as a multiple of the largest that float32 holds.
 _BEYOND = 64
@@ -47,7 +48,7 @@ _BEYOND = 64
 def check_exactness(device: torch.device, layout: UpdateLayout) -> None:
     """Run the shared step and the fingerprint on a device and compare every bit.
 
-    `layout` is the swarm's: with it the products have the sizes that its steps have here.
+    `layout` is the swarm's; it determines the sizes of the products that its steps compute here.
 
     Raises `TrainerFailed` with the kind `no_device`, naming what differs.
     """
@@ -91,8 +92,8 @@ def _check_step(device: torch.device, step: Step, counts: Sequence[int], decay: 
 def _product_sizes(
     layout: UpdateLayout, device: torch.device
 ) -> Iterator[tuple[TensorLayout, int]]:
-    """Yield the largest of the different products in a step of this layout: a tensor, and the number
-    of rows of one of its stripes."""
+    """Yield the largest matrix products in a step of this layout, one of each size: a tensor, and the
+    number of rows of one of its stripes."""
     sizes: dict[tuple[int, ...], tuple[TensorLayout, int]] = {}
     for tensor in layout.tensors:
         for stripe in stripes(tensor, device) if tensor.sides else ():

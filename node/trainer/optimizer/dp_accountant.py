@@ -1,8 +1,8 @@
 """Privacy cost of noisy gradients: Rényi differential privacy, as opacus computes it.
 
-Every round draws each sequence with its own probability (Poisson sampling), as the bound of the
-subsampled Gaussian mechanism assumes (Mironov et al., arXiv 1908.10530). Costs of rounds add up
-order by order, whatever their rates and noise.
+Every round draws each sequence independently (Poisson sampling), as the bound of the subsampled
+Gaussian mechanism assumes (Mironov et al., arXiv 1908.10530). For each Rényi order the costs of all
+rounds add up, whatever their sampling rates and noise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 
 from ...training.errors import TrainerFailed
 
-# Dense at the low orders, which matter for a large ε, and sparse at the high ones, for a small ε.
+# Rényi orders: dense at the low ones, which matter for a large ε, sparse at the high ones, which matter
+# for a small ε.
 _ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 80, 96, 128, 192, 256, 512, 1024)
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e5
 _HALVINGS = 40
@@ -32,7 +33,7 @@ def epsilon(spent: Spent, delta: float) -> float:
 def noise_for(spent: Spent, limit: float, delta: float, rate: float, rounds: int) -> float:
     """Return the least noise with which `rounds` more rounds at this rate keep ε within the limit.
 
-    Raises `TrainerFailed` (`bad_data`) where no noise does.
+    Raises `TrainerFailed` (`bad_data`) if even the most noise does not.
     """
     before = _total(spent)
 

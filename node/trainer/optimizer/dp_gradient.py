@@ -19,10 +19,11 @@ def private_gradient(
     losses: Iterator[torch.Tensor | None],
     clipping: Clipping,
 ) -> None:
-    """Store (Σ clipped gradients + noise) / expected sequences in `.grad`.
+    """Store (Σ clipped gradients + noise) / expected number of sequences in `.grad`.
 
     `losses` gives the mean loss of one sequence at a time, with its graph; None for a sequence
-    without targets. A gradient that is not finite adds nothing, which is a bounded change, too.
+    without targets. A gradient that is not finite adds nothing, so that the influence of its sequence
+    is bounded, too.
     """
     sums = [torch.zeros_like(parameter, dtype=torch.float32) for parameter in parameters]
     for loss in losses:

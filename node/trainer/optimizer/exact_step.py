@@ -1,4 +1,4 @@
-"""The shared step: the one place where replicas must agree to the last bit, and do.
+"""The exact step: the change of the parameters by a round's updates, the same bits on every device.
 
 1. Signs are added up per coefficient, each as often as its update counts. The sums are integers,
    bounded by the sum of all update weights.
@@ -7,16 +7,16 @@
    neither the order of summation nor a fused multiply-add can change the result.
 3. A sign step uses the sign of the result. `p ← p · (1 - lr·wd)` and `p ← p - lr · sign` each round
    once: the factor is one float32 that all members compute in rational arithmetic, and lr · sign is
-   exact, so fusing the second line would not change it either.
+   exact, so fusing the second operation's product and difference would not change it either.
 4. In matrices a scaled step uses the result itself, as the nearest float32 (exact below 2^24),
-   times one float32 per matrix, computed in rational arithmetic from the sum of the squares of
-   all votes (`scaling`), an integer. The product and the difference each round once, in two calls
-   that nothing fuses; the product is clipped at twice the learning rate, which is exact.
+   times one float32 per matrix, computed in rational arithmetic (`scaling`) from an integer: the sum,
+   over all coefficients, of the squared sums of signs. The product and the difference each round once,
+   in two calls that nothing fuses; the product is clipped at twice the learning rate, which is exact.
 
 Only multiplications and a subtraction of float32 numbers are left to IEEE 754. Subnormal numbers,
 which some devices flush to zero, do not arise: initial parameters have none
-(`models/initial_parameters`), no step is smaller than 2^-100, and the difference of two normal numbers
-this far from 2^-126 is zero or far above it.
+(`models/initial_parameters`), no step is smaller than 2^-100, and the difference of a parameter and a
+step of that size is zero or far above 2^-126.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from .blocks import Stripe, inverse_transform_rows, stripes, whole_basis
 Basis = Callable[[int, torch.dtype, torch.device], torch.Tensor]
 """Side, float type, device → the matrix of the transform: row = frequency, column = position."""
 Means = Callable[[Sequence[int]], Sequence[Fraction]]
-"""Sums over the blocks present here, one per tensor → the means over all blocks of the whole tensors."""
+"""Sums over this process's blocks, one per tensor → the means over all blocks of the whole tensors."""
 
-# The sum of the signs at each coefficient of a stripe, at its block's place: (rows, columns), integers
-# in float32.
+# A stripe and the sums of signs at its coefficients, each block's at the block's place in the tensor:
+# (rows, columns), integers in float32.
 _StripeSums = tuple[Stripe, torch.Tensor]
-# The index of a tensor, its sums, and the factor of a scaled step; None: its signs are the step.
+# The index of a tensor, its sums, and the factor of a scaled step, or None for a sign step.
 _TensorStep = tuple[int, Iterable[_StripeSums], float | None]
 
 
@@ -66,7 +66,8 @@ def apply_step(
     `counts` are the update weights, from 1 to 127; by default each counts once. An update of weight
     2 has the effect of two identical updates. `parameters` are float32 tensors in layout order, of
     any strides; `learning_rate` is exactly a float32. `means` is needed only for a scaled step on
-    parts of tensors. A `basis` other than the protocol's is for experiments, and promises nothing.
+    parts of tensors. A `basis` other than the protocol's is for experiments: the result may then differ
+    between devices.
     """
     if not updates:
         return
@@ -106,7 +107,8 @@ def inverse_sums(
     """Return the integer inverse transform of some block rows, each number as the nearest float32.
 
     `sign_sums_RC`: integers in float32, each block's at the block's place in the tensor; it is
-    overwritten. Devices without float64 (MPS) leave sums beyond float32 to the CPU.
+    overwritten. `in_float32`: float32 holds all partial sums exactly; otherwise float64 is used, on the
+    CPU if the device has none (MPS).
     """
     device = sign_sums_RC.device
     capable = torch.device("cpu") if not in_float32 and device.type == "mps" else device
@@ -118,7 +120,7 @@ def inverse_sums(
 
 
 class _Votes:
-    """The votes of all updates together, on the device."""
+    """The signs of all updates on the device, each times its update's weight (here: a vote)."""
 
     def __init__(
         self,
@@ -131,16 +133,17 @@ class _Votes:
         self._positions_UC, self._signs_UC = weighted_signs(updates, counts, layout, device)
 
     def signed(self) -> Iterator[_TensorStep]:
-        """Yield a sign step, tensor by tensor."""
+        """Yield the sums for a sign step, tensor by tensor."""
         for index in range(len(self._layout.tensors)):
             yield index, self._sums(index), None
 
     def scaled(self, learning_rate: float, means: Means | None) -> Iterator[_TensorStep]:
-        """Yield a scaled step, tensor by tensor, each with its factor; none for vectors.
+        """Yield the sums for a scaled step, tensor by tensor, each with its factor (None for vectors).
 
         A tensor's factor depends on all of its sums. So tensors are processed in groups, whose sums are
-        kept until their factors are known: the GPU is waited for once per group, and only sums beyond
-        the limit are computed a second time. With `means`, which is called once, all are one group.
+        kept until their factors are known: the host waits for the GPU once per group, and only sums
+        beyond the limit are computed a second time. With `means`, which must be called just once, all
+        tensors are one group.
         """
         tensors, on_cpu = self._layout.tensors, self._signs_UC.device.type == "cpu"
         limit = CPU_KEPT_SUMS if on_cpu else GPU_KEPT_SUMS
@@ -150,8 +153,8 @@ class _Votes:
             each = (
                 own_means([tensors[index] for index in group], squares)
                 if means is None
-                # Called even where no tensor needs it: with several ranks it is a collective, and
-                # the others wait for it.
+                # Called even if no tensor needs it: with several ranks it is a collective, in which
+                # the other ranks wait.
                 else means(squares)
             )
             for index, mean in zip(group, each, strict=True):
@@ -165,8 +168,8 @@ class _Votes:
     def _squares(
         self, group: Sequence[int], limit: int
     ) -> tuple[list[int], dict[int, list[_StripeSums]]]:
-        """Return the sum of the squares of the sums, for each matrix in the group (0 for vectors), and
-        the sums themselves, of matrices with at most `limit` elements in total."""
+        """Return, for each tensor in the group, the sum of the squares of its sums (0 for vectors), and
+        by index the sums themselves, of matrices with at most `limit` elements in total."""
         totals = torch.zeros(len(group), dtype=torch.int64, device=self._signs_UC.device)
         kept: dict[int, list[_StripeSums]] = {}
         for place, index in enumerate(group):
@@ -178,19 +181,19 @@ class _Votes:
                 limit -= tensor.blocks * tensor.elements
                 kept[index] = []
             for stripe, sign_sums, places, weights in self._added(index):
-                # Each vote times the sum that it is part of, so that only coefficients with votes
-                # are visited. 64-bit integers, exact in any order.
+                # The votes of a coefficient, each times their sum, add up to the square of the sum.
+                # So only coefficients with votes are visited. 64-bit integers, exact in any order.
                 met = sign_sums.view(-1).index_select(0, places).to(torch.int64)
                 totals[place] += (met * weights.to(torch.int64)).sum()
                 if keep:
                     kept[index].append((stripe, sign_sums))
-        # Read once, so that the GPU is not waited for in between.
+        # Read once at the end, so that the host does not wait for the GPU in between.
         return totals.tolist(), kept
 
     def _added(
         self, index: int
     ) -> Iterator[tuple[Stripe, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Yield, stripe by stripe, the sums, and the places and weights of all votes in the stripe."""
+        """Yield, stripe by stripe, the sums, and all votes with their offsets in the stripe."""
         tensor = self._layout.tensors[index]
         done = sum(each.coefficients for each in self._layout.tensors[:index])
         own = slice(done, done + tensor.coefficients)
@@ -207,14 +210,15 @@ class _Votes:
 
 
 def scalable(tensor: TensorLayout) -> bool:
-    """Whether a scaled step uses the result's values, and not its signs, for this tensor. A vector
-    is often a norm, each element of which scales a whole channel: there no element moves further
-    than the learning rate, and scaled vectors learned no better (docs/research.md)."""
+    """Whether a scaled step uses the result's values, and not only its signs, for this tensor: for
+    matrices. A vector is often the weight of a normalisation, each element of which scales a whole
+    channel, so no element of it should move further than the learning rate; and scaled steps for
+    vectors learned no better (docs/research.md)."""
     return tensor.sides == 2
 
 
 def own_means(tensors: Sequence[TensorLayout], sums: Sequence[int]) -> list[Fraction]:
-    """Compute `Means` for tensors that are here as a whole."""
+    """Compute `Means` for tensors whose blocks are all in this process."""
     return [Fraction(total, tensor.blocks) for total, tensor in zip(sums, tensors, strict=True)]
 
 
@@ -240,8 +244,8 @@ def weighted_signs(
     """Return all updates' positions (int16) and signs times weights (int8), each (members,
     coefficients), on the device.
 
-    They are copied there together and in their smallest form, three bytes per coefficient, from
-    pinned memory that a GPU reads by itself.
+    They are copied there together and in their smallest form, three bytes per coefficient. For a GPU
+    the source is pinned memory, from which it copies asynchronously.
     """
     shape = (len(updates), layout.coefficients)
     pinned = copies_while_computing(device)
@@ -261,7 +265,8 @@ def weighted_signs(
 
 
 def _offsets(positions_UC: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
-    """Return the offset of each coefficient in the flattened tensor: (members, blocks, k)."""
+    """Return the offset in the flattened tensor of the element at each coefficient's place: (members,
+    blocks, k)."""
     # 64-bit integers only where needed: they are slow on a GPU, and take twice the memory.
     number = torch.int32 if tensor.blocks * tensor.elements < 1 << 31 else torch.int64
     offsets = positions_UC.to(number).view(-1, tensor.blocks, tensor.top_k)

@@ -13,7 +13,8 @@ from itertools import accumulate
 
 import torch
 
-# 2^64 divided by the golden ratio, made odd: consecutive multiples are spread over all 64 bits.
+# C in the formulas: 2^64 divided by the golden ratio, made odd. Its consecutive multiples are spread
+# over all 64 bits.
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
 # Elements per piece, each with 8 bytes of temporaries: small enough for a CPU's cache, large enough
@@ -28,9 +29,10 @@ _ROW = 1 << 12
 def fingerprint(parameters: Sequence[torch.Tensor]) -> int:
     """Return the sum over all elements i of bits_i · ((i · C) | 1), modulo 2^64; 0 ≤ result < 2^64.
 
-    `bits_i` is the float32's bit pattern as a signed number, i counts through the tensors in
-    order. Every weight is odd, so a single flipped bit b changes the sum by ±2^b times an odd
-    number, which is never 0 modulo 2^64. Wrapping addition is associative: no order matters.
+    `bits_i` is the bit pattern of float32 number i as a signed integer; i counts through the tensors
+    in order; C is `_MULTIPLIER`. Every weight is odd, so a single flipped bit b changes the sum by
+    ±2^b times an odd number, which is never 0 modulo 2^64. Wrapping addition is associative and
+    commutative, so the order of summation does not matter.
     """
     starts = accumulate((parameter.numel() for parameter in parameters), initial=0)
     return fingerprint_pieces(zip(starts, parameters, strict=False))
@@ -38,8 +40,8 @@ def fingerprint(parameters: Sequence[torch.Tensor]) -> int:
 
 @torch.no_grad()
 def fingerprint_pieces(pieces: Iterable[tuple[int, torch.Tensor]]) -> int:
-    """Return the contribution of some elements to the sum; each tensor comes with the number of its
-    first element.
+    """Return the contribution of some elements to the fingerprint. Each tensor comes with the number of
+    its first element, counted through the whole model.
 
     The contributions of pieces that make up a model add up, modulo 2^64, to its fingerprint.
     """
@@ -55,10 +57,10 @@ def fingerprint_pieces(pieces: Iterable[tuple[int, torch.Tensor]]) -> int:
 class _Sums:
     """The sums of one device, over columns and over rows of the pieces.
 
-    For an even e, ((e + j) · C) | 1 is e·C + ((j · C) | 1), as e·C is even, too. So for a piece that
-    is cut into rows, the sum of each column is multiplied by the column's weight, and the sum of
-    each row by e·C of its start. Only two reductions touch the elements; the rest is done once for
-    all pieces, so a GPU has few kernels to launch and is waited for once.
+    For an even e, ((e + j) · C) | 1 is e·C + ((j · C) | 1), because e·C is even, too. So a piece is cut
+    into rows, the sum of each column j is multiplied by the column's weight (j · C) | 1, and the sum
+    of each row, which begins at element e, by e·C. Only two reductions touch the elements; the rest is
+    done once for all pieces, so that a GPU has few kernels to launch and the host waits for it once.
     """
 
     def __init__(self, device: torch.device) -> None:

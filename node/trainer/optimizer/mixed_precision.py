@@ -1,9 +1,9 @@
 """The 16-bit arithmetic in which layers compute on a GPU. It affects only the local gradient.
 
 bfloat16 has float32's range. float16, on GPUs without bfloat16, does not: small gradients become 0
-and large ones infinite. So the loss is multiplied by a scale beforehand and the gradient divided by
-it afterwards, both exact for a power of two; where a gradient is infinite the scale was too large
-(loss scaling: Micikevicius et al., arXiv 1710.03740).
+and large ones infinite. So the loss is multiplied by a scale before the backward pass, and the gradient
+is divided by it afterwards; both are exact for a power of two. If a gradient is infinite, the scale was
+too large (loss scaling: Micikevicius et al., arXiv 1710.03740).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MixedPrecision:
         """Return the context in which layers compute in 16 bits."""
         if self.dtype is None:
             return contextlib.nullcontext()
-        # Every weight is used once: caching its cast would only take memory.
+        # Every weight is used once in a pass, so caching its cast would only take memory.
         return torch.autocast(self._device.type, dtype=self.dtype, cache_enabled=False)
 
     def unscale(
@@ -79,7 +79,7 @@ class MixedPrecision:
 
 
 def all_finite(tensors: Sequence[torch.Tensor | None]) -> bool:
-    """Whether every element is finite; a GPU is waited for once."""
+    """Whether every element is finite; the host waits for a GPU once."""
     # Norms by the largest magnitude need no temporary array of the gradient's size.
     sizes = [each for each in tensors if each is not None and each.numel()]
     norms = [torch.linalg.vector_norm(each, float("inf")) for each in sizes]

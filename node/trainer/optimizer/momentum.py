@@ -1,7 +1,7 @@
 """The optimizer's state on disk, so that a restarted member continues with it.
 
-It is worth keeping but never required: if anything is wrong with the file, the trainer starts with
-an empty momentum instead of failing.
+The state is worth keeping but never required: if anything is wrong with the file, the trainer starts
+with an empty momentum instead of failing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .optimizer import LocalOptimizer
 _log = logging.getLogger(__name__)
 
 _STEPS = "steps"
-# The hash of all tensors: a bit flipped on disk gives another number, and no error by itself.
+# Key of the hash of all tensors: without it, a bit flipped on disk would go unnoticed.
 _CHECK = "blake3"
 
 
@@ -55,7 +55,7 @@ def load_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
     """Read the state back. Return False, with nothing changed, if the file is missing, corrupt or of
     another model.
 
-    It may have been written in another precision than the optimizer's. Pending rounds are dropped.
+    The file may be in another precision than the optimizer's. Pending updates are dropped.
     """
     wanted = _states(optimizer, table)
     try:
@@ -67,7 +67,7 @@ def load_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
             steps = file.get_tensor(_STEPS)
             if steps.dtype != torch.int64 or steps.shape != () or not 0 <= int(steps) < 1 << 62:
                 return _refuse(path, "its step count is invalid")
-            # Checked before anything is changed; a tensor at a time, so memory stays small.
+            # All is checked before anything changes; a tensor at a time, so that memory stays small.
             check = blake3()
             for name in sorted(there):
                 _note(check, name, file.get_tensor(name))

@@ -1,13 +1,13 @@
-"""A member's private optimizer state: momentum, second moment, and sent coefficients not yet seen
-counted.
+"""A member's private optimizer state: momentum, second moment, and the coefficients that were sent but
+not yet settled by a record.
 
-The DisTrO/DeMo update (Peng et al., arXiv 2411.19870): gradients accumulate in a momentum; the
-strongest coefficients of its blockwise cosine transform are sent and subtracted; weak ones stay
-until they have grown. Four additions lower the loss at the same bytes, and each member is free to
-choose them, since no optimizer state is ever shared: adding a decayed sum of earlier gradients to a
-gradient, dividing it by the root of a local second moment, making its blocks nearly orthogonal, and
-damping the momentum at coefficients that others have sent. The momentum is kept transformed, so that
-sent coefficients are simply taken out.
+The DisTrO/DeMo update (Peng et al., arXiv 2411.19870): gradients accumulate in a momentum. The signs of
+the strongest coefficients of its blockwise cosine transform are sent, and these coefficients are
+subtracted; weak ones stay until they have grown. Four additions lower the loss at the same bytes:
+adding a decayed sum of earlier gradients to a gradient, dividing it by the root of a local second
+moment, making its blocks nearly orthogonal, and damping the momentum at coefficients that others have
+sent. Each member is free to choose them, since no optimizer state is ever shared. The momentum is kept
+transformed, so that sent coefficients are simply taken out.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _EPSILON = 1e-12
 
 # The quintic of Muon (Keller Jordan et al., "Muon: An optimizer for hidden layers in neural
 # networks", 2024): x ← a·x + b·x³ + c·x⁵ on the singular values. Five iterations bring all of them
-# near 1. After three, small ones are still smaller; these are mostly noise, and after a division by
-# the root of the second moment the model learns no worse (docs/research.md).
+# near 1. After three iterations small singular values are still below 1. They are mostly noise, and if
+# the gradient was first divided by the root of the second moment, the model learns no worse
+# (docs/research.md).
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _QUINTIC_ROUNDS = {"orthogonal": 3, "muon": 5}
 
@@ -45,11 +46,11 @@ _MAX_PENDING = 8
 
 @dataclass(frozen=True)
 class Taken:
-    """The coefficients that one round takes out of a momentum: per tensor of the layout, arrays of
-    (blocks, k)."""
+    """The coefficients that one round takes out of a momentum: each field has one array of (blocks, k)
+    for each tensor of the layout."""
 
     positions: list[npt.NDArray[np.int32]]
-    """Positions in the block, ascending."""
+    """Positions of the coefficients in their block, ascending."""
     values: list[npt.NDArray[np.float32]]
     """The coefficients there. They are not sent: only their signs are."""
     signs: list[npt.NDArray[np.int8]]
@@ -69,7 +70,7 @@ class LocalOptimizer:
         spec: OptimizerSpec,
         options: StateOptions = IN_FLOAT32,
     ) -> None:
-        """`options`: how the state is kept; other members cannot tell."""
+        """`options`: the precision and place in which the state is kept; the choice is private."""
         self._layout = layout
         self._spec = spec
         devices = [parameter.device for parameter in parameters]
@@ -105,7 +106,7 @@ class LocalOptimizer:
         self.smoothed = shaped_as_parameters(signed=True) if spec.smoothing else []
         """The smoothed gradient, in the parameters' shapes."""
         self.steps = 0
-        """Gradients in the second moment, for its bias correction."""
+        """Number of gradients accumulated, for the second moment's bias correction."""
         self._pending: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
     @property
@@ -167,9 +168,9 @@ class LocalOptimizer:
 
     @torch.no_grad()
     def tell(self, rotation_steps: int, step: int) -> list[Signs]:
-        """Return the signs of the coefficients that are due at this step (`codec.sign_vote`), from what
-        the last gradient has left in the momentum; nothing is taken out. A zero is sent with one
-        sign, and with the other in the next cycle."""
+        """Return the signs of the coefficients that are due at this step (`codec.sign_vote`). They are
+        read from the momentum, which with committees contains only the last gradient; nothing is taken
+        out. The sign sent for a zero changes from one cycle of `rotation_steps` to the next."""
         at_zero = zero_sign(rotation_steps, step)
         values: list[torch.Tensor] = []
         for tensor, state in zip(self._layout.tensors, self.coefficients, strict=True):
@@ -180,12 +181,12 @@ class LocalOptimizer:
                 for stripe in stripes(tensor, state.device)
             ]
             values.append(torch.cat(here))
-        # At once after the last tensor, as every copy waits for the GPU.
+        # All are copied together after the last tensor, because every copy waits for the GPU.
         arrays = [each.numpy() for each in _copied_together(values)]
         return [np.where(each == 0, at_zero, np.sign(each)).astype(np.int8) for each in arrays]
 
     def sent(self, round_number: int, update: DecodedUpdate) -> bool:
-        """Whether this update is what was taken in a round and is still pending."""
+        """Whether this update is the one that was taken in a round and is still pending."""
         pending = self._pending.get(round_number)
         return pending is not None and all(
             np.array_equal(own_positions.numpy(), positions)
@@ -221,8 +222,8 @@ class LocalOptimizer:
         """Damp the momentum, m ← (1 - damping)·m, at every coefficient that one of these updates
         contains.
 
-        What the swarm has just moved needs no second push by members that saw the same gradient
-        there; their next coefficients then complement the others' rather than repeat them.
+        Members' gradients are similar, and the step has just applied these coefficients, so sending
+        them again would repeat it; a member's next coefficients then complement the others'.
         """
         if not updates or self._spec.damping == 0.0:
             return
@@ -233,8 +234,8 @@ class LocalOptimizer:
                 spoken = [update.positions[index][stripe.blocks] for update in updates]
                 indices = torch.from_numpy(np.concatenate(spoken, axis=1).astype(np.int16))
                 indices = indices.to(momentum.device).to(torch.int64)
-                # Where several updates contain one coefficient, the same number is written several
-                # times.
+                # If several updates contain the same coefficient, the same value is written several
+                # times, so it is damped once.
                 damped = momentum.gather(1, indices).mul_(1 - self._spec.damping)
                 momentum.scatter_(1, indices, damped)
                 state.write(stripe.blocks, momentum)
@@ -309,8 +310,8 @@ class LocalOptimizer:
 def _on_the_cpu(
     pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return pairs of two-dimensional tensors in main memory, copied together per device and type,
-    as every copy waits for the GPU."""
+    """Return pairs of two-dimensional tensors in main memory. They are copied together per device and
+    type, because every copy waits for the GPU."""
     moved: list[tuple[torch.Tensor, torch.Tensor]] = list(pairs)
     by_device: dict[torch.device, list[int]] = {}
     for index, (positions, _) in enumerate(pairs):
@@ -319,7 +320,7 @@ def _on_the_cpu(
     for indices in by_device.values():
         kinds = (_copied_together([pairs[index][kind] for index in indices]) for kind in (0, 1))
         for index, positions, values in zip(indices, *kinds, strict=True):
-            # Separate copies: each tensor's may be dropped without the others'.
+            # Cloned, so that each tensor's memory can be freed without the others'.
             moved[index] = positions.clone(), values.clone()
     return moved
 
@@ -349,8 +350,9 @@ def transformed(
 def transformed_stripe(
     gradient: torch.Tensor, tensor: TensorLayout, spec: OptimizerSpec, stripe: Stripe
 ) -> torch.Tensor:
-    """Return the coefficients of some blocks of a contiguous gradient: (blocks, elements), made
-    nearly orthogonal where the manifest says so. The gradient is already preconditioned."""
+    """Return the coefficients of a stripe's blocks of a contiguous gradient: (blocks, elements), made
+    nearly orthogonal if the manifest asks for it. `gradient` is already smoothed and divided by the
+    root of the second moment."""
     matrix_a = float_basis(tensor.block_rows, gradient.device)
     matrix_b = float_basis(tensor.block_columns, gradient.device)
     blocks = block_view(gradient, tensor, stripe)
@@ -358,7 +360,7 @@ def transformed_stripe(
     coefficients = forward_transform(blocks, matrix_a, matrix_b)
     rounds = _QUINTIC_ROUNDS.get(spec.preconditioner)
     if rounds is not None and tensor.sides == 2:
-        # The transform is orthogonal on both sides, so it may as well come first.
+        # The transform multiplies by orthogonal matrices on both sides, so the order does not matter.
         coefficients = orthogonalised(coefficients, rounds, _quintic_type(gradient.device))
     return coefficients.view(stripe.count, -1)
 
@@ -366,25 +368,25 @@ def transformed_stripe(
 def _signs(values: npt.NDArray[np.float32], round_number: int) -> npt.NDArray[np.int8]:
     """Return the signs to send for these values: +1 or -1.
 
-    A block without any momentum (rows of tokens never seen) must send something too. Its sign
-    alternates with the rounds, so that the next round undoes its effect on the parameters.
+    A block whose momentum is all zero (the rows of tokens never seen) must send signs, too. They
+    alternate with the rounds, so that the next round undoes their effect on the parameters.
     """
     at_zero = 1 if round_number % 2 == 0 else -1
     return np.where(values == 0, at_zero, np.sign(values)).astype(np.int8)
 
 
 def _quintic_type(device: torch.device) -> torch.dtype:
-    """Return bfloat16 where the device has units for it: the iterations only have to come close to
-    1, Muon's own run in it, and it halves the memory traffic. An update's signs are the member's own
-    choice."""
+    """Return bfloat16 if the device has units for it, otherwise float32. bfloat16 suffices, because the
+    singular values only have to come close to 1 (Muon's own iterations use it), and it halves the
+    memory traffic. Members need not agree on it: an update's signs are the member's own choice."""
     return torch.bfloat16 if narrow_type(device) is torch.bfloat16 else torch.float32
 
 
 def orthogonalised(
     blocks_NAB: torch.Tensor, rounds: int, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Return U·f(S)·Vᵀ for each block U·S·Vᵀ, f close to 1, scaled so that elements are of size 1,
-    in float32; the iterations are computed in `dtype`."""
+    """Return U·f(S)·Vᵀ for each block U·S·Vᵀ, in float32, with f(S) close to 1 and scaled so that the
+    root mean square of the elements is near 1; the iterations are computed in `dtype`."""
     a, b, c = _QUINTIC
     wide = blocks_NAB if blocks_NAB.shape[1] <= blocks_NAB.shape[2] else blocks_NAB.mT
     norms = wide.square().sum(dim=(1, 2), keepdim=True).sqrt_()

@@ -22,8 +22,8 @@ def make_body(
     optimizer: LocalOptimizer,
     round: int,
 ) -> bytes:
-    """Encode the update of a round from the momentum; in a swarm with committees, the sign vote as a
-    single section. Return empty bytes where another process has it."""
+    """Encode the update of a round from the momentum; in a swarm with committees, the sign vote, with
+    the whole model as a single section. Return empty bytes if another rank returns the body."""
     committees = manifest.committees
     if committees is None:
         taken = part.merged(optimizer.take(round))

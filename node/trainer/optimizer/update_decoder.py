@@ -1,7 +1,7 @@
-"""Decoding of updates as they arrive, beside the computation, so that the step finds them decoded.
+"""Decoding of updates as they arrive, in a thread of its own, so that the step finds them decoded.
 
-One update of 1.2 billion parameters takes a quarter of a second of numpy, and a record names up to
-hundreds: decoded after the decision, they would keep a GPU waiting for seconds.
+numpy takes a quarter of a second for one update of 1.2 billion parameters, and a record names up to
+hundreds: if they were decoded only after the decision, a GPU would wait for seconds or longer.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class UpdateDecoder(Generic[T]):
         self._decode = decode
         self._most = most
         self._lock = threading.Lock()
-        # By content id; with the round whose record may name it.
+        # By content id: the round whose record may name the update, and the decoded update.
         self._decoded: dict[ContentId, tuple[int, T]] = {}
         self._applied = -1
 
     def start(self, expected: queue.SimpleQueue[ExpectedUpdate]) -> None:
         """Start a thread that decodes what is put into this queue; it ends with the process.
 
-        What is missing, damaged or too much is left to `take`.
+        It skips updates that are missing, damaged or beyond the limit; `take` decodes or reports them.
         """
         threading.Thread(target=self._run, args=(expected,), name="decoder", daemon=True).start()
 
     def take(self, round: int, bodies: Sequence[bytes]) -> list[T]:
         """Return the decoded bodies of a round's record, and drop all others of this round and earlier
-        ones. Raises `ProtocolError`."""
+        ones. Raises `ProtocolError` for a body that does not decode."""
         with self._lock:
             self._applied = round
             kept = self._decoded
@@ -51,14 +51,15 @@ class UpdateDecoder(Generic[T]):
         ]
 
     def forget(self) -> None:
-        """Drop everything, because other parameters were loaded, perhaps of an earlier round."""
+        """Drop everything, and accept updates of any round again: other parameters were loaded, perhaps
+        those of an earlier round."""
         with self._lock:
             self._applied = -1
             self._decoded.clear()
 
     def decode(self, expected: ExpectedUpdate) -> bool:
-        """Decode an update and keep it; return False, with nothing changed, if it is not needed, not
-        there, or one too many."""
+        """Decode an update and keep it; return False, with nothing changed, if it is not needed, is not
+        in the store, does not decode, or if `most` updates are kept."""
         if not self._is_wanted(expected):
             return False
         body = self._store.get(expected.update)
@@ -83,5 +84,5 @@ class UpdateDecoder(Generic[T]):
             try:
                 self.decode(expected.get())
             except (OSError, MemoryError):
-                # `take` reports it, if the update counts.
+                # If the update counts, `take` meets the error again and reports it.
                 continue
