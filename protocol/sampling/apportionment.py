@@ -1,10 +1,10 @@
 """Apportionment of whole streams in proportion to weights: D'Hondt's method, with a bound per member.
 
 Each stream in turn goes to the member that would finish soonest with one more. No other apportionment
-of whole streams makes the slowest member finish sooner; with largest remainders, where shares are
-small, one member could delay all others. D'Hondt's method is house monotone: removing streams in the
+of whole streams makes the slowest member finish sooner; with the largest-remainder method, one member
+could delay all others if shares are small. D'Hondt's method is house monotone: removing streams in the
 reverse order leaves the apportionment of fewer streams, so that lending a stream to a slow member moves
-no other.
+no other stream.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import heapq
 from collections.abc import Sequence
 from functools import lru_cache
 
-# Times are compared as multiples of this unit. Rounding may decide between two that differ by less than
-# one in 2^24, in the same way on every machine.
+# Time of one stream at weight 1: times are whole numbers in this scale. Two times that differ by less
+# than one in 2^24 may be ordered by rounding, in the same way on every machine.
 _UNIT = 1 << 64
 
 
 @lru_cache(maxsize=64)
 def apportion(streams: int, weights: tuple[int, ...], most: int) -> tuple[int, ...]:
     """Return how many of the `streams` go to each of the `weights`, which are at least 1; ties go to the
-    first. No member gets more than `most`, which must suffice for all lanes."""
+    first. No member gets more than `most`, which times the number of members must reach `streams`."""
     given = [0] * len(weights)
     left, rest = streams, list(range(len(weights)))
     # Each member gets its proportion rounded down, which it would get in any case; a member whose
@@ -66,8 +66,8 @@ def max_streams(streams: int, members: int, max_share: float) -> int:
     """Return the most streams for one member: `max_share` of all, or twice an equal share if that is
     more; with a `max_share` of 0, an equal share.
 
-    With a bound of one equal share no member could get less than that either, and in a swarm of three a
-    member that became slow would be late for ever.
+    Twice an equal share, because with a bound of one equal share no member could get less than that
+    either, and in a swarm of three a member that became slow would be late for ever.
     """
     equal = -(-streams // members)
     return max(int(streams * max_share), min(streams, 2 * equal)) if max_share else equal

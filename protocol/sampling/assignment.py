@@ -51,11 +51,11 @@ class Assignment:
 
     round: int
     runs: Mapping[PeerId, Streams] = field(default_factory=dict)
-    """Streams by member whose update is due in the round."""
+    """For each member whose update is due in the round, its streams."""
     works: tuple[LentStream, ...] = ()
     """Multi-round assignments that begin in the round."""
     homes: Mapping[PeerId, Streams] = field(default_factory=dict)
-    """Streams by member before any are lent."""
+    """Each member's streams before any are lent."""
 
     def streams_of(self, peer: PeerId) -> Streams:
         """Return the streams of a member, if any."""
@@ -71,8 +71,8 @@ class AssignmentRules:
 
     order: StreamOrder
     max_share: float
-    """The largest fraction of the streams for one member, where there are enough members for it; 0: all
-    have the same."""
+    """The largest fraction of the streams for one member, if there are enough members to bound it
+    (`apportionment.max_streams`); 0: all have the same number."""
     trains: Callable[[int], bool]
     """Whether members train in a round."""
     lent: int = 2
@@ -90,10 +90,10 @@ def assign(
     """Return the assignment of a round, from 1 on. `busy`: members that are computing for a later
     round; `before`: the assignment of the round before.
 
-    A member keeps its streams while a span lasts, except surplus ones, so that it needs little more of
-    the corpus than it trains on. Then all streams are reassigned, and each member gets those of its
-    neighbour: so remainders fall on all members alike, and samples that a slow member leaves untrained
-    move to others. With fewer streams than members, members take turns.
+    A member keeps its streams while a span lasts (`StreamOrder.span`), except surplus ones, so that it
+    needs little more of the corpus than it trains on. Then all streams are reassigned, and each member
+    gets those of its neighbour: so in the long run rounding favours no member, and samples that a slow
+    member leaves untrained move to others. With fewer streams than members, members take turns.
     """
     streams, count = rules.order.streams, len(members)
 
@@ -120,8 +120,8 @@ def assign(
 def _settle(
     streams: int, given: Mapping[PeerId, int], known: Mapping[PeerId, Streams]
 ) -> Mapping[PeerId, Streams]:
-    """Return as many streams for each member as are given, with the fewest moves from the `known`
-    ones."""
+    """Return streams for each member, as many as `given` states, with as few moves from the `known` ones
+    as possible."""
     if (
         given == {peer: _size(known.get(peer, ())) for peer in given}
         and known.keys() <= given.keys()
@@ -149,19 +149,20 @@ def _lend(
     given: list[int],
     round: int,
 ) -> list[tuple[int, int, int]]:
-    """Lend streams to members that need several rounds for one. Returns for each the borrower, the
-    number of rounds, and the lender: the member that takes longest."""
+    """Lend streams to members that need several rounds for one sequence. Returns for each stream the
+    borrower, the number of rounds, and the lender, which is the member that takes longest; members are
+    given by their index in `free`."""
     pace = pace_of(given, weights)
     takes_turns = rules.order.streams < len(given)
     slow: list[tuple[int, int]] = []
     for index, streams in enumerate(given):
         if streams == 0:
             rounds = min(-(-time_of(1, weights[index]) // pace), MOST_ROUNDS)
-            # A tie may leave it without a stream although it could compute one.
+            # A tie may leave it without a stream although it could compute a sequence in one round.
             rounds = rounds if takes_turns else max(2, rounds)
             if rounds > 1 and rules.trains(round + rounds - 1):
                 slow.append((index, rounds))
-    # If they are too many for one round, rotate which of them wait.
+    # If there are too many slow members for one round, they wait in turn.
     shift = round % len(slow) if slow else 0
     lent: list[tuple[int, int, int]] = []
     for index, rounds in [*slow[shift:], *slow[:shift]][
@@ -178,7 +179,8 @@ def _lend(
 def samples_of(
     order: StreamOrder, deals: Sequence[StreamCursors], streams: Sequence[Streams]
 ) -> tuple[int, ...]:
-    """Return the samples of these streams: round by round, one a stream."""
+    """Return the samples of these streams, one for each stream, round by round: `deals` has the cursors
+    of each round, `streams` its streams."""
     chosen = [
         np.array([stream for run in own for stream in run], np.int64).reshape(-1) for own in streams
     ]
@@ -193,7 +195,7 @@ def _size(streams: Streams) -> int:
 
 
 def _joined(runs: Sequence[range]) -> Streams:
-    """Return the same streams in order, in the fewest runs."""
+    """Return the streams of these runs in order, in as few runs as possible."""
     joined: list[range] = []
     for run in sorted(runs, key=lambda run: run.start):
         if joined and joined[-1].stop == run.start:
@@ -204,7 +206,7 @@ def _joined(runs: Sequence[range]) -> Streams:
 
 
 def _split(streams: Streams, last: int) -> tuple[Streams, Streams]:
-    """Return these streams without the `last` ones, and the `last` ones."""
+    """Return these streams without the last ones, and the last ones; `last` is their number."""
     kept, taken = list(streams), list[range]()
     while last > 0:
         run = kept.pop()

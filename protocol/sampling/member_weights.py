@@ -2,10 +2,10 @@
 counted.
 
 A member states its capacity with each update: how many sequences it could train in a day. Its weight
-follows this slowly upwards and at once downwards, and is halved whenever an update that was due does
-not count; but not the first time, where a third of the round's updates are missing at once. So weights
-are a function of the chain: all members compute the same ones without messages, and a claim that a
-member cannot meet makes its share smaller.
+follows the capacity slowly upwards and at once downwards, and is halved whenever an update that was due
+does not count. The first such update is forgiven if a third of the round's updates are missing with it.
+So weights are a function of the chain: all members compute the same ones without messages, and a claim
+that a member cannot meet makes its share smaller.
 """
 
 from __future__ import annotations
@@ -17,36 +17,40 @@ from typing import Literal
 from ...crypto.identity import PeerId
 from ..wire.messages import Record
 
-# Growth with each round up to an update that counts, up to the stated capacity: a share sixteen times as
-# large takes seven of them. A device that was asleep is back soon, and a false claim makes a round at
-# most half as long again. Rounds in which nothing was due count as well: with a share below one stream a
-# member is due in few rounds, and would need a hundred for the seven updates.
+# With each update that counts, a weight grows by 1 / `_GROWTH` of itself, up to the stated capacity:
+# it takes seven such updates to grow sixteenfold. So a device that was asleep is back soon, and a false
+# claim makes a round at most half as long again. Up to `_ROUNDS_COUNTED` rounds up to the update count
+# as updates if nothing was due in them: a member with a share below one stream is due in few rounds, and
+# would otherwise need a hundred rounds for seven updates.
 _GROWTH = 2
 _ROUNDS_COUNTED = 8
-# Growth above half of the weight at which an update was last late: by a tenth, for eight rounds, which
-# takes it to that weight again. An excessive claim then costs one late update in nine, rather than one
-# in three. With slower growth a member that is late now and then for other reasons than its weight
-# loses all of it in time.
+# Above half of the weight at which an update was last late, a weight grows by only
+# 1 / `_CAREFUL_GROWTH` of itself, for `_CAREFUL_ROUNDS` rounds, after which it is at that weight again.
+# An excessive claim then costs one late update in nine, rather than one in three. With still slower
+# growth, a member that is late now and then for other reasons than its weight would lose all of it in
+# time.
 _CAREFUL_GROWTH = 10
 _CAREFUL_ROUNDS = 8
-# Late updates shrink a weight to no less than one stream in this many rounds, among members at the
-# median: with that stream a member shows that it is back, and its capacity.
+# Late updates shrink a weight to no less than is worth one stream in this many rounds, if all members
+# had the median weight. With that stream a member shows that it is back, and states its capacity.
 _FLOOR_ROUNDS = 64
-# No weight grows beyond this many times the sum that all would have at the median. A member's streams
-# are bounded anyway, but a claim that grew for ever would have to be halved for as long before it took
-# effect.
+# No weight grows beyond this many times the sum that all weights would have at the median. A member's
+# streams are bounded anyway, but a weight that had grown without bound would have to be halved many
+# times before its share became smaller.
 _MOST = 2
 # A newcomer begins with this fraction of the median: it has no history.
 _MODEST = 4
 
 Why = Literal["", "new", "late", "careful", "growing"]
-"""Why a weight is below the stated capacity: no update has counted yet; the last update that was due
-did not count; one did not a while ago; the weight still grows."""
+"""Why a weight is below the stated capacity. "new": no update has counted yet; "late": the last update
+that was due did not count; "careful": one did not some rounds ago; "growing": the weight still grows;
+empty: it is not below the capacity."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberWeight:
-    """Weight of one member, in the unit of capacities. 0: no capacity was stated yet by any member."""
+    """Weight of one member, in the unit of capacities (sequences a day). 0: no member has stated a
+    capacity yet."""
 
     value: int = 0
     capacity: int = 0
@@ -59,9 +63,9 @@ class MemberWeight:
     spared: bool = False
     """Whether the last update that was due did not count in a thin round (`is_thin`)."""
     punctual: int = 0
-    """Rounds since that late update, up to the last one whose update counted."""
+    """Rounds from the late update that set `limit` to the last one whose update counted."""
     waited: int = 0
-    """Consecutive rounds in which no update was due, up to a bound."""
+    """Consecutive rounds in which no update was due, at most `_ROUNDS_COUNTED` - 1."""
 
     @property
     def why(self) -> Why:
@@ -75,12 +79,12 @@ class MemberWeight:
         return "careful" if self.limit and self.value >= self.limit else "growing"
 
     def counted(self, capacity: int, most: int) -> MemberWeight:
-        """Return the weight after an update that counts, with the capacity that it stated; 0 states
-        none. `most` is an upper bound."""
+        """Return the weight after an update that counts. `capacity`: what the update stated, 0 if
+        nothing; `most`: upper bound of the weight."""
         if capacity == 0:
             return replace(self, missed=0, spared=False, waited=0)
         if self.missed and self.value < self.limit:
-            # On time again after a row of late updates: what it could do before is known.
+            # On time again after late updates in a row: return to half of the weight that was too much.
             return MemberWeight(min(capacity, self.limit, most), capacity, self.limit)
         value, limit, punctual = self.value, self.limit, self.punctual
         for _ in range(self.waited + 1):
@@ -102,21 +106,21 @@ class MemberWeight:
     def late(self, floor: int) -> MemberWeight:
         """Return the weight after an update that was due and did not count."""
         value = max(min(self.value, floor), self.value // 2)
-        # Only the first of a row: the later ones do not show which weight is too much.
+        # Only the first of several late updates in a row shows which weight is too much.
         limit = self.limit if self.missed else self.value // 2
         return MemberWeight(value, self.capacity, limit, self.missed + 1)
 
     def missed_small_round(self, floor: int) -> MemberWeight:
-        """Return the weight after an update that was due and did not count in a thin round: the first
-        time this is hardly the member's fault."""
+        """Return the weight after an update that was due and did not count in a thin round (`is_thin`).
+        It stays the same the first time, which is hardly the member's fault."""
         if self.spared or self.missed:
             return self.late(floor)
         return replace(self, spared=True)
 
 
 def is_thin(due: Collection[PeerId], counted: Collection[PeerId]) -> bool:
-    """Whether at least a third of the updates that were due, and more than one, do not count: then the
-    network is the cause, or a leader that left them out."""
+    """Whether at least a third of the updates that were due, and more than one, do not count. The likely
+    cause is then the network, or a leader that left them out."""
     missing = sum(peer not in counted for peer in due)
     return missing > 1 and 3 * missing >= len(due)
 
@@ -160,5 +164,5 @@ def modest_weight(weights: Mapping[PeerId, MemberWeight]) -> MemberWeight:
 
 
 def _lower_median(values: list[int]) -> int:
-    """Return the lower median, which fewer than half of the values cannot raise; 0 of none."""
+    """Return the lower median, which fewer than half of the values cannot raise; 0 if there are none."""
     return sorted(values)[(len(values) - 1) // 2] if values else 0

@@ -21,7 +21,7 @@ from ..wire.blobs import CHUNK_BYTES
 from ..wire.manifest import Manifest
 
 Streams = npt.NDArray[np.int64]
-"""Numbers of streams, counted from 0, or one number for each stream."""
+"""Array of stream numbers, counted from 0, or of one number for each stream."""
 
 SPAN_CHUNKS = 8
 """Chunks in a span, if the corpus is large enough. A span that begins anywhere touches one chunk more
@@ -36,13 +36,14 @@ class StreamOrder:
 
     seed: int
     samples: int
-    """Samples of the corpus, which is the length of an epoch."""
+    """Number of samples in the corpus, which is the length of an epoch."""
     streams: int
+    """Number of streams, which is the number of samples in a round."""
     span: int
     """Samples that a stream reads in a row."""
     mixed: int
-    """Neighbours of a span, about a chunk, that are shuffled among themselves; then the same number
-    follow."""
+    """Length in samples of a stretch, about a chunk. A span consists of stretches, and each is shuffled
+    within itself."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 64:
@@ -80,7 +81,7 @@ class StreamOrder:
         start = spans * np.uint64(self.span) + first
         width = np.minimum(sizes - first, np.uint64(self.mixed))
         inside -= first
-        # Each stretch has an order of its own, as no two stretches begin at the same sample.
+        # The key depends on the stretch's first sample, so each stretch has an order of its own.
         keys = keys + mix(start)
         for size in np.unique(width).tolist():
             (here,) = np.nonzero(width == size)

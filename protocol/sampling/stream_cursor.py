@@ -3,11 +3,11 @@
 A round assigns one sample of every stream: the next one, or one that was assigned before and left
 untrained. A round's record shows what it leaves untrained: the streams of members whose update was due
 and does not count. So the cursors follow from the chain alone. A stream whose sample was lost stays one
-row behind the others, into the next epoch of the corpus and beyond. Nothing has to be made up for, and
-the member that has the stream next has its part of the corpus on disk, or needs it anyway.
+row behind the others, into the next epoch of the corpus and beyond. It never has to catch up, and the
+member that has the stream next has that part of the corpus on disk, or needs it anyway.
 
-A stream that was lent for several rounds continues with its next sample meanwhile. If the update does
-not count when it is due, the stream owes its sample and assigns it as soon as it can.
+While a stream's sample is lent for several rounds, the stream continues with its next samples. If the
+update does not count when it is due, the stream *owes* the lent sample and assigns it as soon as it can.
 
 With `overlap` a round's update is computed while the round before is decided, so its cursors may depend
 on nothing later than the record before that one. Samples left untrained are therefore assigned again
@@ -23,8 +23,8 @@ import numpy as np
 
 from .sampler import Streams
 
-# A stream is one row behind for each round in which its sample was lost; this suffices for four billion
-# rounds.
+# Unsigned 32-bit: a stream is one row behind for each round in which its sample was lost, so this
+# suffices for four billion rounds.
 _PACKED = "<u4"
 
 
@@ -32,27 +32,27 @@ _PACKED = "<u4"
 class StreamCursors:
     """Stream cursors of one round, from 1 on: for each stream, how far its sample is behind the rounds.
 
-    A stream that never lost a sample is at row r - 1 in round r. The offsets are packed, and empty
-    while no stream is behind: there is one of these objects for each round.
+    A stream that never lost a sample is at row r - 1 in round r. To save memory, as there is one of
+    these objects for each round, the offsets are packed, and empty while no stream is behind.
     """
 
     round: int
     behind: bytes = b""
-    """By stream, how many rows before r - 1 its sample is."""
+    """For each stream, how many rows before r - 1 its sample of this round r is."""
     waiting: bytes = b""
-    """By stream, how many rows before r its first unassigned sample is, counting this round's as
-    assigned."""
+    """For each stream, how many rows before r its first unassigned sample is; this round's sample counts
+    as assigned."""
     owed: tuple[tuple[int, int], ...] = ()
     """Streams and rows of samples assigned in earlier rounds, left untrained, and not assigned again
     yet."""
 
     def rows(self, streams: int) -> Streams:
-        """Return the row of each stream's sample: int64 (lanes,)."""
+        """Return the row of each stream's sample: int64 (streams,)."""
         return self.round - 1 - _unpack(self.behind, streams)
 
     def fresh(self, streams: int) -> Streams:
         """Return the first row of each stream that neither this round nor one before it assigns: int64
-        (lanes,)."""
+        (streams,)."""
         return self.round - _unpack(self.waiting, streams)
 
     def then(
@@ -63,8 +63,9 @@ class StreamCursors:
         owed: Iterable[tuple[int, int]] = (),
     ) -> StreamCursors:
         """Return the cursors of the next round, once the record of `decided` is known: this round or,
-        with `overlap`, the one before it. The record leaves the samples of the `lost` streams
-        untrained, and the samples of the `owed` streams and rows, which were assigned earlier."""
+        with `overlap`, the one before it. That record leaves untrained the samples of the `lost` streams
+        in its own round, and the samples given by `owed` (stream and row), which were assigned
+        earlier."""
         again = np.zeros(streams, bool)
         for run in lost:
             again[run.start : run.stop] = True

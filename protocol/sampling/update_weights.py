@@ -4,15 +4,16 @@ Signs are added up, so an update of weight 2 has the effect of being sent twice.
 update of a record a whole number from 1 to `MOST`, computed from the chain: every member that applies a
 record gets the same weights.
 
-*Equal weights* (`once`) leave nothing to gain by a false claim of capacity. But an update from many
-sequences is a better one, and where shares are unequal, equal weights cost learning. Weights in
-proportion to sequences would cost none; but the work behind an update cannot be seen, and a claim would
-buy up to `max_share` of the total weight.
+*Equal weights* (`once`) leave nothing to gain by a false claim of capacity. But an update from more
+sequences is more accurate, so if shares are unequal, equal weights slow down learning. Weights in
+proportion to sequences would not; but an update does not show how much work it took, so a false claim
+would buy up to `max_share` of the total weight.
 
 *At most twice* (`by_share`) is the compromise. It bounds the gain of a claim by the share of byzantine
-members: fewer than a third of the members, all with weight 2 and no other, have less weight than the
-rest. With weight 3 they would not. The threshold is the mean share because it needs no scale: in every
-swarm some member reaches it, and unless all shares are equal, some member does not.
+members: even if all byzantine members, fewer than a third, have weight 2 and all others weight 1, they
+have less weight together than the others. With weight 3 they would not. The threshold is the mean share
+because it needs no scale: in every swarm some member reaches it, and unless all shares are equal, some
+member does not.
 
 *Under audits* (`audited_weights`) the update of a member that failed its audits has weight 0, and
 members without votes, whose work has no record, have at most a third of the total weight together. So
@@ -30,8 +31,8 @@ MOST = 2
 """The largest weight of an update."""
 
 NEWCOMERS = 2
-"""The weight that members without votes have in any case: at the beginning only the founder has
-votes."""
+"""The total weight that members without votes may have however little weight the voters have: at the
+beginning only the founder has votes."""
 
 
 def once(peers: Iterable[PeerId]) -> dict[PeerId, int]:
@@ -42,8 +43,8 @@ def once(peers: Iterable[PeerId]) -> dict[PeerId, int]:
 def by_share(shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
     """Return weight 2 for each update from at least the mean number of sequences, otherwise 1.
 
-    `shares`: for each member whose update is in the record, how many sequences were assigned for it, a
-    stream over several rounds being one. Where all have the same number, all weights are 1; with no
+    `shares`: for each member whose update is in the record, how many sequences were assigned for it (one
+    for a sequence that takes several rounds). If all have the same number, all weights are 1; with no
     members the result is empty.
     """
     total, largest = sum(shares.values()), max(shares.values(), default=0)
@@ -59,7 +60,7 @@ def audited_weights(
 
     Members that are `out` have weight 0. Members that are not `voters` keep their weights one after the
     other, in an order drawn for each round by its `seed`, until they have half of the voters' weight
-    together, or `NEWCOMERS` if that is more; the remaining ones have weight 0. Where no voter has
+    together, or `NEWCOMERS` if that is more; those that no longer fit have weight 0. If no voter has
     weight, all other weights stay.
     """
     heard = {peer: 0 if peer in out else count for peer, count in counts.items()}

@@ -1,1 +1,1 @@
-"""Small pure data structures that the rest of protocol/ shares: limits, pauses, bounded tables."""
+"""Small pure data structures that the rest of protocol/ shares: rate limits, backoff, bounded tables."""

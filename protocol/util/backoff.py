@@ -1,7 +1,7 @@
 """Exponential backoff: the pause doubles after each failure, up to a maximum.
 
-Time is an argument. So is randomness, as the fraction of the pause to wait: peers that failed together
-should not come back together.
+Time is an argument. So is randomness, as the fraction of the pause to wait, so that peers that failed
+together do not all retry at once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Backoff(BoundedTable[K, tuple[float, float]]):
         self[key] = (now + part * pause, min(2 * pause, self._longest))
 
     def put_off(self, key: K, until: float) -> None:
-        """Pause `key` until then; after its next failure the first pause applies."""
+        """Pause `key` until this time; after its next failure the first pause applies."""
         self[key] = (until, self.first)
 
     def due(self, key: K) -> float:

@@ -1,7 +1,8 @@
-"""Bounded table for what other peers make us remember.
+"""Bounded table for state that a node keeps about other peers.
 
-Identities are free, so any attacker can fill the memory with a table by peer that only grows. Here a new
-entry evicts the one that was set longest ago: a crowd evicts its own entries, and active peers stay.
+Identities are free, so an attacker could fill the memory if a table with an entry for each peer only
+grew. Here a new entry evicts the one that was set longest ago: a crowd of identities evicts its own
+entries, and active peers stay.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Token buckets. They contain no clock: times are on any steady one."""
+"""Token buckets. They contain no clock: times are arguments, in seconds of any steady clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class TokenRate:
-    """Rate limit: a burst of `at_once` after a pause, and `per_second` sustained."""
+    """Rate limit: a burst of up to `at_once` after a pause, and `per_second` sustained."""
 
     at_once: float
     per_second: float
@@ -26,7 +26,7 @@ class TokenBuckets(Generic[K]):
     """Balances of at most `most` keys; every other key has its full allowance."""
 
     def __init__(self, most: int) -> None:
-        # Balance and its time.
+        # For each key its balance, and the time of that balance.
         self._left: BoundedTable[K, tuple[float, float]] = BoundedTable(most)
 
     def __len__(self) -> int:
