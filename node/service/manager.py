@@ -62,7 +62,7 @@ class ServiceManager:
         return self.folder / ending
 
     def content(self, service: Service) -> bytes:
-        """Return the content for that file."""
+        """Return the content of the service's file."""
         if self.kind == "systemd":
             return systemd_unit(service)
         return launchd_plist(service, self.logs / f"{label(service.name)}.log")
@@ -70,8 +70,8 @@ class ServiceManager:
     def install(self, service: Service, *, force: bool) -> Path:
         """Write the file and start the service, now and whenever the system, or its user, starts.
 
-        Raises `UserError` (`SERVICE`): the file was edited (without `force`), cannot be written, or the
-        manager refuses.
+        Raises `UserError` (`SERVICE`) if the file was edited (without `force`) or cannot be written, or
+        if the service manager refuses.
         """
         path, content = self.file(service.name), self.content(service)
         try:
@@ -89,8 +89,8 @@ class ServiceManager:
         return path
 
     def remove(self, name: str, *, force: bool) -> Path:
-        """Stop the service and remove its file; the node's data stays. Raises `UserError` (`SERVICE`),
-        also if there is no such service."""
+        """Stop the service and remove its file; the node's data stays. Raises `UserError` (`SERVICE`) if
+        there is no such service, or its file was edited (without `force`) or cannot be removed."""
         path = self.file(name)
         if not os.path.lexists(path):
             raise UserError(
@@ -190,7 +190,8 @@ class ServiceManager:
 
 
 def this_manager(*, system: bool) -> ServiceManager:
-    """Return this computer's manager. Raises `UserError` (`SERVICE`, `USAGE`) if none is supported."""
+    """Return this computer's service manager. Raises `UserError`: `SERVICE` if it has no supported one,
+    `USAGE` for one of the whole `system` on macOS."""
     if sys.platform == "darwin":
         if system:
             raise UserError(
@@ -224,7 +225,8 @@ def this_manager(*, system: bool) -> ServiceManager:
 
 
 def run_quietly(words: Sequence[str]) -> ServiceCommandResult:
-    """Run a system command; one that is missing, or does not end, counts as failed."""
+    """Run a system command and return its result; one that is missing, or does not end in time, counts
+    as failed."""
     try:
         done = subprocess.run(
             words,

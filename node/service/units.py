@@ -19,10 +19,12 @@ from ..errors import ExitCode
 Manager = Literal["systemd", "launchd"]
 
 RESTART_SECONDS = 30
-# Leaving politely takes seconds; a trainer in the middle of a large model's step takes longer.
+# How long the service manager waits for a node to end before it kills it. The goodbye to the swarm takes
+# seconds; a trainer in the middle of a large model's step takes longer.
 STOP_SECONDS = 60
 
-# Errors that a restart does not fix: the log must be read first.
+# Exit codes of errors that a restart does not fix: systemd leaves the node stopped, and its owner has to
+# read the log.
 LASTING = (
     *(ExitCode.USAGE, ExitCode.BAD_SWARM_ID, ExitCode.BAD_ADDRESS, ExitCode.NO_TICKET),
     *(ExitCode.KEYSTORE, ExitCode.WRONG_PASSPHRASE, ExitCode.EXPELLED, ExitCode.FINAL),
@@ -89,15 +91,17 @@ _MARK = re.compile(rb"(?:# |<!-- )Made by `distro-node service`: ([0-9a-f]{16})(
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """Program to run as a service: its words, with `join` or `bootstrap` among them as `command`."""
+    """A program to run as a service."""
 
     name: str
     """Name of the unit, of letters, digits and hyphens."""
     command: str
+    """Its subcommand: `join` or `bootstrap`."""
     words: tuple[str, ...]
     """The program's path and all its arguments."""
     system: bool = False
-    """For the whole system, under its own user and in a sandbox; otherwise for the installing user."""
+    """Whether it runs for the whole system, under its own user and in a sandbox, and not as the user who
+    installs it."""
 
 
 def systemd_unit(service: Service) -> bytes:
@@ -146,7 +150,7 @@ def label(name: str) -> str:
 
 
 def is_ours(content: bytes) -> bool:
-    """Whether a file was made here and is unchanged."""
+    """Whether a file was written by `distro-node service` and is unchanged."""
     found = _MARK.search(content)
     if found is None:
         return False

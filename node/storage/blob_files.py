@@ -44,7 +44,7 @@ class BlobFiles(ABC):
 
     @abstractmethod
     def keep(self, cid: ContentId, data: bytes) -> bool:
-        """Store content received for an id, if it matches. Raises `DiskFull`."""
+        """Store content received for an id if it matches; return whether it does. Raises `DiskFull`."""
 
     @abstractmethod
     def _sound(self, data: bytes, cid: ContentId) -> bool:
@@ -92,8 +92,8 @@ class BlobFiles(ABC):
         return bool(files)
 
     def set_aside(self, cids: Iterable[ContentId]) -> list[Path]:
-        """Take blobs out of the store at once, for `free` to delete: deleting large files takes a
-        while."""
+        """Take blobs out of the store at once, and return their files for `free` to delete, because
+        deleting large files takes a while."""
         files = []
         for cid in cids:
             with contextlib.suppress(FileNotFoundError):

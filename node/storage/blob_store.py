@@ -25,7 +25,7 @@ class BlobStore(BlobFiles):
         return cid
 
     def keep(self, cid: ContentId, data: bytes) -> bool:
-        """Store content received for an id, if it matches. Raises `DiskFull`."""
+        """Store content received for an id if it matches; return whether it does. Raises `DiskFull`."""
         if not self._sound(data, cid):
             return False
         self.put(data)

@@ -1,4 +1,4 @@
-"""The file with the last record of a swarm's chain that this node knew to be final, spelled as in links.
+"""The file that names the last record of a swarm's chain that this node knew to be final, as links do.
 
 It is replaced atomically and has a checksum: it is correct, missing, or recognisably damaged.
 """
@@ -12,12 +12,13 @@ from ...protocol.wire.swarm_id import checkpoint_from_text, checkpoint_text
 from ..errors import ExitCode, UserError
 from .atomic_write import write_atomically
 
-# More than a checkpoint has, so that trailing bytes are detected as damage.
+# More bytes than a checkpoint has, so that trailing ones are detected as damage.
 _MOST_BYTES = 128
 
 
 def read_final(path: Path) -> Checkpoint | None:
-    """Return what `write_final` wrote; None if the file does not exist. Raises `UserError` (`FINAL`)."""
+    """Return the checkpoint in the file; None if the file does not exist. Raises `UserError` (`FINAL`)
+    if it is damaged or unreadable."""
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES)

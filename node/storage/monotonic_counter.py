@@ -15,8 +15,8 @@ from .atomic_write import write_atomically
 
 log = logging.getLogger(__name__)
 
-# Records and heartbeats of one start have numbers of their own: at one a second, enough for twelve days.
-# Later ones overlap with the next start's numbers, which does no harm during this start.
+# Bits for the numbers of the records and heartbeats of one start: at one a second, enough for twelve
+# days. Later ones overlap with the next start's numbers, which does no harm during this start.
 _BITS = 20
 # No clock reaches this for some 34,000 years, and all numbers stay below 2^63.
 _LARGEST = 1 << 40

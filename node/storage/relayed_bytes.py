@@ -1,8 +1,8 @@
 """The count of bytes that a peer has relayed between others, over all its starts: its own, unverified
 count.
 
-A file with one number, replaced atomically. If it cannot be read the count restarts at zero; if it
-cannot be written the count continues in memory. Neither keeps the node from relaying.
+It is stored as a file with one number, replaced atomically. If the file cannot be read the count
+restarts at zero; if it cannot be written the count continues in memory. The node relays in either case.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .atomic_write import write_atomically
 
 _log = logging.getLogger(__name__)
 
-# More than any line ever transfers, and within 63 bits.
+# More bytes than any connection ever transfers, and within 63 bits.
 _LARGEST = 1 << 62
 # The digits of that number and a line break.
 _MOST_BYTES = 20
@@ -29,7 +29,7 @@ class RelayedBytes:
         self._before = self._kept = self.total = 0 if path is None else read_relayed(path)
 
     def note(self, since_start: int) -> None:
-        """Set the bytes relayed since this start."""
+        """Set the number of bytes relayed since this start."""
         self.total = min(self._before + since_start, _LARGEST)
 
     def keep(self) -> None:

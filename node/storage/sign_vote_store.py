@@ -30,7 +30,8 @@ class PartStore(BlobFiles):
         self._fits.setdefault(name, fits)
 
     def keep(self, cid: ContentId, data: bytes) -> bool:
-        """Store content received for a name, if it fits and nothing is stored. Raises `DiskFull`."""
+        """Store content received for a name if it fits and nothing is stored yet; return whether it
+        fits. Raises `DiskFull`."""
         if not self._sound(data, cid):
             return False
         if not self.has(cid):
@@ -50,7 +51,7 @@ class PartStore(BlobFiles):
         return files
 
     def remove_nameless(self) -> None:
-        """Remove parts of earlier processes whose names this one has not registered."""
+        """Remove the parts that earlier processes left and whose names this one has not registered."""
         for cid in list(self.ids()):
             # Checked for each one, since a name may be registered and its part written meanwhile.
             if cid not in self._fits:

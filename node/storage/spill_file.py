@@ -1,7 +1,7 @@
 """Older ledger entries on disk, to save memory.
 
-An unnamed file that disappears with the process: a restart reads the ledger's own file, and entries in
-this one may belong to an abandoned chain.
+They are in an unnamed file that disappears with the process: after a restart they are read from the
+ledger's own file, and entries in this one may belong to an abandoned chain.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class SpillFile:
     def __init__(self, folder: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  (closes with us)
         self._end = 0
-        # A thread that compares chains puts entries here, too.
+        # A thread that compares chains calls `put`, too.
         self._putting = threading.Lock()
-        # By negative offset.
+        # Entries that could not be written, by the negative offset that `put` returned.
         self._unwritten: dict[int, bytes] = {}
 
     def put(self, entry: bytes) -> int:

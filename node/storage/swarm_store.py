@@ -1,8 +1,8 @@
-"""A node's stored state of a swarm, from one start to the next.
+"""What a node stores of a swarm, to continue from it after a restart.
 
-Two append-only files of length-prefixed entries (the ledger, and the messages that this node has
-signed), and two small files with the last final record and the list of snapshots on disk. A write cut
-off by a crash is detected when the file is next read, and dropped; the entries before it stay valid.
+There are two append-only files of length-prefixed entries (the ledger, and the messages that this node
+has signed), and two small files with the last final record and the list of snapshots on disk. An entry
+cut off by a crash is detected when the file is next read, and dropped; the entries before it stay valid.
 
 A thread writes the queued changes in order while the event loop goes on; many entries share one fsync.
 Before anything is sent to peers, `written` is awaited, so a crash at any moment looks to all others like
@@ -55,8 +55,8 @@ class EntryFile:
     def read(self, *, mend: bool) -> Iterator[bytes]:
         """Yield all complete entries in order.
 
-        `mend`: cut off an incomplete end, so that appending can continue. Not for a reader in parallel
-        to the writing process, to which an entry being written looks incomplete.
+        `mend`: cut off an incomplete end, so that appending can continue. Do not use it while another
+        process writes the file: an entry being written looks incomplete.
         """
         if not self.path.exists():
             return
@@ -121,7 +121,7 @@ class EntryFile:
             # Unbuffered, so that a failed write leaves nothing that a later close would retry.
             self._file = self.path.open("ab", buffering=0)
             self._durable = self._file.tell()
-            # The file may be new.
+            # The file may be new; its name has to be durable, too.
             sync(self.path.parent)
         return self._file
 
@@ -139,16 +139,17 @@ class LocalSnapshot:
     blob: str
     """Content id of the blob list, in hex."""
     size: int
+    """Bytes of the parameters, without the blob list."""
     whole: bool = True
-    """Whether it is complete; otherwise its download was under way."""
+    """Whether it is complete; if not, its download is or was under way."""
 
 
 class SwarmStore:
     """The stored state of one swarm.
 
-    `keep`, `keep_instead`, `sign`, `forget_signed` and `keep_snapshots` queue a change, which is on the
-    disk once `written` returns. `written` raises `OSError`, and from then on always does: entries after
-    a gap would be worthless.
+    `keep`, `keep_instead`, `keep_final`, `sign`, `forget_signed` and `keep_snapshots` queue a change,
+    which is on the disk once `written` returns. Once `written` has raised an `OSError`, it always does:
+    entries after a gap would be worthless.
     """
 
     def __init__(self, directory: SwarmDir, manifest: Manifest) -> None:
@@ -187,12 +188,12 @@ class SwarmStore:
             while self._jobs:
                 self._jobs.popleft()()
                 done += 1
-            # The ledger first: it contains the other members' signatures of a round, for which ours are
-            # dropped.
+            # The ledger first: our own signed messages of a round are dropped only because it contains
+            # the round's record with the other members' signatures.
             self._ledger.sync()
             self._votes.sync()
-            # The final record last: otherwise a node that trains alone could wait for entries that it
-            # has lost.
+            # The final record last: otherwise a node that trains alone could, after a crash, wait for
+            # entries that it has lost.
             final, self._unwritten_final = self._unwritten_final, None
             if final is not None:
                 write_final(self._final, final)
@@ -209,8 +210,9 @@ class SwarmStore:
         """Load the ledger from disk and verify it, up to the first bad entry or the first of a protocol
         version that this program lacks.
 
-        `mend`: drop the entries after a bad one. Not in parallel to a running node. Raises
-        `ProtocolError` (`checkpoint`) for a chain without the record of the `checkpoint`.
+        `mend`: drop the entries from the first bad one on; do not use it while another process runs the
+        node. Raises `ProtocolError` (`checkpoint`) if the chain has another record than the `checkpoint`
+        in its round.
         """
         if mend:
             for path in (self._ledger.path, self._votes.path, self._snapshots):
@@ -223,7 +225,7 @@ class SwarmStore:
         damaged = False
         for entry in self._ledger.read(mend=mend):
             if ledger.versions.outdated:
-                # A newer program has run here. Its entries are valid, but not for this version to read.
+                # A newer program has run here. Its entries are valid, but this version cannot read them.
                 break
             try:
                 ledger.append(decode_decided(entry))
@@ -250,8 +252,8 @@ class SwarmStore:
         self._listed = None
 
     def final(self) -> Checkpoint | None:
-        """Return the last record that this node knew to be final. Raises `UserError` (`FINAL`) if its
-        file is damaged."""
+        """Return the last record that this node knew to be final, or None. Raises `UserError` (`FINAL`)
+        if its file is damaged or unreadable."""
         return read_final(self._final)
 
     def keep_final(self, checkpoint: Checkpoint) -> None:
@@ -263,7 +265,7 @@ class SwarmStore:
         self._hand_over(partial(self._ledger.append, entry))
 
     def keep_instead(self, ledger: Ledger) -> None:
-        """Replace the chain by another one."""
+        """Replace the chain by another one, and empty the list of snapshots."""
         # A copy, because the ledger grows while this is being written.
         chain = ledger.truncated(len(ledger))
         self._hand_over(lambda: self._ledger.replace(map(chain.raw, range(len(chain)))))
@@ -296,7 +298,7 @@ class SwarmStore:
         self._hand_over(partial(self._votes.replace, envelopes))
 
     def snapshots(self) -> list[LocalSnapshot]:
-        """Return the snapshots on disk, oldest first; an incomplete one comes last."""
+        """Return the snapshots on disk, oldest first; incomplete ones come last."""
         if self._listed is None:
             self._listed = self._read_snapshots()
         return self._listed
@@ -344,7 +346,7 @@ def _listing(snapshots: Sequence[LocalSnapshot]) -> bytes:
 
 
 def _check(rows: object) -> str:
-    """Return a hash, so that a changed byte is not read as another round or another snapshot."""
+    """Return a checksum, so that a changed byte is not read as another round or another snapshot."""
     return content_id(json.dumps(rows).encode()).hex()
 
 
