@@ -42,7 +42,7 @@ def id_of(peer: PeerId) -> ID:
 
 
 def parse_listen(text: str) -> Multiaddr:
-    """Parse an address to listen on, or to announce as an IP address. Raises `BadAddress`."""
+    """Parse an address to listen on. Raises `BadAddress` if it is invalid."""
     address, names = _parse(text)
     if len(names) != 2 or names[0] not in ("ip4", "ip6") or names[1] != "tcp":
         raise BadAddress(text, "expected /ip4/<address>/tcp/<port> or /ip6/<address>/tcp/<port>")
@@ -50,7 +50,7 @@ def parse_listen(text: str) -> Multiaddr:
 
 
 def parse_announce(text: str) -> Multiaddr:
-    """Parse an address to announce; it may begin with a name. Raises `BadAddress`."""
+    """Parse an address to announce; it may begin with a name. Raises `BadAddress` if it is invalid."""
     address, names = _parse(text)
     if len(names) != 2 or names[0] not in _HOSTS or names[1] != "tcp":
         raise BadAddress(text, "expected /ip4/<address>/tcp/<port> or /dns/<name>/tcp/<port>")
@@ -58,7 +58,8 @@ def parse_announce(text: str) -> Multiaddr:
 
 
 def parse_dial(text: str) -> tuple[Multiaddr, PeerId]:
-    """Parse an address to dial, with the peer that must answer there. Raises `BadAddress`."""
+    """Parse an address to dial; return it with the peer that must answer there. Raises `BadAddress` if
+    it is invalid."""
     address, names = _parse(text)
     if "p2p" not in names:
         raise BadAddress(text, "it does not name the peer: append /p2p/<peer id>")

@@ -97,7 +97,8 @@ class Circuits:
         host.set_stream_handler(STOP, self._called)
 
     async def reserve(self, relay: PeerId) -> Reservation:
-        """Request a reservation of a connected peer, or renew it. Raises `DialError`."""
+        """Request a reservation at a connected relay, or renew it. Raises `DialError` if the relay
+        refuses or does not answer."""
         # Taken before the request, so that our copy expires no later than the relay's.
         asked = trio.current_time()
         try:
@@ -118,7 +119,8 @@ class Circuits:
     async def dial(self, relay: PeerId, peer: PeerId) -> None:
         """Connect to a peer through a connected relay.
 
-        Raises `DialError`, and `SwarmException` if the handshake with the peer fails.
+        Raises `DialError` if the relay refuses or does not answer, and `SwarmException` if the handshake
+        with the peer fails.
         """
         request = HopMessage(type=HopMessage.CONNECT)
         request.peer.id = id_of(peer).to_bytes()

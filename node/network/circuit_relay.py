@@ -1,9 +1,9 @@
 """The relay's side of circuits: reservations for peers that cannot be dialled, and circuits to them.
 
-Everything is bounded: reservations in all and per address, circuits in all and per peer, bytes and
-duration of each circuit, and bytes per second in all and per address. The end of one circuit does not
-affect others. A member grants reservations only to peers of its swarm, so nobody else can be called
-through it.
+Everything is bounded: the number of reservations (in total and per address), the number of circuits (in
+total, per peer and per address), the bytes and the duration of each circuit, and the bytes per second
+(in total and per address). The end of one circuit does not affect others. A member grants reservations
+only to peers of its swarm, so nobody else can be called through it.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class HandshakeLimit:
 def choose_to_leave(guests: Iterable[tuple[Key, str]]) -> Key | None:
     """Choose one of `guests`, given with their addresses in order of arrival, to make room for another.
 
-    It is the oldest guest of the address that has the most; None without guests.
+    It is the oldest guest of the address that has the most guests; None if there are no guests.
     """
     known = [(guest, household_of(host)) for guest, host in guests]
     counts: Counter[str] = Counter(household for _, household in known)

@@ -2,7 +2,8 @@
 
 Every connection takes one descriptor. macOS gives a program 256 and Linux 1,024 as a soft limit, which
 the program may raise up to the hard limit. If that is too low for the configured connections, the node
-takes fewer: strangers who open as many as they can must never leave it without a descriptor for a file.
+accepts fewer, so that strangers who open as many as they can never leave it without a descriptor for a
+file.
 """
 
 from __future__ import annotations

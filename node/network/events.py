@@ -48,8 +48,8 @@ class Events:
 
 
 class Notices(INotifee):
-    """Receiver of the library's connection notifications. The library waits for it, so it only
-    records."""
+    """Receiver of the library's connection notifications. The library waits for each call to return, so
+    the callbacks must not block."""
 
     def __init__(self, arrived: Callable[[Any], None], departed: Callable[[Any], None]) -> None:
         self._arrived = arrived

@@ -36,8 +36,8 @@ FRAME_BYTES = MAX_PLAINTEXT_LENGTH - HEADER_SIZE
 """The payload that makes, with its header, exactly one Noise message."""
 
 BATCH_BYTES = 4 * FRAME_BYTES
-"""The most that is written at once. Other messages on the connection wait for it, a fiftieth of a second
-at 100 Mbit/s."""
+"""The most bytes that are written at once. Other messages on the connection wait for it, a fiftieth of a
+second at 100 Mbit/s."""
 
 _LENGTH_BYTES = 2
 # Read ahead at most four messages. Bytes read ahead stay in memory for as long as their sender wants, on

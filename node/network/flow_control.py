@@ -58,7 +58,7 @@ async def wait_for_credit(stream: Any, seconds: float) -> bool:
 
 
 async def widen(stream: Any, size: int) -> None:
-    """Grant the other side of a new stream `size` bytes in all from the start, at most a MiB."""
+    """Let the other side of a new stream send `size` bytes from the start, at most a MiB."""
     muxed = stream.muxed_stream
     window = min(size, _FIRST_WINDOW_BYTES)
     if not isinstance(muxed, YamuxStream) or window <= muxed.target_recv_window:

@@ -58,7 +58,7 @@ class BoundedGossipSub(GossipSub):
         await super().handle_rpc(reasonable, sender_peer_id)
 
     async def handle_iwant(self, iwant_msg: rpc_pb2.ControlIWant, sender_peer_id: ID) -> None:
-        """Send a peer again what it has missed, within its budget."""
+        """Send a peer the messages that it has missed and requests, within its budget."""
         wanted = rpc_pb2.ControlIWant()
         for identifier in dict.fromkeys(iwant_msg.messageIDs):
             message = self.mcache.get(safe_bytes_from_hex(identifier) or b"")

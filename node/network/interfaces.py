@@ -28,7 +28,8 @@ _LIKELY_PER_INTERFACE = 2
 _BRIDGES = ("bridge", "docker", "vboxnet", "veth", "virbr", "vmnet", "vnic")
 
 
-# Several parts of a node query this every second, and the system takes milliseconds to answer.
+# How long the addresses are cached: several parts of a node query them every second, and the system
+# takes milliseconds to answer.
 _FRESH_SECONDS = 2.0
 
 

@@ -35,8 +35,8 @@ def plain_host(host: str) -> str:
 
 def remote_address(self: TrioTCPStream) -> tuple[str, int] | None:
     """Return the remote address, also after the socket has closed. Replaces
-    `TrioTCPStream.get_remote_address`, which accepts socket names of two parts only: IPv6 names have
-    four."""
+    `TrioTCPStream.get_remote_address`, which accepts only socket names of two parts, while IPv6 names
+    have four."""
     if self._cached_remote_address is None:
         try:
             name = self.stream.socket.getpeername()

@@ -98,7 +98,7 @@ class LibraryPatch:
 
     @property
     def target(self) -> str:
-        """The library's name of what is replaced."""
+        """The library's name of the replaced attribute, with its owner."""
         return f"{self.owner.__name__.rpartition('.')[2]}.{self.name}"
 
 
@@ -155,8 +155,8 @@ async def _stream_handler(self: BasicHost, stream: Any) -> None:
         await ORIGINALS["BasicHost._swarm_stream_handler"](self, stream)
         if not stream.muxed_stream.send_closed:
             await stream.close()
-        # What still arrives is not read. A peer that never ends its side of answered requests would make
-        # us keep the stream, and everything it sends there, for as long as it is connected.
+        # The rest of the stream is not read. If a peer never ended its side of answered requests, we
+        # would keep the stream, and everything that it sends there, for as long as it is connected.
         await finish(stream)
     except Exception as error:
         log.info("a stream failed: %r", error)

@@ -117,7 +117,7 @@ async def _resolve_records(name: str, peer: str, found: Candidates[Multiaddr], d
 
 
 async def _texts(name: str) -> list[str]:
-    """Return the TXT records of a name. Raises `OSError`."""
+    """Return the TXT records of a name. Raises `OSError` if there are none or DNS does not answer."""
     # Imported lazily: it slows the start of every command, and few addresses need it.
     import dns.asyncresolver
     import dns.exception

@@ -25,7 +25,8 @@ class OwnKeyStore(PeerStore):
         # True, because a signed record must seem accepted.
         return True
 
-    # Claims of peers about themselves and others, and the removal of keys, which could remove our own.
+    # Discarded: claims of peers about themselves and others, and the removal of keys, which could remove
+    # our own.
     add_addrs = add_protocols = set_protocols = put = record_latency = _forget
     consume_peer_record = clear_peerdata = clear_keydata = _forget
 

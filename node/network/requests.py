@@ -170,7 +170,7 @@ class Requests:
 
         `timeout` bounds the whole exchange, `idle_timeout` the silence between two pieces of the answer,
         both in seconds. `progress` is called with the number of bytes received so far; they are
-        collected in `into`, if it is given. Raises `RequestError`.
+        collected in `into`, if it is given. Raises `RequestError` for any failure, with its reason.
         """
         if peer not in self._connected():
             raise RequestError("not_connected", short_peer(peer))
@@ -279,7 +279,7 @@ class Requests:
         return nullcontext(self._priorities.patient(stream.muxed_conn))
 
     async def open_stream(self, peer: PeerId, protocol: str) -> Any:
-        """Open a stream to a connected peer. Raises `RequestError`.
+        """Open a stream to a connected peer. Raises `RequestError` if that fails.
 
         Opening runs in a task of its own: if it were cancelled halfway, the library would lose track of
         the stream, which would stay open as long as the connection. The library bounds the time.

@@ -36,7 +36,8 @@ class ReplyStatus(IntEnum):
 
     OK = 0
     REFUSED = 1
-    """The request breaks the protocol; the bytes give the reason."""
+    """The peer does not answer this request (it breaks the protocol, or asks for what is not here); the
+    bytes give the reason."""
     BUSY = 2
     FAILED = 3
 
@@ -68,7 +69,7 @@ class Flow(Protocol):
     async def piece(self, start: int, most: int) -> bytes:
         """Return at least one and at most `most` bytes from `start` on, as soon as there are any.
 
-        Raises `FlowBroken`.
+        Raises `FlowBroken` if the rest will not arrive.
         """
         ...
 
@@ -81,10 +82,11 @@ async def read_bytes(
     rate: Rate = _UNLIMITED,
     into: bytearray | None = None,
 ) -> bytes:
-    """Read `count` bytes at `rate`, calling `progress` with the number of bytes so far.
+    """Read `count` bytes at `rate`, calling `progress` with the number of bytes read so far.
 
-    They are collected in `into`, for readers that cannot wait for the last byte. Raises `StreamIdle`,
-    `StreamEnded` and what the stream raises.
+    They are collected in `into`, if it is given, for callers that cannot wait for the last byte. Raises
+    `StreamIdle` after `idle` seconds without data, `StreamEnded` if the stream ends early, and what the
+    stream raises.
     """
     buffer = bytearray() if into is None else into
     with trio.move_on_after(idle) as scope:

@@ -67,7 +67,8 @@ class NodeTCP(TCP):
 
 
 async def _connect(host: str, port: int, scope: int, size: int | None) -> trio.socket.SocketType:
-    """Return a connected socket. Raises `OSError`."""
+    """Return a socket connected to a port of an IP address, with the index of its interface (0: any) and
+    the segment size (None: the default). Raises `OSError` if connecting fails."""
     version = ipaddress.ip_address(host).version
     kernel = trio.socket.socket(
         socket.AF_INET6 if version == 6 else socket.AF_INET, socket.SOCK_STREAM

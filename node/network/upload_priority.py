@@ -150,7 +150,8 @@ class _Patient(Priority):
         await super().spend(size)
 
     def _wait(self, size: int) -> Callable[[], Awaitable[Any]] | None:
-        """Return what to wait for before `size` bytes may be sent; None: nothing."""
+        """Return a function that waits until `size` bytes may be sent, or until it is time to check
+        again; None if they may be sent now."""
         priorities = self._priorities
         if priorities._is_busy():
             self._window.rest()

@@ -31,8 +31,8 @@ class AddressScope(Enum):
     PUBLIC = "public"
     """Only addresses of the public internet."""
     AS_NAMED = "as named"
-    """Any address for the URL itself; a redirect may lead to a private address only if the URL itself
-    did."""
+    """Any address for the URL itself; a redirect may lead to a private address only if every server
+    before it, in the chain of redirects, was at one."""
 
 
 class WebError(Exception):
@@ -47,8 +47,9 @@ class Web:
         self._pools: dict[bool, Any] = {}
 
     async def get(self, url: str, max_bytes: int) -> bytes:
-        """Return a body of at most `max_bytes`, without a time limit: bound it with a cancel scope.
-        Raises `WebError`."""
+        """Return the body at `url`, of at most `max_bytes`. There is no time limit for the whole:
+        callers set one with a cancel scope. Raises `WebError` if the download fails or the body is
+        larger."""
         # Imported lazily: it takes a third of a second to load.
         import httpcore
 

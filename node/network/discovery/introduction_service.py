@@ -22,6 +22,7 @@ from ..network import Network
 from .version_query import serve_version
 
 PROTOCOL = "/distro/introduce/1"
+"""Request: an `IntroductionRequest`. Answer: an `IntroductionResponse`."""
 
 
 class IntroductionService:

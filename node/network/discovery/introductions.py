@@ -58,13 +58,17 @@ _CIRCUIT_SECONDS = 15.0
 # one is short enough that our record does not expire at other peers.
 _SOON_SECONDS = 1.0
 _SETTLED_SECONDS = 30.0
+# Bounds of the pause before a bootstrap peer, or a peer that could not be dialled, is dialled again.
 _FIRST_RETRY_SECONDS = 1.0
 _LAST_RETRY_SECONDS = 30.0
+# Interval between saves of the known peers, and time limit of the save at the end.
 _SAVE_SECONDS = 10.0
 _LAST_SAVE_SECONDS = 5.0
+# Connected members to which we introduce ourselves in each pass, and peers dialled at the same time.
 _MEMBERS_ASKED = 3
 _CONCURRENT_DIALS = 8
-# Delay between the addresses of one peer, as in "happy eyeballs" (RFC 8305).
+# Head start of one address of a peer before the next is dialled in parallel, as in "happy eyeballs" (RFC
+# 8305).
 _NEXT_ADDRESS_SECONDS = 0.25
 # If two peers learn of each other at once, the one with the larger id waits for the other's dial.
 _POLITE_SECONDS = 1.0
@@ -226,7 +230,8 @@ class Introducer:
                 await self._save()
 
     async def _watch_peers(self) -> None:
-        """Redial lost peers at once, and ask the others for new ones."""
+        """When the connection to a peer of the swarm is lost, dial it again at once, and ask the others
+        for new peers."""
         with self._network.peer_events() as events:
             async for event in events:
                 if isinstance(event, PeerDown) and (

@@ -22,6 +22,7 @@ from ..errors import RequestError
 from ..network import Network
 
 SPEAKING = "/distro/version/1"
+"""Request: empty. Answer: a `VersionMessage`."""
 
 _REQUEST_TIMEOUT_SECONDS = 5.0
 # A few answers are enough for one sentence to the user; nothing else depends on them.

@@ -149,7 +149,8 @@ class UpdateRelay:
                 self._drop(relayed)
 
     async def _ask(self, relayed: _Relayed, note: Callable[[int], None]) -> bytes:
-        """Request the update from its author. Raises `RequestError`."""
+        """Request the update from its author, again if the author is busy. Raises `RequestError` if it
+        does not arrive."""
         for pause in _BUSY_PAUSES_SECONDS:
             try:
                 return await self._network.request(

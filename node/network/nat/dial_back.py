@@ -21,6 +21,8 @@ from ..addresses import parse_announce
 from ..network import Network
 
 PROTOCOL = "/distro/dial-back/1"
+"""Request: the ports, two bytes each. Answer: one byte per port (0 failed, 1 reached, 2 untried), then
+the asker's IP address as text, or nothing if it is unknown."""
 
 MAX_PORTS = 4
 """A node usually listens on one port, and its router may map another."""
@@ -119,7 +121,7 @@ def encode_ports(ports: Iterable[int]) -> bytes:
 
 
 def decode_ports(data: bytes) -> list[int]:
-    """Return the ports of a request. Raises `ProtocolError`."""
+    """Return the ports of a request. Raises `ProtocolError` if it is malformed."""
     if not data or len(data) % _PORT_BYTES:
         raise ProtocolError("malformed", "ports have two bytes each")
     ports = [
@@ -137,7 +139,8 @@ def encode_finding(outcomes: Iterable[Outcome], observed: str) -> bytes:
 
 
 def decode_finding(answer: bytes, ports: Sequence[int]) -> DialBackResult | None:
-    """Decode the answer for these ports; None without an address. Raises `ProtocolError`."""
+    """Decode the answer for these ports; None if it contains no address. Raises `ProtocolError` if it is
+    malformed."""
     codes, observed = answer[: len(ports)], answer[len(ports) :]
     if len(codes) < len(ports) or any(code >= len(_OUTCOMES) for code in codes):
         raise ProtocolError("malformed", "an answer that does not fit the ports asked about")
@@ -154,8 +157,8 @@ def decode_finding(answer: bytes, ports: Sequence[int]) -> DialBackResult | None
 
 
 def ports_of(addresses: Iterable[str], version: int | None = None) -> list[int]:
-    """Return the distinct TCP ports in our own multiaddresses; with `version`, only of IPv4 or IPv6
-    only, where a name counts as both."""
+    """Return the distinct TCP ports in our own multiaddresses; with `version`, only those for IPv4 or
+    only those for IPv6, where a name counts for both."""
     other = {4: "ip6", 6: "ip4"}.get(version or 0)
     found: list[int] = []
     for text in addresses:

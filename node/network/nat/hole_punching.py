@@ -22,8 +22,8 @@ from ..network import Network
 PROTOCOL = "/distro/punch/1"
 
 WHERE = b"?"
-"""Prefix of a request, followed by the asker's public endpoints. The answer is of the same form, or
-empty."""
+"""Prefix of a request that asks for the other side's public endpoints; the asker's own follow. The
+answer is the other side's endpoints in the same encoding without a prefix, or empty."""
 NOW = b"!"
 """The signal to dial; the answer is empty."""
 
@@ -32,7 +32,8 @@ _REQUEST_TIMEOUT_SECONDS = 5.0
 # The first packet may arrive before the other router expects it; it is sent again after one second, then
 # after two more.
 _DIAL_SECONDS = 5.0
-# The relayed path may be a detour; beyond this delay the moments differ too much anyway.
+# Half of the measured round trip is waited before dialling, but at most this long: the relayed path may
+# be a detour, and with a longer delay the two dials start at too different times anyway.
 _MAX_DELAY_SECONDS = 1.0
 # A peer cannot make us dial more often than this.
 _PAUSE_SECONDS = 3.0
@@ -44,7 +45,8 @@ Endpoints = tuple[Endpoint, ...]
 
 
 class Punching:
-    """The hole punching of one node; `observed` returns its public IPv4 or IPv6 address, if known."""
+    """The hole punching of one node; `observed` returns our public address in the given IP version, 4 or
+    6, or None if it is not known."""
 
     def __init__(self, network: Network, observed: Callable[[int], str | None]) -> None:
         self._network = network
@@ -140,7 +142,8 @@ def encode_endpoints(endpoints: Endpoints) -> bytes:
 
 
 def decode_endpoints(data: bytes) -> Endpoints:
-    """Return the endpoints in a message that may be dialled, one per family. Raises `ProtocolError`."""
+    """Return those endpoints of a message that may be dialled, at most one per family. Raises
+    `ProtocolError` if an entry is not an address and a port."""
     found: dict[int, Endpoint] = {}
     for part in data.split(b",") if data else []:
         try:

@@ -1,8 +1,8 @@
-"""A port opened in the home router, where it supports that (UPnP).
+"""A port opened in the home router, if the router supports that (UPnP).
 
 The router is asked only after peers have found that they cannot dial us. The mapping is renewed,
 announced as an address of ours, and removed when the node ends. The router's answers are untrusted: it
-may be something else altogether.
+may not be a router at all.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Reachability:
 
     @property
     def verdict(self) -> Verdict:
-        """Who can dial us. `local`: peers in this network can; no other peer has tried."""
+        """Who can dial us. `local`: a peer in our local network can; none outside has tried."""
         return min(map(self.verdict_in, _VERSIONS), key=_RANKED.index)
 
     def verdict_in(self, version: int) -> Verdict:
@@ -76,7 +76,7 @@ class Reachability:
 
     @property
     def port(self) -> int | None:
-        """The port at which we were reached, else the one to open."""
+        """The TCP port at which we were reached; if we were not, the one to open in the router."""
         finding = self._deciding()
         if finding is None:
             return None

@@ -69,17 +69,17 @@ class Reach:
 
     @property
     def port(self) -> int | None:
-        """The TCP port at which it was reached, else the one to open."""
+        """The TCP port at which this node was reached; if it was not, the one to open in the router."""
         return self._reachability.port
 
     @property
     def mapped(self) -> str | None:
-        """The address that the router opened for it."""
+        """The address at which the router forwards a port to this node; None without a mapping."""
         return self._mapping.address
 
     @property
     def relays(self) -> list[PeerId]:
-        """The relays through which others connect to it."""
+        """The relays through which others connect to this node."""
         return list(self._reservations.relays)
 
     def _needs_relay(self) -> bool:
