@@ -30,14 +30,15 @@ if TYPE_CHECKING:
     # `trio.TaskStatus`.
     from trio_typing import TaskStatus
 
-# A status with fifty events and the largest swarm is far smaller.
+# Maximum length of a request or a response. A status of the largest swarm with fifty events is far
+# shorter.
 MAX_LINE_BYTES = 1 << 20
 
 # struct sockaddr_un holds 108 bytes on Linux and 104 on the BSDs and macOS, the closing zero
 # included.
 MAX_SOCKET_PATH_BYTES = 100
 
-# A client that sends nothing must not hold a task for ever.
+# A client that sends or reads nothing for this long is disconnected, so that it does not hold a task.
 _IDLE_SECONDS = 60.0
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
@@ -51,7 +52,7 @@ async def serve_control(
     *,
     task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answer requests at `path` until cancelled; started once `ask` gets through.
+    """Answer requests at `path` until cancelled; reports its start once `ask` can reach it.
 
     A request `{"command": name, …}` goes to `handlers[name]`, which must not block. The caller holds the
     lock of the data directory, so an existing socket belongs to a dead process and is replaced. A
@@ -69,10 +70,10 @@ async def serve_control(
 
 
 def ask(path: Path, command: str, timeout: float, **arguments: Any) -> dict[str, Any]:
-    """Send one request to the daemon at `path` and return its answer; at most `timeout` seconds.
+    """Send one request to the daemon at `path` and return its answer; wait at most `timeout` seconds.
 
-    Raises `UserError`: `NOT_RUNNING` if nothing listens there or there is no answer, `DATA_DIR` if the
-    directory may not even be read.
+    Raises `UserError` with `ExitCode.NOT_RUNNING` if nothing listens there or the daemon gives no valid
+    answer, and with `ExitCode.DATA_DIR` if this user may not use the directory.
     """
     request = json.dumps({"command": command, **arguments}).encode() + b"\n"
     deadline = time.monotonic() + timeout
@@ -183,7 +184,7 @@ def _without_infinities(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _bound(path: Path) -> Iterator[socket.socket]:
-    """Return a listening socket that `_address(path)` leads to; removed at the end.
+    """Provide a listening socket at the path that `_address(path)` returns; remove it at the end.
 
     If `path` is too long for a socket, the socket gets a directory of its own below the temporary
     directory, and a file at `path` names it.
@@ -207,7 +208,7 @@ def _bound(path: Path) -> Iterator[socket.socket]:
             # The system's error does not name the file.
             raise OSError(error.errno, error.strerror, str(bound)) from None
         stack.callback(path.unlink, missing_ok=True)
-        # Before listen(), so that no other user gets in between.
+        # The mode is set before listen(), so that no other user can connect before that.
         bound.chmod(0o600)
         server.listen(16)
         if bound != path:
@@ -228,7 +229,7 @@ def _short_folder() -> str:
 
 
 def _address(path: Path) -> Path:
-    """Return where the socket of `path` is: `path` itself, or the path in the file there."""
+    """Return where the socket is: at `path` itself, or at the path that the file there contains."""
     if stat.S_ISREG(path.lstat().st_mode):
         with path.open("rb") as file:
             return Path(os.fsdecode(file.read(MAX_SOCKET_PATH_BYTES)))

@@ -1,4 +1,4 @@
-"""Bandwidth limits of the node, as its owner set them last: at its start, or since."""
+"""Bandwidth limits of the node, as its owner set them last, at the node's start or later."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The screen of `distro-node join`: what this node does, for people who have just come.
+"""The screen of `distro-node join`: what this node does, for people who see it for the first time.
 
-Everything shown comes from the status that `distro-node status --json` prints, too. It is redrawn in
-place in a terminal; without one, the log reports states and rounds.
+Everything shown comes from the status that `distro-node status --json` prints as well. The screen is
+redrawn in place in a terminal; without one, the log reports states and rounds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from .terminal import redraws, sparkline
 _log = logging.getLogger(__name__)
 
 _REDRAW_SECONDS = 0.5
-# A terminal that takes no output (Ctrl-S) must not keep the node from ending.
+# How long restoring the terminal may take: one that takes no output (Ctrl-S) must not keep the node from
+# ending.
 _RESTORE_SECONDS = 2.0
 
 _KEPT_LOSSES = 4096
@@ -34,9 +35,9 @@ _CURVE_WIDTH = 24
 _LABEL_WIDTH = 14
 _VALUE_WIDTH = 33
 _MAX_EVENTS = 8
-# Short ids of six characters: two lines hold some fifteen.
+# Two lines hold about fifteen members, each with a short id of six characters.
 _MEMBER_LINES = 2
-# What there is room for on a screen of 24 lines.
+# Names of the rows shown: as many as a screen of 24 lines has room for.
 _SHOWN = (
     *("round", "members", "loss", "held-out loss", "tokens", "your rounds", "update", "received"),
     *("instead of", "traffic", "energy", "model"),
@@ -57,7 +58,8 @@ async def show_screen(status: Callable[[], Status]) -> None:
 
     def begin() -> None:
         live.start()
-        # A second Ctrl-C ends the process at once, and must not leave a terminal without a cursor.
+        # The cursor stays visible, because a second Ctrl-C ends the process at once, without restoring
+        # the terminal.
         console.show_cursor(True)
 
     def draw(now: Status) -> None:
@@ -80,7 +82,7 @@ async def show_screen(status: Callable[[], Status]) -> None:
 
 
 class Curves:
-    """Losses since the screen began, for the curves."""
+    """Losses since the screen was first drawn, for the curves."""
 
     def __init__(self) -> None:
         self.training: deque[float] = deque(maxlen=_KEPT_LOSSES)
@@ -101,7 +103,8 @@ class Curves:
 
 
 def screen_text(status: Status, curves: Curves, width: int, height: int) -> Text:
-    """Return the screen: at most `height` - 1 lines of `width` characters (the cursor has one)."""
+    """Return the screen: at most `height` - 1 lines of `width` characters; the cursor takes the last
+    line."""
     top = [_title(status), _state(status), *_progress(status, width), Text()]
     middle = [*_facts(status, curves), Text(), *_members(status, width)]
     page = status.node.dashboard
@@ -122,7 +125,7 @@ async def _in_thread(function: Callable[..., object], *arguments: object) -> Non
     await trio.to_thread.run_sync(
         function,
         *arguments,
-        # The stubs that libp2p depends on know trio from before this parameter's name.
+        # The stubs of trio that libp2p depends on are older than this parameter's name.
         abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
     )
 
@@ -160,7 +163,7 @@ def _facts(status: Status, curves: Curves) -> list[Text]:
     names = list(_SHOWN)
     if status.reach is not None and status.reach.verdict == "unreachable":
         names.insert(1, "reach")
-    # In swarms with audits; the second if the owner has to act.
+    # These rows exist only in swarms with audits, `your updates` only while the updates do not count.
     names += [name for name in ("your audits", "your updates") if name in shown]
     lines = []
     for name in names:

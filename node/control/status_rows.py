@@ -1,7 +1,7 @@
 """Status rows: a name, a value, and a note on what it means.
 
-`distro-node status` prints all of them; the screen of `join` has room for some. Untrusted text (the
-swarm's name) is in them unchanged: the code that shows them sanitizes it.
+`distro-node status` prints all rows; the screen of `join` has room for some. Rows contain untrusted text
+(the swarm's name) unchanged: the code that shows them sanitizes it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from ..telemetry.status import BootstrapStatus, EnergyStatus, LineStatus, Status
 from .terminal import size_text
 
 UNKNOWN = "–"
-# The preset `gpt4all` has six.
+# Maximum number of tasks listed; the preset `gpt4all` has six.
 _TASKS_SHOWN = 8
 _DIVERGED_SHOWN = 4
-# The first reading has none before it.
+# Fraction of the time at work from which the measurement of energy counts as complete: the interval
+# before the first reading is never measured.
 _WHOLE = 0.95
 
-# Colours of the screens. Transient states are yellow; `killed` and `left` are the demo's.
+# Colours of a node's states on the screens of `join` and the demo; all other states are transient.
+# `killed` and `left` occur only in the demo.
 OTHER_COLOUR = "yellow"
 STATE_COLOURS = {
     "training": "green",
@@ -43,7 +45,7 @@ STATE_COLOURS = {
     "left": "cyan",
 }
 
-# Explains the unit where a reader meets it first.
+# The note on the loss, where a reader meets the unit first.
 _LOSS_NOTE = "nats a token: lower is better"
 
 _DENSE_BYTES = 2
@@ -60,7 +62,7 @@ class StatusRow:
 
 
 def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
-    """Yield all rows, in the order in which people ask; those that do not apply are left out."""
+    """Yield all rows in the order of display; rows that do not apply are left out."""
     if isinstance(status, BootstrapStatus):
         yield StatusRow("peer", status.peer, "a bootstrap peer: it introduces others")
         yield StatusRow("swarms", _count(status.swarms), "whose members it introduces now")
@@ -157,7 +159,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
 
 
 def _observed(status: Status) -> Iterator[StatusRow]:
-    """Yield the rows of an observer: all of them are about the swarm."""
+    """Yield the rows of an observer."""
     training, swarm = status.training, status.swarm
     yield _swarm(status)
     yield StatusRow("peer", status.node.peer, "an observer: it takes no part")
@@ -276,7 +278,8 @@ def _line(line: LineStatus) -> Iterator[StatusRow]:
 
 
 def dense_bytes(status: Status) -> float | None:
-    """Return what one round of a dense all-reduce in bfloat16 would have brought to this member."""
+    """Return the bytes that a member would receive in one round of a dense all-reduce in bfloat16; None:
+    unknown, or the swarm has fewer than two members."""
     swarm = status.swarm
     if swarm is None or swarm.members is None or len(swarm.members) < 2:
         return None

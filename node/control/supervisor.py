@@ -91,7 +91,7 @@ async def _at_once() -> None:
 
 
 async def _first_of(*waits: Callable[[], Awaitable[object]]) -> None:
-    """Return when the first of these has returned; the others are cancelled."""
+    """Return once one of these functions has returned; the others are cancelled."""
     async with trio.open_nursery() as nursery:
 
         async def either(wait: Callable[[], Awaitable[object]]) -> None:
@@ -118,8 +118,9 @@ class Supervisor:
         energy: Callable[[], EnergyStatus] = lambda: NO_ENERGY,
         at_once: Callable[[], None] = lambda: None,
     ) -> None:
-        """`link` returns the page's address, for authorized clients; `energy` returns what the work
-        costs. `at_once` is called before the program ends immediately; it must be quick."""
+        """`link` returns the dashboard's URL and the link with its token, which only the owner may see.
+        `energy` returns what the work costs. `at_once` is called before the program ends immediately; it
+        must be quick."""
         self._socket = socket
         self._shifts = shifts
         self._telemetry = telemetry
@@ -144,7 +145,7 @@ class Supervisor:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Serve while the context lasts; commands get through from its beginning on."""
+        """Serve the owner while the context lasts; commands are answered from its beginning on."""
         handlers = {
             **self.acts,
             "status": lambda _: encode_status(self.status()),
@@ -165,8 +166,8 @@ class Supervisor:
             nursery.cancel_scope.cancel()
 
     async def next_session(self, ready: Callable[[], Awaitable[object]] = _at_once) -> bool:
-        """Wait until the node should be in the swarm and `ready` has returned; False once the owner
-        wants the program to end."""
+        """Wait until the node should be in the swarm and `ready` has returned, and return True; return
+        False once the owner wants the program to end."""
         is_ready = False
 
         async def get_ready() -> None:
@@ -194,7 +195,7 @@ class Supervisor:
         finally:
             last = self._now()
             self._stay = None
-            # Its peers and its reachability are no longer valid.
+            # The peers and the reachability of the ended session are no longer valid.
             self._before = SessionStatus(
                 swarm=last.swarm and replace(last.swarm, round=None, members=None, awaited=()),
                 line=replace(
@@ -260,7 +261,7 @@ class Supervisor:
         return {"ok": True} | asdict(self._shifts.status())
 
     def _keep_to(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Set limits: a direction that is not named keeps its limit; null lifts it."""
+        """Set limits: a direction that the request does not name keeps its limit; null removes it."""
         limits = replace(self._limits)
         try:
             for name in ("upload", "download"):
@@ -288,11 +289,11 @@ class Supervisor:
             _log.info("back at work")
 
     async def _watch_signals(self) -> None:
-        # A closed terminal sends SIGHUP: that is no reason to leave the others waiting.
+        # A closed terminal sends SIGHUP; the node leaves politely then, so that nobody waits for it.
         with trio.open_signal_receiver(*_ENDING) as signals:
             async for _ in signals:
                 if self._leaving.is_set():
-                    # The trainer ends with the pipe to it. Nothing is lost: everything is on disk.
+                    # The trainer ends because its pipe is closed. Nothing is lost: all state is on disk.
                     _log.warning("leaving at once")
                     self._at_once()
                     os._exit(ExitCode.INTERRUPTED)

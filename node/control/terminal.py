@@ -15,7 +15,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 def size_text(count: float) -> str:
     """Return a number of bytes for people: three digits and a unit, `12.3 kB`."""
     for unit in ("B", "kB", "MB", "GB"):
-        # What rounds up to 1000 belongs to the next unit.
+        # A number that would round up to 1000 is shown in the next unit.
         if count < 999.5:
             return f"{count:.3g} {unit}"
         count /= 1000
@@ -36,13 +36,13 @@ def sparkline(values: Sequence[float], width: int) -> str:
         group = finite[index * len(finite) // count : (index + 1) * len(finite) // count]
         points.append(sum(group) / len(group))
     low, high = min(points), max(points)
-    # Equal values are a line in the middle, not one at the bottom.
+    # Equal values are drawn as a line in the middle, not at the bottom.
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
     offset = 0.0 if scale else (len(_BARS) - 1) / 2
     return "".join(_BARS[round((point - low) * scale + offset)] for point in points)
 
 
 def redraws(console: Console) -> bool:
-    """Whether a picture can be redrawn in place there. Without a terminal, and on one that obeys no
-    commands (`TERM=dumb`, as in an editor), nothing would be seen: lines have to do."""
+    """Whether this console can redraw a picture in place. Without a terminal, or on one that obeys no
+    control sequences (`TERM=dumb`, as in an editor), plain lines are printed instead."""
     return console.is_terminal and not console.is_dumb_terminal

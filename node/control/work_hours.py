@@ -1,9 +1,9 @@
 """Schedule of a node's work: the hours that its owner has set, the owner's commands, and holds.
 
-A command is in force until the hours change next; without hours, until the next command. Times of day
-are the computer's own, so summer time and a suspended laptop need no special care. A hold is a cause
-that comes and goes by itself (a price, another program, a person): an owner who resumes waives the
-present ones, each until it is over; a pause outlasts them all.
+A command is in force until the hours next begin or end; without hours, until the next command. Times of
+day are the computer's own, so summer time and a suspended laptop need no special care. A hold is a
+reason to pause that comes and goes by itself (a price, another program, a person). An owner who resumes
+waives the present holds, each until it is over; an owner's pause does not end with the holds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WorkSchedule:
         self._hours = hours
         self._now = now
         self._scheduled = self._is_scheduled()
-        # The owner's last command since the hours changed.
+        # The owner's command in force: whether to work; None: the hours decide.
         self._order: bool | None = None
         self._holds: dict[HoldKind, str] = {}
         self._waived: set[HoldKind] = set()
@@ -45,7 +45,7 @@ class WorkSchedule:
         self._tell()
 
     def resume(self) -> None:
-        """Resume: the owner lends it again."""
+        """Resume: the owner lends the computer again."""
         self._order = True
         self._waived = {*self._holds}
         self._tell()

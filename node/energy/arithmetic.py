@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 JOULES_PER_KWH = 3.6e6
 MOST_WATTS = 10_000.0
-"""Maximum power of one counter (a processor's package, a GPU). More between two readings means that the
-counter was reset, or nonsense: it is not counted."""
+"""Maximum plausible power at one counter (a processor's package, a GPU). If the mean between two
+readings is higher, the counter was reset or is wrong, and the energy counts as unknown."""
 _LONGEST_GAP = 60.0
-"""Seconds. A counter of 2³² µJ wraps after half a minute at 140 W, so over a longer gap (a suspended
-laptop) the number of wraps is unknown; and power read before and after a gap shows nothing about the
-gap."""
+"""Longest gap in seconds between two readings that are compared. A counter of 2³² µJ wraps after half a
+minute at 140 W, so the number of wraps in a longer gap (a suspended laptop) is unknown; and the power
+before and after a gap does not show the power during the gap."""
 
 
 def counted_joules(
@@ -25,8 +25,9 @@ def counted_joules(
     """Return the energy between two readings of a counter that restarts after `wraps_at`; None if
     unknown.
 
-    `wraps_at`, in the counter's units: None for one that does not wrap. `seconds`: between the readings.
-    A counter that decreased without wrapping (its driver was reloaded) shows nothing.
+    `wraps_at` is in the counter's units, None for a counter that does not wrap. `seconds`: time between
+    the readings. The energy is also unknown if the counter decreased without wrapping, because its
+    driver was reloaded.
     """
     if not 0 < seconds <= _LONGEST_GAP:
         return None
@@ -35,7 +36,8 @@ def counted_joules(
         if wraps_at is None or before > wraps_at:
             return None
         units += wraps_at
-    # Integers of any size compare with floats; not all of them convert to one.
+    # Compared before the division: an integer of any size compares with a float, but a huge one does not
+    # convert to a float.
     if not 0 <= units <= MOST_WATTS * seconds * units_per_joule:
         return None
     return units / units_per_joule
@@ -62,7 +64,7 @@ def joules_between(before: MeterReading, after: MeterReading) -> float | None:
         mean = (before.watts + after.watts) / 2
         return mean * seconds if 0 <= mean <= MOST_WATTS else None
     earlier = {name: value for name, value, _, _ in before.counters}
-    # A counter appeared or disappeared: the sums cover different things.
+    # If a counter appeared or disappeared, the two sums do not cover the same devices.
     if earlier.keys() != {name for name, _, _, _ in after.counters}:
         return None
     total = 0.0
@@ -81,17 +83,17 @@ class Meter:
 
     def __init__(self) -> None:
         self.watts: float | None = None
-        """Power between the last two readings, or now; None if unknown."""
+        """Mean power between the last two readings, or the power at the last one; None if unknown."""
         self.joules: float | None = None
-        """Total; None if nothing was ever measured."""
+        """Total energy used at work; None if none was ever measured."""
         self.measured_seconds = 0.0
         self.worked_seconds = 0.0
         """Time at work, measured or not."""
         self._last: MeterReading | None = None
 
     def take(self, reading: MeterReading | None, seconds: float, at_work: bool) -> float | None:
-        """Add a reading, None for a failed one, `seconds` after the one before. Returns the joules
-        added; None if unknown, or not at work."""
+        """Add a reading (None if it failed), taken `seconds` after the previous one. Return the joules
+        added; None if they are unknown, or if the node was not at work."""
         last, self._last = self._last, reading
         joules = None
         if last is not None and reading is not None:
@@ -121,7 +123,7 @@ class Meter:
 
 
 def cost(joules: float | None, price: float | None) -> float | None:
-    """Return the cost at a price per kWh."""
+    """Return the cost at a price per kWh; None if either is unknown."""
     if joules is None or price is None:
         return None
     return joules / JOULES_PER_KWH * price

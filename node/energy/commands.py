@@ -1,7 +1,6 @@
-"""Commands of the owner or the system that answer a question, bounded in time and in output.
+"""Commands of the owner or the system that are run for their output, bounded in time and in output.
 
-A command that takes too long is killed with every process of its group; output beyond the bound is not
-read.
+A command that takes too long or prints too much is killed with every process of its group.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _END_SECONDS = 2.0
 
 
 class CommandFailed(Exception):
-    """Error of a command without an answer; says why. It may hold the command's words."""
+    """Error of a command that did not start, took too long or printed too much; the text says which."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,10 @@ class CommandResult:
 
 
 async def ask_command(command: str | Sequence[str], seconds: float) -> CommandResult:
-    """Run a command, a string through the shell, and return its output. Raises `CommandFailed`."""
+    """Run a command for at most `seconds` and return its result; a string is run by the shell.
+
+    Raises `CommandFailed` if it cannot be started, takes longer, or prints more than `MAX_BYTES`.
+    """
     try:
         process = await trio.lowlevel.open_process(
             command,

@@ -1,8 +1,8 @@
 """The trainer's GPU, as reported by NVIDIA's driver (NVML, package nvidia-ml-py).
 
 Without the package, the driver or the card everything is unknown; a card that falls off the bus is
-retried from time to time. Every call blocks: call from a thread. Methods do not raise unless they say
-so.
+retried from time to time. Every method blocks and has to be called in a thread. Methods do not raise
+unless their docstring says so.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ _log = logging.getLogger(__name__)
 _REST_SECONDS = 60.0
 _MILLIJOULES = 1e3
 _MILLIWATTS = 1e3
-# A desktop that draws its windows uses less, a program that computes more.
+# Utilisation in percent from which a program counts as computing on the card. Drawing the windows of a
+# desktop takes less, and a computation takes more.
 BUSY_PERCENT = 15
 
 
 class LimitRefused(Exception):
-    """Error of a power limit that the card did not accept; says why, for people."""
+    """Error of a power limit that the card did not accept; the text says why, for people."""
 
 
 @dataclass(frozen=True)
 class GpuUse:
-    """Use of the card by others. `others` is None if unknown."""
+    """Use of the card by programs other than the node."""
 
     others: bool | None
+    """Whether another program computes on the card; None: unknown."""
     program: str | None = None
     """The program's name, if known: untrusted text."""
 
@@ -70,7 +72,7 @@ class Gpu:
             self._rests_until = float("-inf")
 
     def read(self) -> MeterReading | None:
-        """Return the card's energy so far and its current power; None if unknown."""
+        """Return the card's energy counter, if it has one, and its current power; None if unknown."""
         handle = self._card()
         if handle is None:
             return None
@@ -86,12 +88,13 @@ class Gpu:
                 taken = library.nvmlDeviceGetTotalEnergyConsumption(handle)
                 counters = (("gpu", int(taken), None, _MILLIJOULES),)
             except library.NVMLError:
-                # Cards before Volta have no counter: power is integrated instead.
+                # Cards before Volta have no energy counter: their power is integrated instead.
                 self._no_counter = True
         return MeterReading(at=self._clock(), counters=counters, watts=float(watts))
 
     def set_limit(self, watts: float) -> None:
-        """Set the card's power limit. Raises `LimitRefused`."""
+        """Set the card's power limit. Raises `LimitRefused` if there is no card, the limit is outside of
+        the card's range, or the driver does not allow it."""
         handle = self._card()
         if handle is None:
             raise LimitRefused(self.why or "there is no GPU")
@@ -118,11 +121,12 @@ class Gpu:
         return self._before is not None
 
     def put_back(self) -> bool:
-        """Restore the card's former limit; False if the driver refuses it."""
+        """Restore the card's former limit; return False if the card is unavailable or the driver refuses
+        the limit."""
         if self._before is None:
             return True
         before, self._before = self._before, None
-        # Even if the driver failed a moment ago: this is the last try.
+        # The driver is called even if it failed a moment ago, because this is the last attempt.
         self._rests_until = float("-inf")
         handle = self._card()
         if handle is None:
@@ -139,11 +143,12 @@ class Gpu:
         self._shut()
 
     def use_by_others(self, ours: Collection[int]) -> GpuUse:
-        """Return whether a program outside `ours` (process ids) computes on the card.
+        """Return whether a program other than the processes `ours` (ids) computes on the card.
 
-        If the driver counts per process, a program above `BUSY_PERCENT` does. While none of ours is
-        there, all use of the card is by others. Otherwise it is unknown: a container hides which process
-        is whose.
+        If the driver lists one of `ours` on the card, the utilisation of each other process decides: at
+        least `BUSY_PERCENT`. If `ours` is empty, the card's whole utilisation is by others, and decides.
+        If none of `ours` is listed, the answer is unknown: in a container, the driver's process ids are
+        not the container's.
         """
         handle = self._card()
         if handle is None:
@@ -170,7 +175,7 @@ class Gpu:
             samples = library.nvmlDeviceGetProcessUtilization(handle, self._seen)
             self._seen = max([self._seen, *(sample.timeStamp for sample in samples)])
         except library.NVMLError as error:
-            # The error when nothing was counted since the last call.
+            # The driver reports this error if there are no samples since the last call.
             if isinstance(error, _kind(library, "NVMLError_NotFound")):
                 return GpuUse(False)
             return GpuUse(None)
@@ -186,7 +191,7 @@ class Gpu:
         return text.split(" ")[0].rpartition("/")[2][:64] or None
 
     def _card(self) -> Any:
-        """Return the card's handle; None if it is unavailable at present, with the reason in `why`."""
+        """Return the card's handle; None if it is unavailable at present, for the reason in `why`."""
         if self._handle is not None:
             return self._handle
         if self._clock() < self._rests_until:
@@ -214,7 +219,7 @@ class Gpu:
         return self._handle
 
     def _lost(self, error: Exception) -> None:
-        """Note that the driver or the card does not answer: it is reopened later."""
+        """Note that the driver or the card does not answer; the driver is reopened later."""
         self.why = f"the driver reports: {error}"
         _log.debug("NVML: %s", error)
         self._rests_until = self._clock() + _REST_SECONDS
@@ -231,5 +236,6 @@ class Gpu:
 
 
 def _kind(library: Any, name: str) -> type[Exception]:
-    """Return an error class, which the library creates from the driver's numbers."""
+    """Return the library's error class of this name; a class that is never raised if it has none. The
+    library creates these classes from the driver's error codes."""
     return getattr(library, name, type("Never", (Exception,), {}))

@@ -1,6 +1,6 @@
-"""All GPUs of this machine that a member computes on, as one with the interface of `Gpu`.
+"""All GPUs of this machine that a member computes on, with the interface of one `Gpu`.
 
-Every call blocks.
+Every method blocks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .gpu import Gpu, GpuUse, LimitRefused
 
 
 class GpuGroup:
-    """Cards, found by their UUIDs. `make` creates one without a UUID yet."""
+    """Cards, found by their UUIDs. `make` creates a card for which no UUID is selected yet."""
 
     def __init__(self, make: Callable[[], Gpu] = Gpu) -> None:
         self._make = make
@@ -20,7 +20,7 @@ class GpuGroup:
         self.aim(())
 
     def aim(self, uuids: Sequence[str]) -> None:
-        """Select the cards with these UUIDs; a card no longer selected gets its limit back."""
+        """Select the cards with these UUIDs; cards no longer selected get their former limits back."""
         wanted: Sequence[str | None] = uuids or (None,)
         for uuid in self._cards.keys() - set(wanted):
             self._cards.pop(uuid).close()
@@ -54,7 +54,8 @@ class GpuGroup:
         )
 
     def set_limit(self, watts: float) -> None:
-        """Set the limit of each card. Raises `LimitRefused`, and then none of them is limited."""
+        """Set the limit of each card. Raises `LimitRefused` if one of them does not accept it; then none
+        of them stays limited."""
         try:
             for card in self._all:
                 card.set_limit(watts)

@@ -1,9 +1,9 @@
-"""Idle grace: how long a node stays paused after the computer was in use. Pure."""
+"""Idle grace: how long a node stays paused after the computer was in use. Without input or output."""
 
 from __future__ import annotations
 
 QUIET_SECONDS = 300.0
-"""Idle time after which a polite node resumes: longer than a game's menu or a coffee break."""
+"""Idle time after which a polite node resumes: longer than a pause in a game or a coffee break."""
 
 
 class IdleGrace:
@@ -14,8 +14,8 @@ class IdleGrace:
         self._busy_until: float | None = None
 
     def hear(self, idle_seconds: float | None, now: float) -> bool:
-        """Note that the last use was `idle_seconds` ago (0: now); None if unknown. Returns whether to
-        pause.
+        """Note that the last use was `idle_seconds` ago (0: it is in use; None: unknown). Return whether
+        to pause.
 
         An unknown idle time starts no pause, but does not end one either.
         """

@@ -1,8 +1,8 @@
 """Energy manager: measures what the node's work costs, and pauses the node when it costs too much or
 disturbs.
 
-It runs as long as the program: the meters continue while the node is paused, but energy used then is not
-the swarm's and is not counted.
+It runs as long as the program. The meters are also read while the node is paused, but the energy used
+then is not counted, because it is not for the swarm.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 METER_SECONDS = 2.0
-"""A 32-bit counter wraps twice a minute at most; integrating power needs frequent readings."""
+"""Interval at which meters are read. A 32-bit counter wraps at most twice a minute; a meter without a
+counter needs frequent readings of its power."""
 _POLITE_SECONDS = 2.0
-# If the card is gone the driver may never answer: the thread that called it is abandoned.
+# If the card is gone, the driver may never answer; after this time the calling thread is abandoned.
 _READ_SECONDS = 10.0
 _PUT_BACK_SECONDS = 2.0
 _FOR_AS_LONG = f"until {QUIET_SECONDS / 60:g} min of quiet"
@@ -85,7 +86,7 @@ class EnergyManager:
         self._limited: float | None = None
         self._limit_tried = False
         self._uuids: tuple[str, ...] = ()
-        # One at a time: a hanging driver blocks one thread, not more and more of them.
+        # The meters are read in one thread at a time, so that a hanging driver blocks only one thread.
         self._meters = trio.CapacityLimiter(1)
 
     async def run(self) -> None:
@@ -105,9 +106,9 @@ class EnergyManager:
                     await self._in_thread(self._put_back)
 
     def put_back(self) -> None:
-        """Restore the GPU's own limit, before the program ends at once."""
+        """Restore the GPU's own limit; called before the program ends at once."""
         if self._gpus.limited:
-            # A hanging driver must not keep it from ending.
+            # In a thread, so that a hanging driver does not keep the program from ending.
             thread = Thread(target=self._put_back, daemon=True)
             thread.start()
             thread.join(_PUT_BACK_SECONDS)
@@ -156,7 +157,7 @@ class EnergyManager:
     async def _aim(self) -> None:
         if self._telemetry.gpus != self._uuids:
             self._uuids = self._telemetry.gpus
-            # The limited cards may be others than now.
+            # The cards selected now are not those whose limit was set.
             self._limited, self._limit_tried = None, False
             await self._in_thread(functools.partial(self._gpus.aim, self._uuids))
 
@@ -175,7 +176,8 @@ class EnergyManager:
         self._limit_tried = True
         try:
             with trio.fail_after(_READ_SECONDS) as scope:
-                # Not cancelled once called, so that it is known whether there is a limit to restore.
+                # Cancelling this task does not interrupt the call, so that it is known whether there is
+                # a limit to restore.
                 scope.shield = True
                 await _thread(functools.partial(self._gpus.set_limit, watts), self._meters)
         except (LimitRefused, trio.TooSlowError) as error:
@@ -227,7 +229,8 @@ class EnergyManager:
             )
 
     def _use_by_others(self) -> GpuUse:
-        """Call in a thread: scanning all processes takes a while."""
+        """Return the use of the GPUs by others. Called in a thread, since scanning all processes takes
+        long."""
         ours = _family() if self._telemetry.state != "paused" else frozenset()
         return self._gpus.use_by_others(ours)
 
@@ -250,7 +253,8 @@ class EnergyManager:
             self._shifts.hold(kind, f"{words}, {_FOR_AS_LONG}")
 
     async def _in_thread(self, function: Callable[[], T]) -> T | None:
-        """Return the function's result; None if it takes too long, and the thread is abandoned."""
+        """Return the result of a function that runs in a thread; if it takes too long, abandon the
+        thread and return None."""
         with trio.move_on_after(_READ_SECONDS):
             return await _thread(function, self._meters)
         return None
@@ -259,7 +263,7 @@ class EnergyManager:
 async def _thread(function: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
     return await trio.to_thread.run_sync(
         function,
-        # The stubs that libp2p depends on know trio from before this parameter's name.
+        # The stubs of trio that libp2p depends on are older than this parameter's name.
         abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
         limiter=limiter,
     )

@@ -1,9 +1,8 @@
-"""Parsing a number from the answer of a web server or command. Pure; any answer gives a number or an
-error.
+"""Parsing a number from the answer of a web server or a command; `NotANumber` if there is none.
 
-A path such as `data.0.intensity.actual` leads through tables by name and through lists by index (from
-0; -1 is the last). `now` selects the one element of a list that is valid now, by its own times, since a
-tariff is often a list of all of the day's prices.
+A path such as `data.0.intensity.actual` leads through JSON objects by name and through lists by index
+(from 0; -1 is the last). The step `now` selects the element of a list that is valid now according to
+the times in it, because a tariff is often a list of all of the day's prices.
 """
 
 from __future__ import annotations
@@ -15,12 +14,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 MAX_BYTES = 1 << 18
-"""Two days of quarter-hourly prices, with verbose fields around each, are 40 kB."""
+"""Maximum size of an answer. Two days of quarter-hourly prices, with verbose fields around each, have 40
+kB."""
 MAX_STEPS = 16
 
 _NUMBER = re.compile(r"[+-]?(\d{1,32}(\.\d{0,32})?|\.\d{1,32})([eE][+-]?\d{1,3})?", re.ASCII)
 _INDEX = re.compile(r"-?\d{1,6}", re.ASCII)
-# Names of the elements' times in such lists, as (from, to).
+# Names of the fields with the start and end of an element's validity, as used by common tariff services.
 _SPANS = (
     ("from", "to"),
     ("start", "end"),
@@ -35,11 +35,11 @@ _MAX_ELEMENTS = 10_000
 
 
 class NotANumber(Exception):
-    """Error of an answer that is not a number; says why. It may hold the source's words."""
+    """Error of an answer that is not a number; the text says why and may quote the answer."""
 
 
 def check_path(path: str) -> tuple[str, ...]:
-    """Return the steps of a path. Raises `ValueError`."""
+    """Return the steps of a path. Raises `ValueError` if it is empty in places or too long."""
     steps = tuple(path.split("."))
     if not all(steps) or len(steps) > MAX_STEPS or len(path) > 256:
         raise ValueError("a path is names and numbers separated by dots")
@@ -47,7 +47,8 @@ def check_path(path: str) -> tuple[str, ...]:
 
 
 def number_in_json(body: bytes, steps: tuple[str, ...], now: datetime) -> float:
-    """Return the number at the path `steps`. `now` has a time zone. Raises `NotANumber`."""
+    """Return the number at the path `steps` of a JSON text; `now` has a time zone. Raises `NotANumber`
+    if there is none."""
     if len(body) > MAX_BYTES:
         raise NotANumber(f"it has more than {MAX_BYTES} bytes")
     try:
@@ -60,13 +61,14 @@ def number_in_json(body: bytes, steps: tuple[str, ...], now: datetime) -> float:
 
 
 def number_in_text(text: str) -> float:
-    """Return the number on the first line. Raises `NotANumber`."""
+    """Return the number on the first line that is not blank. Raises `NotANumber` if there is none."""
     line = text.lstrip().partition("\n")[0].strip()
     return as_number(line)
 
 
 def as_number(value: object) -> float:
-    """Return a finite number, also from its text. Raises `NotANumber`."""
+    """Return a number, or the number that a text is. Raises `NotANumber` for anything else, infinity and
+    NaN included."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -99,7 +101,7 @@ def _step(value: Any, step: str, at: str, now: datetime) -> Any:
 
 
 def _current(elements: list[Any], at: str, now: datetime) -> Any:
-    """Return the element that is valid now; of several, the one that began last."""
+    """Return the element that is valid now; if several are, the one whose validity began last."""
     found: tuple[datetime, Any] | None = None
     for element in elements[:_MAX_ELEMENTS]:
         span = _span(element)
@@ -114,7 +116,8 @@ def _current(elements: list[Any], at: str, now: datetime) -> Any:
 
 
 def _span(element: Any) -> tuple[datetime, datetime | None] | None:
-    """Return the start and end of an element's validity; an end of None means until further notice."""
+    """Return the start and end of an element's validity; an end of None means until further notice. None
+    if the element has no valid times."""
     if not isinstance(element, dict):
         return None
     for first, last in _SPANS:

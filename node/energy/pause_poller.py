@@ -1,7 +1,8 @@
 """Poller of the `--pause-when` source, which decides whether the node pauses.
 
-The source may be slow, silent or nonsensical: each request is bounded in time and in bytes, anything but
-a number counts as no answer, and the last value expires (`threshold.KEEP_SECONDS`).
+The source is a URL or a command. It may be slow, silent or faulty: each request is bounded in time and
+in bytes, anything but a number (or a command's yes or no) counts as no answer, and the last value
+expires (`threshold.KEEP_SECONDS`).
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from .threshold import KEEP_SECONDS, PauseDecision, Threshold
 _log = logging.getLogger(__name__)
 
 REPLY_TIMEOUT_SECONDS = 20.0
-# Exit codes of a command.
+# Exit codes of a command that decides by itself.
 _PAUSE, _WORK = 0, 1
 _HALF = Threshold(pause=0.5, resume=0.5)
 
 
 class NoReply(Exception):
-    """Error of a request without a usable answer; the text says why, in part in the source's words."""
+    """Error of a request without a usable answer; the text says why and may quote the source."""
 
 
 class PausePoller:
@@ -65,7 +66,7 @@ class PausePoller:
         return self._gate.sentence + (f" ({host})" if host else "")
 
     async def look(self) -> bool:
-        """Ask once; return whether the node should pause."""
+        """Query the source once; return whether the node should pause."""
         try:
             value = await self.ask()
         except NoReply as problem:
@@ -87,7 +88,8 @@ class PausePoller:
         return self._gate.hear(value, trio.current_time())
 
     async def ask(self) -> float:
-        """Return the number, or 1 for a command's yes and 0 for its no. Raises `NoReply`."""
+        """Return the source's number, or 1 if the command asks for a pause and 0 if not. Raises
+        `NoReply` if there is no usable answer."""
         try:
             with trio.move_on_after(self._seconds):
                 if self._web is not None:

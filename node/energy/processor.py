@@ -1,9 +1,9 @@
 """Energy of the processor on Linux: the RAPL counters under /sys/class/powercap.
 
-Intel and AMD both appear as `intel-rapl`. A package's counter includes its cores but not the memory, for
-which some have a counter of its own (`dram`). They count for the whole computer, other programs
-included. Since Linux 5.10 only root may read them unless an administrator allows it; unreadable counters
-are unknown.
+Intel's and AMD's counters both appear as `intel-rapl`. A package's counter includes its cores but not
+the memory, for which some computers have a separate counter (`dram`). The counters include what other
+programs use. Since Linux 5.10 only root may read them unless an administrator allows it; if they cannot
+be read, the energy is unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .arithmetic import MeterReading
 
 POWERCAP = Path("/sys/class/powercap")
 
-# Two sockets with memory make four; this bounds a fabricated tree.
+# Two sockets with memory have four zones; the limit guards against a fabricated directory tree.
 _MAX_ZONES = 64
 _MAX_BYTES = 64
 _MICROJOULES = 1e6
@@ -32,7 +32,8 @@ class Processor:
         """Why the last reading failed, for people; None if it succeeded."""
 
     def read(self) -> MeterReading | None:
-        """Return the current values; None if there are none, or an existing one cannot be read."""
+        """Return the counters' current values; None if there are none, or if any of them cannot be
+        read."""
         zones: list[Path] = []
         counters = []
         self.why = None

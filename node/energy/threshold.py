@@ -1,8 +1,8 @@
-"""Pause decision from a number: thresholds, hysteresis, and the expiry of an old value. Pure.
+"""Pause decision from a number: thresholds, hysteresis, and the expiry of an old value.
 
-A tariff or a grid's carbon intensity is a number that is polled. It pauses a node beyond one bound and
-lets it resume beyond another, so that a number that fluctuates around one of them does not make a node
-come and go: each return costs a fetch of what was missed.
+A tariff's price or a grid's carbon intensity is a number that is polled. It pauses a node beyond one
+bound and lets it resume beyond another, so that a number that fluctuates around one of the bounds does
+not pause and resume the node again and again: a node that resumes has to fetch what it missed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 KEEP_SECONDS = 3600.0
 """How long the last value is valid while there is no answer: half an hour is a tariff's usual step, and
-a router takes a minute to restart. Then the node works: its owner has lent the computer."""
+a router takes a minute to restart. After that the node works, because its owner has lent the
+computer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +33,9 @@ class Threshold:
             raise ValueError("it would resume at a value at which it pauses")
 
     def decide(self, value: float, paused: bool) -> bool:
-        """Return whether to be paused at this value, after having been `paused` or not.
+        """Return whether the node is to be paused at this value; `paused`: whether it was before.
 
-        At a bound itself nothing changes, so equal bounds suffice for a number that does not fluctuate.
+        A value equal to a bound changes nothing, so two equal bounds are valid.
         """
         if not self.high:
             return -value > -self.pause or (paused and not -value < -self.resume)
@@ -62,13 +63,14 @@ class PauseDecision:
         self.paused = False
 
     def hear(self, value: float, now: float) -> bool:
-        """Take a new value; return whether to be paused."""
+        """Take a new value; return whether the node is to be paused."""
         self._heard, self.value = now, value
         self.paused = self._threshold.decide(value, self.paused)
         return self.paused
 
     def miss(self, now: float) -> bool:
-        """Note a missing answer; the last value is valid for a while. Return whether to be paused."""
+        """Note a missing answer; the last value stays valid for `keep_seconds`. Return whether the node
+        is to be paused."""
         if self._heard is not None and now - self._heard > self._keep:
             self._heard = self.value = None
             self.paused = False

@@ -1,9 +1,9 @@
 """User activity: the time since a person last used this computer, where it can be known.
 
-Linux: terminals show when they were last typed into (as in `w`), to users that may list them; logind
-reports on graphical sessions, if the desktop reports to logind. Desktops that never do (a session whose
-hint has never changed) count as unknown, not as always in use. macOS: the idle time of keyboard and
-mouse.
+On Linux, the time at which a terminal was last typed into (as in `w`) is known to users that may list
+terminals, and logind reports on graphical sessions if the desktop reports to logind. A desktop that
+never does (its session's idle hint has never changed) counts as unknown, not as always in use. On macOS
+it is the idle time of keyboard and mouse.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import trio
 from .commands import CommandFailed, ask_command
 
 _SECONDS = 5.0
-# Asking logind starts two programs; looking at a terminal is cheap.
+# How long logind's answer is reused: asking logind starts two programs. Looking at terminals is cheap.
 _DESKTOP_SECONDS = 10.0
 _MAX_SESSIONS = 64
 _MAX_TERMINALS = 1024
-# After a clock was set back, a past hour looks like a future one.
+# Times further in the future than this are ignored: the clock was set back since.
 _FUTURE_SECONDS = 60.0
 _GRAPHICAL = ("x11", "wayland", "mir")
 _TERMINAL = re.compile(r"tty\d{1,3}|\d{1,6}")
@@ -53,7 +53,7 @@ class UserActivity:
         return min((idle for idle in known if idle is not None), default=None)
 
     async def _desktops_idle(self, now: float) -> float | None:
-        """Return logind's recent answer, plus the time since."""
+        """Return the idle time from logind's recent answer, plus the time since that answer."""
         if self._desktop is None or not 0 <= now - self._desktop[0] < _DESKTOP_SECONDS:
             self._desktop = now, await self._ask_logind(now)
         at, idle = self._desktop
@@ -72,13 +72,13 @@ class UserActivity:
 
 
 def terminals_idle(devices: Path, now: float) -> float | None:
-    """Return the seconds since any terminal was last typed into; None if there is none."""
+    """Return the seconds since any terminal was last typed into; None if no terminal can be seen."""
     idle = [max(0.0, now - when) for when in _typed(devices) if when <= now + _FUTURE_SECONDS]
     return min(idle, default=None)
 
 
 def sessions_idle(shown: str, now: float) -> float | None:
-    """Return the seconds since any graphical session was last used; None if none of them shows it.
+    """Return the seconds since any graphical session was last used; None if no session reports it.
 
     `shown` is the output of `loginctl show-session` for several sessions, separated by empty lines.
     """
@@ -99,13 +99,15 @@ def sessions_idle(shown: str, now: float) -> float | None:
 
 
 def hid_idle(shown: str) -> float | None:
-    """Return the idle time of keyboard and mouse in the output of `ioreg`, in seconds."""
+    """Return the idle time of keyboard and mouse from the output of `ioreg`, in seconds; None: it is not
+    in there."""
     found = re.search(r'"HIDIdleTime" = (\d{1,20})\b', shown)
     return int(found[1]) / 1e9 if found else None
 
 
 def _typed(devices: Path) -> Iterator[float]:
-    """Yield when each terminal was last read from: by the program in it, when a person types."""
+    """Yield the time at which each terminal was last read from: the program in it reads what a person
+    types."""
     for folder in (devices, devices / "pts"):
         try:
             with os.scandir(folder) as entries:
