@@ -1,10 +1,11 @@
-"""Access control of the page and of the metrics: who may read them, and who may act through the page.
+"""Access control of the dashboard page and of the metrics: who may read them, and who may act through
+the page.
 
-A browser runs pages of strangers and lets them send requests to this machine. There are two attacks, and
-both fail here. *Rebinding*: a stranger's name that suddenly resolves to 127.0.0.1 makes its page
-same-origin with ours; but the request carries that name in `Host`, and only our own names are answered.
-*Forgery*: a request from another page is marked as such in `Origin` or `Sec-Fetch-Site`. Actions also
-need the token, which only the owner of the data directory can obtain.
+A browser runs pages of strangers and lets them send requests to this machine. Two attacks are prevented
+here. *DNS rebinding*: a stranger's name that suddenly resolves to 127.0.0.1 makes the stranger's page
+same-origin with ours; but the request carries that name in `Host`, and only requests for our own names
+are answered. *Request forgery*: the browser marks a request from another page in `Origin` or
+`Sec-Fetch-Site`. Actions also need the token, which only the owner of the data directory can obtain.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from dataclasses import dataclass, replace
 from ..util.host_names import host_name, is_own_host
 from .http import Answer, Request, Response, text_response
 
-# Scripts and styles come from this server alone; the page contacts no other server, cannot be framed,
-# and sends no referrer.
+# With these headers scripts and styles come from this server alone; the page contacts no other server,
+# cannot be framed, and sends no referrer.
 _GUARDING = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -37,9 +38,9 @@ class AccessGuard:
     """Access rules of one served address."""
 
     host: str
-    """An address or a name, as the owner gave it."""
+    """The address or name at which it is served, as the owner gave it."""
     token: str
-    """Its bearer may act, and read where reading needs it."""
+    """A request with this token may act, and may read even without `free_reading`."""
     secure: bool
     """Whether the page is served over TLS."""
     free_reading: bool
@@ -61,8 +62,8 @@ class AccessGuard:
         origin = request.headers.get("origin")
         if origin is not None and origin.lower() != f"{scheme}://{host.lower()}":
             return text_response(403, "another page may not ask this one")
-        # Following a link to this page counts as cross-site in the browser; a request of our script does
-        # not.
+        # Only paths below /api/ are refused: the browser also marks the request as cross-site if a user
+        # follows a link to this page, but not if this page's script sends it.
         fetched = request.headers.get("sec-fetch-site", "none")
         if request.path.startswith("/api/") and fetched not in ("same-origin", "none"):
             return text_response(403, "another page may not ask this one")

@@ -1,5 +1,5 @@
-"""Addresses of the page and of the metrics: bound sockets, TLS certificate, and the link that gives the
-page's owner control."""
+"""Addresses of the dashboard page and of the metrics: bound sockets, TLS certificate, and the link with
+which the node's owner controls the node through the page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Address:
 
     @property
     def link(self) -> str:
-        """The link that gives its owner control. Browsers do not send the part after # to any server."""
+        """The link with the token that gives control. Browsers send the part after # to no server."""
         return f"{self.url}#token={self.guard.token}"
 
     def close(self) -> None:
@@ -47,7 +47,8 @@ class Address:
 
 
 def link_of(address: Address | None) -> dict[str, Any]:
-    """Return the page's URL and link, for the owner of the data directory."""
+    """Return the dashboard page's URL and its link with the token, for the owner of the data
+    directory."""
     return {"url": address and address.url, "link": address and address.link}
 
 
@@ -57,7 +58,7 @@ class Purpose:
 
     what: str
     option: str
-    """The option with the address."""
+    """The command-line option that sets the address."""
     example: str
 
 
@@ -68,10 +69,10 @@ _METRICS = Purpose(what="metrics", option="--metrics-addr", example="127.0.0.1:9
 def open_metrics_address(address: tuple[str, int]) -> Address:
     """Bind the address of the metrics, which anyone who reaches it may read: Prometheus has no token.
 
-    Port 0 takes any free port. If the default address is in use, a free port is taken, too: a second
-    node on this machine was not told where to serve. Raises `UserError`: `PORT_IN_USE` if another
-    program listens there, `ADDRESS_MISSING` if this machine lacks the address, `BAD_ADDRESS` if it is
-    invalid.
+    Port 0 takes any free port. If the default address is in use, any free port is taken as well, so that
+    a second node on this machine needs no option. Raises `UserError` with `ExitCode.PORT_IN_USE` if
+    another program listens at an address that is not the default one, with `ExitCode.ADDRESS_MISSING` if
+    this machine does not have the address, and with `ExitCode.BAD_ADDRESS` if it is invalid.
     """
     host, port = address
     try:
@@ -85,10 +86,12 @@ def open_metrics_address(address: tuple[str, int]) -> Address:
 
 
 def open_address(settings: DashboardSettings) -> Address | None:
-    """Bind the page's address, if it has one; if its port is taken, log that and bind another one.
+    """Bind the dashboard page's address, and return None if the page is off. If the port is taken, log
+    that and bind a free port.
 
-    Raises `UserError`: `ADDRESS_MISSING` for an address that this machine does not have, `BAD_ADDRESS`
-    for one that others can reach without `plain` or a certificate, and for an unusable certificate.
+    Raises `UserError` with `ExitCode.ADDRESS_MISSING` if this machine does not have the address, and
+    with `ExitCode.BAD_ADDRESS` if the address is invalid, if others can reach it and there is neither
+    `plain` nor a certificate, or if the certificate is unusable.
     """
     if settings.address is None:
         return None
@@ -138,7 +141,8 @@ def _bracketed(host: str) -> str:
 
 
 def _bind(host: str, port: int, purpose: Purpose) -> list[socket.socket]:
-    """Return sockets bound to every address of the host, all at one port. Raises `UserError`."""
+    """Return sockets bound to every address of the host, all at one port. Raises `UserError` if one of
+    them cannot be bound."""
     try:
         return _bound_sockets(host, port)
     except OSError as error:
@@ -177,7 +181,7 @@ def _context(settings: DashboardSettings) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # The password makes an encrypted key an error instead of a prompt on the terminal.
+        # Because of the empty password an encrypted key is an error instead of a prompt on the terminal.
         context.load_cert_chain(settings.certificate, settings.key, password="")
     except (OSError, ssl.SSLError) as error:
         raise _unusable(settings.certificate, settings.key, error) from error

@@ -1,7 +1,7 @@
-"""The page's data, encoded once for all viewers: the status every second, and rounds as they arrive.
+"""The data of the dashboard page: the status every second, and rounds as they arrive.
 
-It costs next to nothing without viewers. For any number of viewers a status is encoded once, and the
-files are read once, in a thread.
+Without viewers almost no work is done. For any number of viewers a status is encoded once, and the files
+are read once, in a thread.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from .http import Send
 from .run_history import RunHistory
 
 MAX_STREAMS = 64
-"""Maximum number of pages with a live stream."""
+"""Maximum number of streams open at once; each dashboard page in a browser opens one."""
 
 _EVERY_SECONDS = 1.0
 # Proxies close a stream on which nothing is sent.
 _PING_SECONDS = 15.0
-# Rows repeated with each event: a round's row is completed later from the history, and a page that was
-# just loaded has missed the last events.
+# The number of newest rows that are sent with each event, new or not: a round's row is completed later
+# from the history file, and a page that was just loaded has missed the last events.
 _AGAIN_ROWS = 16
 # Repeated requests for all rounds get the same response for this long.
 _FRESH_SECONDS = 1.0
 
 
 class EventStream:
-    """The event stream of a node. `run` keeps it up to date while there are viewers."""
+    """The event stream of a node's dashboard. `run` keeps it up to date while there are viewers."""
 
     def __init__(
         self, status: Callable[[], Status], chronicle: Callable[[], RunHistory | None]
     ) -> None:
-        """`status` must not block. `chronicle` may: it is called in a thread."""
+        """`status` must not block. `chronicle` returns the swarm's history by round, or None if there is
+        none yet; it may block, because it is called in a thread."""
         self._status = status
         self._open = chronicle
         self._chronicle: RunHistory | None = None
@@ -68,7 +69,7 @@ class EventStream:
             return self._whole
 
     async def contributions(self) -> list[dict[str, Any]]:
-        """Return the contributions of all members."""
+        """Return the contributions of all current and former members."""
         async with self._reading:
             return await trio.to_thread.run_sync(self._contributions)
 
@@ -80,7 +81,7 @@ class EventStream:
         return self.streams >= MAX_STREAMS
 
     async def stream(self, send: Send) -> None:
-        """Send server-sent events until the client disconnects."""
+        """Send server-sent events until the client disconnects. Raises what `send` raises then."""
         self.streams += 1
         self._wanted.set()
         self._wanted = trio.Event()
@@ -104,9 +105,9 @@ class EventStream:
             self.streams -= 1
 
     async def run(self) -> None:
-        """Gather the events, for ever."""
+        """Gather the events until cancelled."""
         async with trio.open_nursery() as nursery:
-            # Reading a long run for the first time takes a while; the status does not wait for it.
+            # Reading the files of a long run for the first time takes long; the status does not wait.
             nursery.start_soon(self._repeat, self._gather_status)
             nursery.start_soon(self._repeat, self._gather_rounds)
 

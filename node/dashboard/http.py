@@ -1,8 +1,9 @@
 """A small HTTP/1.1 server on trio: h11 parses the protocol; all buffers and waits here are bounded.
 
-Any process may connect: another user of this machine, a page in the owner's own browser. So few
-connections are open at once, a request is limited in time and bytes, and a client that reads too slowly
-is disconnected. An idle connection makes room for the next.
+Any process may connect: another user of this machine, a stranger's page in the owner's own browser.
+Therefore the number of open connections is limited, a request is limited in time and bytes, and a client
+that reads too slowly is disconnected. At the limit, the connection that has been idle for longest is
+closed for a new one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Send = Callable[[bytes], Awaitable[None]]
 """Sends a piece of a streamed response; raises as a stream does once the client has disconnected."""
 
 _READ_BYTES = 4 * 1024
-# Bytes sent at once: a client that takes longer than `send_seconds` for this reads too slowly.
+# Bytes sent at once. A client that takes longer than `Bounds.send_seconds` for them reads too slowly.
 _PIECE_BYTES = 64 * 1024
 
 
@@ -38,19 +39,19 @@ class Bounds:
     """Limits on the resources that strangers can use."""
 
     connections: int = 96
-    """Open at once; a page has up to six, a browser's own limit per host."""
+    """Connections open at once. A page has up to six, a browser's own limit per host."""
     per_address: int = 24
-    """Per remote address, unless it is this machine's own."""
+    """Connections open at once per remote address, unless it is this machine's own."""
     head_bytes: int = 16 * 1024
     """Size of a request's first line and headers; browsers send about 1 KiB."""
     body_bytes: int = 4 * 1024
     """Size of a request's body: a command with a few parameters."""
     request_seconds: float = 10.0
-    """From a request's first byte to its last; also for the TLS handshake."""
+    """Time from a request's first byte to its last; also time for the TLS handshake."""
     idle_seconds: float = 30.0
-    """Between two requests."""
+    """Time between two requests of a connection."""
     send_seconds: float = 20.0
-    """For each piece of a response, at most 64 KiB."""
+    """Time to send a piece of a response, which has at most 64 KiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +62,16 @@ class Request:
     path: str
     """The path without the query."""
     headers: Mapping[str, str]
-    """By lower-case name. A header that occurs twice is in `doubled` instead."""
+    """Values of the headers that occur once, by lower-case name."""
     doubled: frozenset[str] = frozenset()
+    """Names of the headers that occur more than once."""
     body: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
-    """A response: `body`, or what `stream` sends until it returns or the client disconnects."""
+    """A response with a fixed `body`, or with what `stream` sends until it returns or the client
+    disconnects."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -89,7 +92,7 @@ class _TooSlow(Exception):
     """The client took longer than the bounds allow."""
 
 
-# The client disconnected, does not speak TLS, or exceeds the bounds.
+# Exceptions if the client has disconnected, does not speak TLS, or exceeds the bounds.
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, _TooSlow)
 
 
@@ -104,7 +107,7 @@ class HttpServer:
         self._tls = tls
         self._open = 0
         self._by_address: Counter[str] = Counter()
-        # In the order in which they began to wait for a request.
+        # The connections that wait for a request, in the order in which they began to wait.
         self._idle: dict[trio.CancelScope, None] = {}
 
     async def run(
@@ -126,7 +129,7 @@ class HttpServer:
             longest = next(iter(self._idle))
             del self._idle[longest]
             longest.cancel()
-            # The cancelled task gets scheduled, and has ended after two rounds of the scheduler.
+            # The cancelled task has ended after two rounds of the scheduler.
             for _ in range(2):
                 await trio.lowlevel.checkpoint()
         full = self._open >= self._bounds.connections
@@ -151,7 +154,7 @@ class HttpServer:
     async def converse(self, raw: trio.abc.Stream) -> None:
         """Answer the requests on a stream while they stay within the bounds.
 
-        Raises what streams raise once the other end is gone.
+        Raises one of `_GONE` once the client has disconnected or exceeds the bounds.
         """
         stream = raw
         if self._tls is not None:
@@ -285,7 +288,7 @@ def _address(stream: trio.SocketStream) -> str:
     try:
         return str(stream.socket.getpeername()[0])
     except (OSError, IndexError):
-        # It has disconnected already.
+        # The client has disconnected already.
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Serving the page: its address, the files that it reads, and the node that it shows."""
+"""Serving the dashboard page of a node at an address, with the node's status and files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Node(Protocol):
-    """The node that a page shows: the supervisor."""
+    """The node that a dashboard page shows; implemented by the supervisor."""
 
     @property
     def acts(self) -> Mapping[str, Handler]:
@@ -47,8 +47,8 @@ async def serve_dashboard(
     me: PeerId,
     invite: Callable[[Manifest], str | None],
 ) -> AsyncIterator[None]:
-    """Serve the page of a node inside the context, if it has an address. `invite` makes the link that is
-    shown to all viewers."""
+    """Serve the dashboard page of a node inside the context, if it has an address. `invite` makes the
+    invite link that is shown to all viewers, or None."""
     if address is None:
         yield
         return

@@ -1,7 +1,8 @@
-"""The page for Prometheus, on the same server and behind the same guards as the node's page.
+"""The page of metrics for Prometheus, with the same HTTP server and access control as the dashboard
+page.
 
-A scrape renders in a thread, since it looks at the disk; the reading itself is taken on the event loop,
-where everything that it reads is changed. Reading needs no token: Prometheus has none to give.
+A scrape is rendered in a thread, since it looks at the disk; the reading is taken on the event loop,
+because the loop's tasks change everything that it reads. Reading needs no token: Prometheus has none.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .http import Bounds, HttpServer, Request, Response, text_response
 
 T = TypeVar("T")
 
-# A collector or two, and a person; further ones make room for each other.
+# Enough for a collector or two and a person. A further connection replaces an idle one.
 _BOUNDS = Bounds(connections=8)
 
 
@@ -35,7 +36,7 @@ async def serve_metrics(
     address: Address | None, rows: Sequence[MetricRow[T]], read: Callable[[], T]
 ) -> AsyncIterator[None]:
     """Serve these metrics inside the context, if they have an address. `read` is called on the event
-    loop with every scrape; it must not block."""
+    loop for every scrape; it must not block."""
     if address is None:
         yield
         return

@@ -1,6 +1,6 @@
-"""The page's routes: its static files, its data, and its commands.
+"""The routes of the dashboard page: its static files, its data, and its commands.
 
-No path is taken from a request: the files are a fixed list, read once.
+No file path is taken from a request: the files are a fixed list, read once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _REFUSED = "open the link that `distro-node dashboard` prints: it lets you do th
 
 
 class Routes:
-    """Answers the page's requests."""
+    """Answers the requests of the dashboard page."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Routes:
         acts: Mapping[str, Handler],
         invitation: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`acts` must not block. `invitation` returns the link shown to all viewers, or None; it is
-        called in a thread."""
+        """`acts` are the owner's commands by name; they must not block. `invitation` returns the invite
+        link that is shown to all viewers, or None; it is called in a thread."""
         self._invitation = invitation
         self._guard = guard
         self._feed = feed
@@ -108,7 +108,7 @@ class Routes:
     def _act(self, request: Request) -> Response:
         if request.method != "POST":
             return text_response(405, "to act is to POST")
-        # Checked before the token: scripts of other pages learn nothing from this response.
+        # Checked before the token, because this response tells scripts of other pages nothing.
         if request.headers.get("content-type", "").partition(";")[0].strip() != _JSON:
             return text_response(415, "say it in JSON")
         if not self._guard.may_act(request):
@@ -126,7 +126,7 @@ class Routes:
 
 
 def read_body(body: bytes) -> dict[str, Any] | None:
-    """Return a command's parameters, a small JSON object; None for anything that is not one."""
+    """Return a command's parameters, a JSON object or nothing; None for anything else."""
     if not body:
         return {}
     try:
@@ -141,9 +141,9 @@ def _json(body: bytes) -> Response:
 
 
 def _code(link: str) -> Response:
-    """Return a link as a QR code."""
+    """Return a response with a link as a QR code."""
     image = io.BytesIO()
-    # Black on white in dark mode as well: cameras expect that.
+    # The code is black on white in dark mode as well, because cameras expect that.
     segno.make_qr(link, error="L").save(image, kind="svg", scale=4, border=4, light="white")
     return Response(headers={"Content-Type": "image/svg+xml"}, body=image.getvalue())
 

@@ -1,12 +1,13 @@
 """The swarm's history by round, read from the ledger and the history file on this disk.
 
 The ledger has every round since the founding: the members, and the updates that counted, with loss and
-bytes. The history has what only this node knows: times, durations of the phases, held-out losses. Both
-files grow while they are read; a `RunHistory` reads the new part, a bounded piece at a time, in whatever
-thread calls it. Old rounds are merged, so a run of any length has a few thousand rows.
+bytes. The history file has what only this node knows: times, durations of the phases, held-out losses.
+Both files grow while they are read; each call of `RunHistory.refresh` reads a bounded piece of the new
+part, in the calling thread. Old rounds are merged, so that a run of any length has at most a few
+thousand rows.
 
-The running node verified the ledger when it received it, and it is not verified again here: entries are
-decoded strictly, and reading stops at the first invalid one.
+The running node verified the ledger's entries when it received them, and they are not verified again
+here: they are decoded strictly, and reading stops at the first invalid one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ..util.sanitize import harmless_piece
 T = TypeVar("T")
 
 MAX_ROWS = 4096
-"""Rows to keep, each one or several merged rounds: more than a screen has pixels."""
+"""Maximum number of rows, each for one round or several merged rounds: more than a screen has pixels."""
 RECENT_ROWS = 1024
 """The newest rows, which are never merged."""
 MAX_PEERS = 4096
@@ -42,7 +43,7 @@ RECENT_ROUNDS = 64
 PHASES = ("compute", "encode", "transfer", "agree", "apply")
 
 _PHASES_KEPT = 64
-# Peers sent with each event; no second brings more new ones.
+# The number of newest peers that are sent with each event. Fewer peers than this are new every second.
 _PEERS_AGAIN = 64
 # Number of most recently departed peers listed among the members.
 _GONE_SHOWN = 64
@@ -50,11 +51,11 @@ _GONE_SHOWN = 64
 _LATE_SHOWN = 16
 _MAX_HELDOUT = 4096
 _MAX_SAMPLES = 64
-# Samples sent with each event; no second brings more.
+# The number of newest samples that are sent with each event. Fewer than this are new every second.
 _SAMPLES_AGAIN = 2
-# A line for a thousand members has some 60 kB.
+# Maximum length of a line of the history file. A line for a thousand members has about 60 kB.
 _MAX_LINE_BYTES = 1 << 20
-# Read in one go, so that a client waiting for the first page soon sees something.
+# The entries of the ledger, and the bytes of the history file, that one call of `refresh` reads.
 _ENTRIES_AT_ONCE = 512
 _BYTES_AT_ONCE = 4 << 20
 _LENGTH_BYTES = 4
@@ -62,7 +63,7 @@ _LENGTH_BYTES = 4
 
 @dataclass
 class RoundRow:
-    """One round or several merged rounds: values of the last one, and sums over all."""
+    """One round or several merged rounds."""
 
     round: int
     """The last round of the row."""
@@ -71,17 +72,17 @@ class RoundRow:
     loss: float | None
     """Mean over the tokens, in nats per token; None: no member trained."""
     trained: int
-    """Tokens of these rounds."""
+    """Tokens of the row's rounds."""
     tokens: int
-    """Tokens since the founding."""
+    """Tokens from the founding to the last round."""
     size: int
-    """Bytes of all updates since the founding, each counted once."""
+    """Bytes of all updates from the founding to the last round, each counted once."""
     updates: int
-    """Updates that counted in these rounds."""
+    """Updates that counted in the row's rounds."""
     present: int
-    """Members in the last round, one bit per peer."""
+    """Members in the last round, as bits: the bit's number is the index in `RunHistory.accounts`."""
     counted: int
-    """Members whose update counted in the last round, one bit per peer."""
+    """Members whose update counted in the last round, as bits like those of `present`."""
     time: float | None = None
     """When this node applied the last round, in seconds since 1970; None: it did not."""
 
@@ -98,17 +99,19 @@ class MemberHistory:
     why: str = ""
     """`left`, `silent` or `expelled`, if it has been removed."""
     counted: int = 0
+    """Number of its updates that counted."""
     tokens: int = 0
+    """Tokens of these updates."""
     last: int | None = None
     """The last round in which its update counted."""
     loss: float | None = None
-    """Loss of that update."""
+    """Loss of its last update that counted and has tokens, in nats per token."""
     recent: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
     """The last rounds in which its update counted."""
 
 
 class RunHistory:
-    """The content of the files so far. Not thread-safe."""
+    """The content of the two files, as far as it has been read. Not thread-safe."""
 
     def __init__(self, founder: PeerId, me: str, ledger: Path, history: Path) -> None:
         self._founder = founder
@@ -135,24 +138,25 @@ class RunHistory:
         self._admit(self._founder, 0)
 
     def refresh(self) -> bool:
-        """Read a piece of the new content. Return whether there may be more."""
+        """Read a piece of the new content of the files. Return whether there may be more."""
         if self._was_replaced():
             self.generation += 1
             self._forget()
         more = self._read_ledger()
-        # The history refers to rounds of the ledger.
+        # The history file is read last, because it refers to rounds of the ledger.
         return more or self._read_history()
 
     # As JSON
 
     def whole(self) -> dict[str, Any]:
-        """Return all rows and what belongs to them."""
+        """Return all rows, and with them the peers, held-out losses, samples, phases and members."""
         return self._said(self.rows, self.heldout, self.samples, 0)
 
     def latest(self, rows: int) -> dict[str, Any]:
-        """Return the last `rows` rows and what belongs to them; they replace a client's copies.
+        """Return the last `rows` rows, and with them the same as `whole`; they replace a client's
+        copies.
 
-        The peers are only the newest ones, from index `peers_at` on, since there may be thousands in
+        Only the newest peers are included, from index `peers_at` on, since there may be thousands in
         all.
         """
         known = max(0, len(self.accounts) - _PEERS_AGAIN)
@@ -182,7 +186,7 @@ class RunHistory:
                 "bytes": [row.size for row in rows],
                 "updates": [row.updates for row in rows],
                 "time": [row.time for row in rows],
-                # In hex: many JSON readers have no integers beyond 53 bits.
+                # The bits are sent in hex, because many JSON readers have no integers beyond 53 bits.
                 "present": [f"{row.present:x}" for row in rows],
                 "counted": [f"{row.counted:x}" for row in rows],
             },
@@ -193,7 +197,7 @@ class RunHistory:
         }
 
     def _of_now(self) -> list[MemberHistory]:
-        """Return the members, those that left recently, and this node."""
+        """Return the present members, those that left most recently, and this node."""
         gone = [each for each in self.accounts if each.left is not None and each.peer != self._me]
         gone.sort(key=lambda each: each.left or 0)
         old = {id(each) for each in gone[:-_GONE_SHOWN]}
@@ -247,7 +251,7 @@ class RunHistory:
                     if taken == _ENTRIES_AT_ONCE:
                         return True
         except (OSError, ProtocolError):
-            # Not there yet, or damaged: the node itself notices and reports it.
+            # The ledger does not exist yet, or is damaged, which the node itself notices and reports.
             return False
         return False
 
@@ -323,7 +327,7 @@ class RunHistory:
             return False
         whole = data.rfind(b"\n") + 1
         if not whole and len(data) >= _MAX_LINE_BYTES:
-            # Not written by this program.
+            # This program writes no such long line, so this piece is skipped.
             whole = len(data)
         self._history_at += whole
         for line in data[:whole].splitlines():
@@ -353,7 +357,7 @@ class RunHistory:
         if index < len(self.rows):
             self.rows[index].time = time
         elif time is not None and len(self._early) < RECENT_ROUNDS:
-            # The parameters have this round already; its ledger entry is about to be written.
+            # The round is in the parameters already; its ledger entry is about to be written.
             self._early[round_] = time
         while self.phases and self.phases[-1]["round"] >= round_:
             # The round was repeated on another chain.
@@ -408,7 +412,7 @@ def _both(first: RoundRow, second: RoundRow | None = None) -> RoundRow:
 
 
 def _entries(file: Any) -> Iterator[bytes]:
-    """Yield the complete entries from here on; the last one may still be being written."""
+    """Yield the complete entries from the file's position on; the last one may still be incomplete."""
     while True:
         prefix = file.read(_LENGTH_BYTES)
         length = int.from_bytes(prefix, "big")
