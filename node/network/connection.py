@@ -56,6 +56,7 @@ class GuardedConnection:
         self.sent = 0
         """Bytes written to the connection, before encryption."""
         self.received = 0
+        """Bytes read from the connection, after decryption."""
         self.heard = trio.current_time()
         """Time of the last received bytes, on trio's clock."""
 

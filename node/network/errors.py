@@ -51,10 +51,10 @@ class NotHere(Exception):
 class RequestError(Exception):
     """A request failed.
 
-    `reason` is `timeout` (too slow, or silent for too long), `refused` (the peer does not serve this, or
-    says the request breaks the protocol), `busy` (try another peer, or later), `oversized` (the answer
-    is longer than allowed), `closed` (the connection or stream broke), `not_connected`, or `failed` (the
-    peer reports an error of its own).
+    `reason` is `timeout` (too slow, or silent for too long), `refused` (the peer does not serve this
+    protocol, does not have what is asked for, or replies that the request is invalid), `busy` (try
+    another peer, or later), `oversized` (the answer is longer than allowed), `closed` (the connection or
+    stream broke), `not_connected`, or `failed` (the peer reports an error of its own).
     """
 
     def __init__(self, reason: RequestFailure, message: str) -> None:

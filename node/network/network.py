@@ -80,6 +80,7 @@ class NetworkSettings:
     """Addresses to announce instead of this machine's own, for a node behind a forwarded port or with a
     name."""
     max_connections: int = 256
+    """Connections to all peers together; fewer if the process may not open as many files."""
     max_connections_per_address: int | None = None
     """Per IPv4 address or IPv6 /64, loopback excepted; None: no limit per address."""
     max_upload: float | None = None
@@ -177,6 +178,7 @@ class Network:
             knows=lambda peer: self.knows(peer),
             rate=traffic.upload,
         )
+        """The relay's side of circuits; None if this node does not relay."""
         self.announcements = 0
         """How often `announce` has changed the addresses."""
         self._announced: dict[str, tuple[str, ...]] = {}

@@ -118,10 +118,10 @@ class HardenedPubsub(Pubsub):
             super().handle_subscription(origin_id, sub_message)
 
     def _handle_dead_peer(self, peer_id: ID) -> None:
-        # When our gossip stream to a peer breaks while another connection to it is open, the library
-        # opens a new one but forgets the peer's subscriptions; the peer, whose own stream is fine, does
-        # not repeat them, and would never get another message from us. An exception here would end the
-        # task that waits for closed connections.
+        # If our gossip stream to a peer breaks while another connection to it is open, the library opens
+        # a new one but forgets the peer's subscriptions. The peer, whose own stream is fine, does not
+        # repeat them, and would never get another message from us, so they are restored here. An
+        # exception here would end the task that waits for closed connections.
         topics = [topic for topic, peers in self.peer_topics.items() if peer_id in peers]
         try:
             super()._handle_dead_peer(peer_id)

@@ -318,6 +318,8 @@ def _size(response: bytes | Flow) -> int:
 
 
 class _Opening:
+    """A stream that a task of its own is opening, or has opened."""
+
     def __init__(self) -> None:
         self.done = trio.Event()
         self.abandoned = False

@@ -89,6 +89,8 @@ class LossWatch:
             self._heard, self._before = wire.heard, sample.acknowledged
         silent = now - wire.heard >= _LOST_SECONDS
         if silent:
+            # From the peer to us: it acknowledges what we sent since its last bytes, but sends nothing.
             answers = sample.acknowledged > self._before
             return answers and not sample.in_flight and wire.received < _PROOF_BYTES
+        # From us to the peer: its bytes arrive, but it acknowledges nothing of what we sent.
         return now - self._since >= _LOST_SECONDS and sample.acknowledged < _PROOF_BYTES

@@ -47,9 +47,11 @@ class UploadPriorities:
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
         self._urgent = 0
+        # When an urgent transfer last sent something.
         self._last = float("-inf")
         # Bytes that the patient priority may send while the urgent one is active.
         self._saved = 0.0
+        # Set, and replaced, when an urgent transfer sends something or ends.
         self._moved = trio.Event()
         self._patient: WeakKeyDictionary[Any, _Patient] = WeakKeyDictionary()
         self._tails: list[_Tail] = []

@@ -347,6 +347,8 @@ class Introducer:
         self._news = trio.Event()
 
     async def _dial_missing(self, nursery: trio.Nursery) -> None:
+        """Keep dialling the known peers that are not connected, up to `MAX_CONNECTED`, and announce
+        changes of our own addresses."""
         for record in self._remembered:
             self._heard[record.peer] = _Heard(record, trio.current_time(), None)
         announced, machine, looked = self._network.announcements, (), float("-inf")
@@ -383,7 +385,8 @@ class Introducer:
                 await news.wait()
 
     def _by_turn(self) -> list[tuple[PeerId, PeerRecord]]:
-        # Peers with the fewest failures come first, so that invented peers cannot delay real ones.
+        # Peers whose next dial is due earliest come first: those with the fewest failures, so that
+        # invented peers cannot delay real ones.
         return sorted(self.peer_records.items(), key=lambda item: self._turns.due(item[0]))
 
     def _forget(self, now: float, connected: Collection[PeerId]) -> None:

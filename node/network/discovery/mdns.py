@@ -52,10 +52,12 @@ _RESOLVE_MILLISECONDS = 2000
 # Doubled each time.
 _FIRST_REPEAT_SECONDS = 1.0
 _LAST_REPEAT_SECONDS = 20.0
+# Pause before searching again after an error of the system or the library.
 _RETRY_SECONDS = 30.0
 # How often to check whether the machine has other addresses.
 _CHECK_INTERVAL_SECONDS = 3.0
 _CLOSE_SECONDS = 3.0
+# Lengths: the part of the hash in a name; and an interface's index, in digits.
 _TAG_CHARACTERS = 24
 _SCOPE_DIGITS = 9
 

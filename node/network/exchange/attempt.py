@@ -33,6 +33,8 @@ class TransferAttempt:
     def __init__(
         self, peer: PeerId, now: float, *, stall: float, whole: float, size: int, is_relay: bool
     ) -> None:
+        """`stall` and `whole`: the least seconds, of silence and in total, after which a competitor
+        starts; `size`: the largest size that the blob may have, in bytes."""
         self.peer = peer
         self.is_relay = is_relay
         self.started = now

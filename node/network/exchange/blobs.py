@@ -163,7 +163,8 @@ class BlobFetcher:
         protocol: str = PROTOCOL,
         longest_pause: float = _LONGEST_PAUSE_SECONDS,
     ) -> None:
-        """A provider that failed is not asked again for at most `longest_pause` seconds."""
+        """Fetch over `protocol`. The pause before a provider that failed is asked again grows to at most
+        `longest_pause` seconds."""
         self._network = network
         self._store = store
         self._protocol = protocol
@@ -171,7 +172,8 @@ class BlobFetcher:
         self._relays = relays
         self._downloads: dict[ContentId, _BlobDownload] = {}
         self._busy: Counter[PeerId] = Counter()
-        # When each relay last sent a piece of anything, or was first asked for what it still owes us.
+        # When each relay last sent a piece of any update, or was asked for the first of those that it
+        # has not delivered yet.
         self._heard: dict[PeerId, float] = {}
         # Moving averages: seconds to the first byte, and bytes per second from there on.
         self._latency = 0.25
@@ -518,7 +520,7 @@ class _BlobDownload:
             self.busy.setdefault(peer, now)
         else:
             self.busy.pop(peer, None)
-        # Random, so that peers that were told "busy" at once do not return at once.
+        # Random, so that nodes that got "busy" at the same time do not ask again at the same time.
         self.pauses.failed(peer, now, random.uniform(0.5, 1.0))
 
     def _lacks(self, peer: PeerId) -> bool:

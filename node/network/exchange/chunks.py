@@ -164,10 +164,11 @@ class _ListDownload:
     def __post_init__(self) -> None:
         self._network, self._store = self.chunks.network, self.chunks.store
         self._count = len(self.blobs.chunks)
-        # Chunk to its position; the same chunk may occur twice in a list.
+        # The chunks not fetched yet, each with its position; a chunk may occur twice in a list.
         self.missing = {chunk: number for number, chunk in enumerate(self.blobs.chunks)}
         self._total = len(self.missing)
         self._holdings: dict[PeerId, list[bool]] = {}
+        # By position: how many providers have the chunk; and whether the queue is sorted by it.
         self._counts = [0] * self._count
         self._sorted = True
         # The next chunk is the last entry. Each node begins with different chunks, so that newcomers who

@@ -1,9 +1,9 @@
 """An update relay, which fetches each update once from its author and serves it to all members.
 
-A member's request contains the author's signed announcement, so a relay needs no knowledge of the swarm.
-Bytes are forwarded while they arrive; the last piece follows only after the hash check, so an update
-delivered in full is correct. A relay keeps a bounded number of bytes, in memory only, and may disappear
-at any time: members then turn to another relay, or to each other.
+A member's request contains the author's signed announcement, so that a relay needs no other knowledge of
+the swarm. Bytes are forwarded while they arrive; the last piece follows only after the hash check, so an
+update delivered in full is correct. A relay keeps a bounded number of bytes, in memory only, and may
+disappear at any time: members then turn to another relay, or to each other.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ class Upgrades:
         self._turns: Backoff[tuple[PeerId, Way]] = Backoff(
             _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS
         )
-        # What was known at the last attempt.
+        # What was known about each way when it was last considered: the peer's addresses, or our
+        # endpoints.
         self._known: dict[tuple[PeerId, Way], Hashable] = {}
         self._trying: set[tuple[PeerId, Way]] = set()
         self._direct_since: dict[PeerId, float] = {}
