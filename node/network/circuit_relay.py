@@ -2,7 +2,7 @@
 
 Everything is bounded: the number of reservations (in total and per address), the number of circuits (in
 total, per peer and per address), the bytes and the duration of each circuit, and the bytes per second
-(in total and per address). The end of one circuit does not affect others. A member grants reservations
+(in total and per address). A failure of one circuit does not affect others. A member grants reservations
 only to peers of its swarm, so nobody else can be called through it.
 """
 
@@ -261,7 +261,7 @@ class CircuitRelay:
                     self._sending -= 1
                 self.relayed_bytes += len(data)
         except STREAM_FAILURES:
-            # An end has closed or stalled; this circuit is over, the others are not.
+            # One end has closed or stalled: this circuit is over, others go on.
             pass
         finally:
             both.cancel()

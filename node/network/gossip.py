@@ -137,7 +137,7 @@ class Gossip:
             via = peer_of(forwarder)
             if via is None or self._refused(via):
                 return False
-            # Messages straight from their author were counted before the signature check.
+            # Messages straight from their author were counted in `pubsub`, before the signature check.
             author, now = bytes(message.from_id), trio.current_time()
             passed_on = forwarder.to_bytes() != author
             if passed_on and not self._authors.hears(author, now):
@@ -145,7 +145,8 @@ class Gossip:
                 return False
             reason = self._judge(topic, validate, message)
             if reason is None and passed_on:
-                # Rejected ones are not counted: other peers can repeat an author's old messages at will.
+                # Rejected messages are not counted, because other peers can repeat an author's old
+                # messages at will.
                 self._authors.admits(author, now)
             if reason is not None:
                 self._traffic.reject(reason)
@@ -179,7 +180,8 @@ async def open_gossip(gossip: Gossip) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            # It sweeps in a thread of its own, which would outlive this context.
+            # The library sweeps its table of seen messages in a thread, which would outlive this
+            # context.
             gossip.pubsub.seen_messages.stop()
 
 

@@ -2,8 +2,8 @@
 
 The library does whatever a peer's control messages request: it dials the peers that a PRUNE names,
 stores topics of any number and length with a back-off time, answers every GRAFT, and sends any message
-as often as it is requested. Here a control message is reduced to what an honest peer could have sent
-before the library sees it, our answers are bounded in bytes, and a fault costs one message rather than
+as often as it is requested. Here a control message is reduced, before the library sees it, to what an
+honest peer could have sent; our answers are bounded in bytes; and a fault costs one message rather than
 the router.
 """
 

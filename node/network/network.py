@@ -74,8 +74,8 @@ class NetworkSettings:
     """Listening addresses and limits of the network."""
 
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0")
-    """Multiaddresses `/ip4/<address>/tcp/<port>`; port 0 is any free one, the same for all of them. A
-    family that the machine lacks is left out."""
+    """Multiaddresses `/ip4/<address>/tcp/<port>` or `/ip6/…`; port 0 is any free port, the same for all
+    of them. An address family that the machine lacks is left out."""
     announce: tuple[str, ...] = ()
     """Addresses to announce instead of this machine's own, for a node behind a forwarded port or with a
     name."""

@@ -267,7 +267,8 @@ class Requests:
                     await write_frame(stream, response, bytes([status]), priority)
                 else:
                     await write_flow(stream, response, bytes([status]), priority)
-            # Outside of the priority, since it may wait for the other end while the line is free.
+            # Done after the priority has been released, since closing may wait for the other end while
+            # the line is free.
             await stream.close()
 
     def _priority(self, kind: str, stream: Any) -> AbstractContextManager[Priority | Rate]:

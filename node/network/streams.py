@@ -141,7 +141,8 @@ async def read_reply(
 async def write_frame(
     stream: Any, data: bytes, prefix: bytes = b"", rate: Rate | Priority = _UNLIMITED
 ) -> None:
-    """Write `prefix`, a length and the bytes at `rate`, in pieces that other streams can overtake."""
+    """Write `prefix`, a length and the bytes at `rate`, in pieces between which other streams can
+    send."""
     view = memoryview(data)
     header = prefix + len(data).to_bytes(4, "big")
     while header or view:

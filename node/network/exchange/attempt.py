@@ -92,7 +92,7 @@ class TransferAttempt:
     def overdue(self, now: float, usual: float) -> bool:
         """Whether another provider should be asked as well; `usual` is the usual rate in bytes per
         second."""
-        # On a slow line there are seconds between the pieces of any transfer.
+        # Over a slow connection seconds pass between the pieces of any transfer.
         pace = (self._heard - self.started) / max(1, self._pieces)
         stall = max(self._stall, PATIENCE * _PIECE_BYTES / usual, PATIENCE * pace)
         whole = max(self._whole, PATIENCE * self._size / usual)

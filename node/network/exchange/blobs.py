@@ -77,7 +77,7 @@ _RELAY_PATIENCE_SECONDS = 5.0
 _RELAY_STALL_SECONDS = 12.0
 # A relay may take this many times as long as another provider for the whole update.
 _RELAY_WHOLE = 3.0
-# If our own process was not scheduled for this long, no peer is to blame.
+# If our own process was not scheduled for this long, the delay is not held against any peer.
 _LAG_SECONDS = 1.0
 _POLL_SECONDS = 0.2
 # Pause after a provider's failure, doubled with each further failure.

@@ -37,10 +37,11 @@ the first byte on, set if the chunk is here; empty if the list is not."""
 _CONTENT_ID_BYTES = 32
 
 MAX_UNDER_WAY = 8
-"""Concurrent chunks. Two from each of four members keep their lines full while the next request is on
-its way."""
+"""Chunks fetched at the same time. Two from each of four members keep the members' connections busy
+while the next request is on its way."""
 
-# On a slow line fewer run at once, so that a chunk takes about this long and not minutes.
+# On a slow connection fewer chunks are fetched at the same time, so that one takes about this long and
+# not minutes.
 _CHUNK_SECONDS = 20.0
 _FEWEST_UNDER_WAY = 2
 # A chunk that has not arrived after this time is queued again: 4 MiB take about an hour at 10 kbit/s.
@@ -103,7 +104,8 @@ def serve_chunks(
 async def ask_holdings(
     network: Network, peer: PeerId, blob: ContentId, count: int
 ) -> list[bool] | None:
-    """Return which of the `count` chunks of the list `blob` a peer has; None without a valid answer."""
+    """Return which of the `count` chunks of the list `blob` a peer has; None if it gives no valid
+    answer."""
     most = (MAX_CHUNKS + 7) // 8
     try:
         answer = await network.request(

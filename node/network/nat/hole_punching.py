@@ -35,7 +35,7 @@ _DIAL_SECONDS = 5.0
 # Half of the measured round trip is waited before dialling, but at most this long: the relayed path may
 # be a detour, and with a longer delay the two dials start at too different times anyway.
 _MAX_DELAY_SECONDS = 1.0
-# A peer cannot make us dial more often than this.
+# Least time between two attempts that one peer can make us join.
 _PAUSE_SECONDS = 3.0
 _MAX_CALLERS = 1024
 

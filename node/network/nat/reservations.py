@@ -66,8 +66,8 @@ class Reservations:
                     await changed.wait()
 
     async def _watch(self) -> None:
-        # A restarted relay has lost its reservations along with its connections, however fast the
-        # restart was.
+        # When a relay disconnects, its reservation is dropped: a relay that has restarted, however fast,
+        # has lost its reservations along with its connections.
         with self._network.peer_events() as events:
             async for event in events:
                 if isinstance(event, PeerDown):

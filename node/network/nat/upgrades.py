@@ -73,7 +73,7 @@ class Upgrades:
         """Yield the ways that may lead to a peer, each with what is known about it."""
         if addresses := self._addresses(peer):
             yield "dial", addresses
-        # Only one of the two starts, and it must know its own public address.
+        # Only one of the two peers starts hole punching, and it must know its own public address.
         if self._network.peer < peer and self._punching.public_endpoints:
             yield "punch", self._punching.public_endpoints
 
@@ -86,8 +86,9 @@ class Upgrades:
         if key not in self._known:
             self._turns.put_off(key, now)
         elif self._known[key] != known:
-            # A new mapping in the peer's router, or a new public address of ours. Not at once, or a peer
-            # that announces something new all the time would keep us dialling.
+            # The peer's router has a new mapping, or we have a new public address. The next attempt
+            # comes sooner, but not at once: otherwise a peer that announces something new all the time
+            # would keep us dialling.
             self._turns.put_off(key, min(self._turns.due(key), now + self._turns.first))
         self._known[key] = known
         return not self._turns.rests(key, now)
