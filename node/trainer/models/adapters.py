@@ -1,7 +1,7 @@
 """Low-rank adapters in a model with frozen weights: insertion, initialisation and merging.
 
-`peft` builds the layers, so that what is trained here opens there. What members must agree on is
-decided here and not by `peft`: the parameters' names, order, initial values and scale.
+`peft` builds the layers, so that it can open the adapters that are trained here. What members must
+agree on is decided here and not by `peft`: the parameters' names, order, initial values and scale.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def build_trained(
 ) -> tuple[PreTrainedModel, list[torch.nn.Parameter]]:
     """Return the manifest's model and its trained parameters, in the order of the manifest's table.
 
-    The parameters are uninitialised, and so are frozen weights until `read_base`. Raises
-    `TrainerFailed`: `bad_model`, and `bad_snapshot` if the base is not in the store, so that the
-    node can fetch it.
+    The parameters' values are not the swarm's yet, and neither are frozen weights until `read_base`.
+    Raises `TrainerFailed`: `bad_model` if the manifest's model cannot be built, and `bad_snapshot` if
+    the base is not in the store, so that the node can fetch it.
     """
     adapter = manifest.adapter
     if adapter is None:
@@ -50,7 +50,7 @@ def build_trained(
     if makes_images(str(manifest.model.get("model_type"))):
         raise _bad("only language models can have adapters here")
     model = build_model(manifest.model, adapter.base_parameters, device)
-    # Before memory is allocated for adapters: the table gives their size.
+    # Checked before memory is allocated for adapters, because the table bounds their size.
     check_table(model, adapter, manifest.parameters)
     _base_chunks(adapter, store)
     add_adapters(model, adapter)
@@ -59,7 +59,7 @@ def build_trained(
 
 
 def linear_layers(model: PreTrainedModel) -> dict[str, torch.nn.Module]:
-    """Return the linear layers by full name, except the head, whose weights may be tied to the
+    """Return the linear layers by full name, except the head, because its weights may be tied to the
     embedding's."""
     head = model.get_output_embeddings()
     return {
@@ -80,8 +80,8 @@ def adapter_table(
     """Return the parameter table of these layers' adapters, in the order of the model's layers, A
     before B.
 
-    Raises `TrainerFailed` (`bad_model`) for a layer that does not exist, and for a rank greater than
-    a side of a layer, where the layer itself would be smaller.
+    Raises `TrainerFailed` (`bad_model`) for a layer that does not exist, and for a rank greater than the
+    number of a layer's inputs or outputs, because the adapter would then be larger than the layer.
     """
     known = target_names(model)
     for target in targets:
@@ -136,7 +136,8 @@ def adapter_parameters(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
 def draw_adapters(
     parameters: Sequence[torch.Tensor], table: Sequence[ParameterSpec], seed: int
 ) -> None:
-    """Draw A from the uniform distribution on ±1/√inputs, in the table's order; set B to zero.
+    """Draw A from the uniform distribution on [-1/√inputs, 1/√inputs], in the table's order; set B to
+    zero.
 
     peft and the paper's own code draw it in the same way (Kaiming's rule with a = √5). It is drawn
     on the CPU, as all initial parameters are.
@@ -203,7 +204,8 @@ def frozen_parameters(model: PreTrainedModel, adapter: AdapterSpec) -> list[torc
 def read_base(parameters: Sequence[torch.Tensor], adapter: AdapterSpec, store: BlobStore) -> None:
     """Read the base's weights into the frozen parameters of a model (`frozen_parameters`).
 
-    Raises `TrainerFailed`: `bad_model`, and `bad_snapshot` if they are not in the store.
+    Raises `TrainerFailed`: `bad_snapshot` if they are not all in the store, `bad_model` if they are
+    unusable.
     """
     chunks = _base_chunks(adapter, store)
     try:
@@ -248,7 +250,7 @@ def _base_list(adapter: AdapterSpec, store: BlobStore) -> BlobList:
 
 
 def _sides(layer: torch.nn.Module) -> tuple[int, int]:
-    """(inputs, outputs)"""
+    """Return the numbers of a linear layer's inputs and outputs."""
     if isinstance(layer, Conv1D):
         inputs, outputs = layer.weight.shape
         return inputs, outputs

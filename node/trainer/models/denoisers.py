@@ -1,9 +1,9 @@
 """Models that predict the noise in images: a U-Net of `diffusers`, with its reading, writing and
 schedule.
 
-It is wrapped as a custom model of transformers, so that the code that builds, counts and trains
-models handles one kind. The configuration is a stranger's, and `architectures` has checked it. Only
-swarms that train such a model load the library, since that takes seconds.
+The U-Net is wrapped as a custom model of transformers, so that the code that builds, counts and trains
+models handles one kind of model. The configuration is a stranger's, and `architectures` has checked it.
+Only swarms that train such a model load the library, because that takes seconds.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ VERSION_KEY = "_diffusers_version"
 WEIGHTS_NAME = "diffusion_pytorch_model.safetensors"
 
 # The linear schedule begins and ends with these values where it has 1,000 steps (Ho et al., arXiv
-# 2006.11239). With fewer steps each adds proportionally more, so that nothing but noise is left at
-# the end all the same. The cosine schedule (Nichol and Dhariwal, arXiv 2102.09672) needs no such
-# numbers.
+# 2006.11239). With fewer steps each adds proportionally more, so that the end is still pure noise. The
+# cosine schedule (Nichol and Dhariwal, arXiv 2102.09672) needs no such numbers.
 _LINEAR_STEPS, _FIRST, _LAST = 1000, 1e-4, 0.02
 
 
@@ -78,8 +77,8 @@ def load_library() -> None:
 
 
 def noise_schedule(settings: ImageSettings) -> Any:
-    """Return the library's schedule: how much of an image remains at each step, and how it is
-    recovered."""
+    """Return the library's noise schedule: how much of an image remains at each step, and how the image
+    is recovered."""
     from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 
     scale = _LINEAR_STEPS / settings.steps
@@ -94,8 +93,8 @@ def noise_schedule(settings: ImageSettings) -> Any:
 
 
 def write_denoiser(model: Denoiser, settings: ImageSettings, directory: Path) -> None:
-    """Write the model and its schedule in the library's format; without classes the directory is a
-    pipeline of the library. Raises what a full disk raises."""
+    """Write the model and its schedule in the library's format; for images without classes the directory
+    is a pipeline of the library. Raises whatever the library raises when the disk is full."""
     import diffusers
 
     model.unet.save_pretrained(directory / UNET, safe_serialization=True)
@@ -107,8 +106,8 @@ def write_denoiser(model: Denoiser, settings: ImageSettings, directory: Path) ->
 
 
 def pipeline_index(settings: ImageSettings) -> dict[str, Any] | None:
-    """Return what makes a directory a pipeline of the library, without its version; None for images
-    of several classes: its only pipeline for such models takes no class."""
+    """Return the contents, except the version, of the file that makes a directory a pipeline of the
+    library; None for images with classes, because the only pipeline for such models takes no class."""
     if settings.classes:
         return None
     return {
@@ -142,7 +141,7 @@ def read_denoiser(directory: Path, model: Denoiser) -> None:
 
 def written_config(model: Denoiser) -> dict[str, Any]:
     """Return the contents of a model's `config.json`, without what the library writes about itself."""
-    # As it would be read back: tuples become lists.
+    # The values are as they would be read back: tuples become lists.
     return named_keys(json.loads(model.unet.to_json_string()))
 
 

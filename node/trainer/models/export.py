@@ -1,7 +1,7 @@
 """Export of the model as a Hugging Face checkpoint for `AutoModel`, `AutoTokenizer` and `generate`.
 
-Weights and the model's configuration are the swarm's. The tokens that begin and end a text follow
-the tokenizer: a configuration's defaults are the ids of another tokenizer.
+Weights and the model's configuration are the swarm's. The ids of the tokens that begin, end and pad a
+text follow the swarm's tokenizer, because a configuration's defaults are the ids of another tokenizer.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ MERGED_ADAPTER = "adapter"
 def export(
     session: TrainingSession, store: BlobStore, directory: Path, *, merged: bool = False
 ) -> None:
-    """Write weights (safetensors), both configurations and the tokenizer's files into `directory`.
+    """Write weights (safetensors), the model's and the generation configuration, and the tokenizer's
+    files into `directory`.
 
-    Adapters are written in the format of `peft`; with `merged`, in a subfolder beside a checkpoint
-    of the base with the adapters merged into it. Models of images are written in the format of
-    `diffusers`.
+    Adapters are written in the format of `peft`; with `merged`, in a subfolder of a checkpoint of the
+    base with the adapters merged into it. Image models are written in the format of `diffusers`.
 
-    Raises `TrainerFailed` with the kind `bad_data` if the tokenizer's blobs are missing, and what a
-    full disk raises.
+    Raises `TrainerFailed` with the kind `bad_data` if the tokenizer's blobs are missing or unusable, and
+    whatever the libraries raise when the disk is full.
     """
     if isinstance(session.task, Diffusion):
         assert isinstance(session.model, Denoiser)
@@ -86,24 +86,25 @@ def export(
 
 @dataclass(frozen=True)
 class SettingsFiles:
-    """What an export has beside its weights and follows from the swarm's tokenizer."""
+    """The part of an export that follows from the swarm's tokenizer."""
 
     files: dict[str, bytes]
     """The tokenizer's files by name."""
     ids: dict[str, Any]
-    """The tokens that begin, end and pad a text, in `config.json` and `generation_config.json`."""
+    """The token ids for the keys `bos_token_id`, `eos_token_id` and `pad_token_id` in `config.json` and
+    `generation_config.json`; None for a token that does not exist."""
 
 
 def settings_files(session: TrainingSession, store: BlobStore) -> SettingsFiles:
-    """Return the tokenizer's files and the ids of special tokens: the same wherever they are made.
+    """Return the tokenizer's files and the ids of special tokens: the same on every machine.
 
-    Raises `TrainerFailed` (`bad_data`).
+    Raises `TrainerFailed` (`bad_data`) if the tokenizer's blobs are missing or unusable.
     """
     definition, tokenizer, settings = open_tokenizer(session.manifest, store)
     ids: dict[str, Any] = special_ids(tokenizer, settings)
     several = session.manifest.model.get("eos_token_id")
     if isinstance(several, list) and ids["eos_token_id"] in several:
-        # Chat models end the assistant's messages and whole texts with different tokens.
+        # Chat models have several: one ends the assistant's messages, another whole texts.
         ids["eos_token_id"] = several
     turn = turn_end(session.manifest, tokenizer, settings)
     if turn is not None and ids["eos_token_id"] not in (turn, None):
@@ -125,7 +126,7 @@ def settings_files(session: TrainingSession, store: BlobStore) -> SettingsFiles:
 def adapter_configuration(adapter: AdapterSpec, model_type: str) -> dict[str, Any]:
     """Return the contents of `adapter_config.json`."""
     said = peft_config(adapter, model_type).to_dict()
-    # peft keeps a set, whose order changes from one process to the next.
+    # peft keeps the targets in a set, whose order changes from one process to the next.
     said["target_modules"] = list(adapter.targets)
     said["inference_mode"] = True
     return json.loads(json.dumps(said))
@@ -145,7 +146,7 @@ def _write_adapter(session: TrainingSession, adapter: AdapterSpec, directory: Pa
 
 def _write_checkpoint(model: PreTrainedModel, ids: dict[str, Any], directory: Path) -> None:
     before = {key: getattr(model.config, key, None) for key in ids}
-    # A model that fills gaps has none.
+    # Masked language models, which fill gaps, have no generation configuration.
     generation = getattr(model, "generation_config", None)
     try:
         for key, number in ids.items():
@@ -167,9 +168,9 @@ def open_tokenizer(
     manifest: Manifest, store: BlobStore
 ) -> tuple[bytes, Tokenizer, TokenizerSettings]:
     """Return the `tokenizer.json` of an export, the tokenizer it describes, and the roles of its special
-    tokens. It is the swarm's, and puts the swarm's start token, or nothing, before a text.
+    tokens. The tokenizer is the swarm's; before a text it puts the swarm's start token, or nothing.
 
-    Raises `TrainerFailed` (`bad_data`).
+    Raises `TrainerFailed` (`bad_data`) if the tokenizer's blobs are missing or unusable.
     """
     definition = store.get(manifest.data.tokenizer)
     if definition is None:
@@ -194,7 +195,7 @@ def open_tokenizer(
             settings = decode_settings(blob)
         except StructureError as error:
             raise TrainerFailed("bad_data", f"the tokenizer's settings: {error}") from None
-    # The founder may have given it in the model's configuration instead.
+    # The founder may have given special tokens in the model's configuration instead.
     said = {
         role: tokenizer.id_to_token(number)
         for key, role in _IDS.items()
@@ -210,7 +211,8 @@ def open_tokenizer(
     settings = with_default_names(
         replace(settings, **said), frozenset(token.content for token in special if token.special)
     )
-    # Batches in training or evaluation are padded; the padding is never attended to.
+    # Programs that train or evaluate on batches need a padding token. Any token serves, because padding
+    # is never attended to.
     fallback = settings.pad_token or settings.eos_token or tokenizer.id_to_token(0)
     settings = replace(settings, pad_token=fallback)
     for role in ROLES:
@@ -221,16 +223,17 @@ def open_tokenizer(
 
 
 def _adds_start(manifest: Manifest) -> bool | None:
-    """Return whether the `bos_token` comes before a text; None for models that fill gaps, whose tokens
-    around a text are others."""
+    """Return whether the `bos_token` comes before a text; None for models that fill gaps, because they
+    have other tokens around a text."""
     if sees_both_ways(manifest.model["model_type"]):
         return None
     return manifest.data.start_token is not None
 
 
 def _as_trained(definition: bytes, manifest: Manifest) -> bytes:
-    """Return a `tokenizer.json` that adds to a text the tokens before a document in training, and
-    nothing after it, since a prompt is continued, unless the model fills gaps."""
+    """Return a `tokenizer.json` that puts before a text the start token that begins documents in
+    training, if any. After a text it puts nothing, because a prompt is continued; only for models that
+    fill gaps it keeps the tokens that the swarm's tokenizer puts there."""
     start = manifest.data.start_token
     reader = Tokenizer.from_buffer(definition)
     own = added_tokens(definition)
@@ -246,10 +249,10 @@ def _as_trained(definition: bytes, manifest: Manifest) -> bytes:
 
 
 def cut(tokenizer: Tokenizer, text: str, *, whole: bool = False) -> Encoding:
-    """Split a text into tokens; with `whole` add those that the tokenizer puts around it. A regular
-    expression in the tokenizer may run for ever, or give up.
+    """Split a text into tokens; with `whole` add those that the tokenizer puts around it.
 
-    Raises `TrainerFailed` (`bad_data`).
+    Raises `TrainerFailed` (`bad_data`) if it takes too long or fails, as a regular expression in the
+    tokenizer may.
     """
     try:
         with limited("bad_data", "tokenising the text"):
@@ -274,9 +277,9 @@ def special_ids(tokenizer: Tokenizer, settings: TokenizerSettings) -> dict[str, 
 
 
 def turn_end(manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettings) -> int | None:
-    """Return the special token that ends the assistant's message in a swarm that learns from
+    """Return the id of the special token that ends an assistant's message, in a swarm that learns from
     conversations; None if there is none. It may differ from the tokenizer's end token, which ends
-    texts."""
+    whole texts."""
     if not manifest.data.marked or settings.chat_template is None:
         return None
     asked = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
@@ -299,12 +302,12 @@ def turn_end(manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettin
 def tokenizer_table(
     settings: TokenizerSettings, longest: int, adds_start: bool | None
 ) -> dict[str, Any]:
-    """Return the contents of `tokenizer_config.json`; `longest` is the model's context length in tokens;
-    `adds_start` states for readers that ignore `tokenizer.json` whether the `bos_token` comes before a
-    text."""
+    """Return the contents of `tokenizer_config.json`. `longest`: the model's context length in tokens.
+    `adds_start`: whether the `bos_token` comes before a text, for programs that take this from here and
+    not from `tokenizer.json`; None: not stated."""
     named = {role: getattr(settings, role) for role in ROLES}
     return {
-        # Without it AutoTokenizer would guess a class from the model's type.
+        # Without this key AutoTokenizer would guess a class from the model's type.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": longest,
         "clean_up_tokenization_spaces": False,

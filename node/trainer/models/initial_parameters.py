@@ -22,8 +22,8 @@ from .checkpoint_tensors import check_tensors, tensor_types
 from .model import auto_class, model_config, new_model, ordered_parameters, parameter_table
 from .snapshot import write_snapshot
 
-# The smallest normal float32. Some devices flush smaller numbers to zero and others do not, so
-# replicas start without any (`exact_step` explains why none arises later).
+# The smallest normal float32. Some devices flush smaller numbers to zero and others do not, so initial
+# parameters contain none (`exact_step` explains why none arises later).
 _SMALLEST_NORMAL = 2.0**-126
 
 
@@ -46,7 +46,7 @@ class Lora:
 
 @dataclass(frozen=True)
 class ParameterPlan:
-    """Which of a model's weights are trained, before any exists."""
+    """Which of a model's weights are trained, planned before memory is allocated for any."""
 
     table: tuple[ParameterSpec, ...]
     """The trained parameters."""
@@ -68,7 +68,7 @@ def plan_parameters(skeleton: PreTrainedModel, lora: Lora | None) -> ParameterPl
 
 @dataclass(frozen=True)
 class InitialParameters:
-    """The manifest's parameter table, and the list of the chunks, which are now in the store."""
+    """The manifest's parameter table, and the list of the parameters' chunks, which are in the store."""
 
     table: tuple[ParameterSpec, ...]
     blobs: BlobList
@@ -87,11 +87,12 @@ def initialise(
 ) -> InitialParameters:
     """Draw parameters from `seed`, or read them from a Hugging Face checkpoint (safetensors only).
 
-    With `lora` the checkpoint is the base, and its adapters are drawn. It always runs on the CPU, so
-    that a seed gives the same parameters whatever the founder's device; `device` only serves to
+    With `lora` the checkpoint is the base, and its adapters are drawn. Parameters are always drawn on
+    the CPU, so that a seed gives the same ones whatever the founder's device; `device` only serves to
     check whether it could train the model.
 
-    Raises `TrainerFailed`: `bad_model`, `model_too_large`, `disk_full`.
+    Raises `TrainerFailed`: `bad_model` if the configuration, checkpoint or adapters are unusable,
+    `model_too_large` if `device` could not train the model. A full disk is reported as `disk_full`.
     """
     built = model_config(config)
     skeleton = new_model(built, torch.device("meta"))
@@ -171,7 +172,7 @@ def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
         )
     except MemoryError:
         raise
-    # A missing file, a wrong shape and a torn file each raise something else.
+    # A missing file, a wrong shape and a torn file each raise a different exception.
     except Exception as error:
         reason = first_line(error, 300, empty=repr(error))
         raise TrainerFailed("bad_model", f"the checkpoint cannot be read: {reason}") from None
@@ -195,7 +196,7 @@ def _check_tied(model: PreTrainedModel, config: Any) -> None:
     checkpoint.
 
     The library unties a head that differs from the embeddings. Members build the model from the
-    configuration alone and do not.
+    configuration alone, so theirs stays tied.
     """
     built = {name for name, _ in new_model(config, torch.device("meta")).named_parameters()}
     loose = sorted(name for name, _ in model.named_parameters() if name not in built)

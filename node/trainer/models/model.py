@@ -32,11 +32,11 @@ from ...training.errors import TrainerFailed
 from ...training.resource_limits import limited
 from .denoisers import Denoiser, DenoiserConfig, load_library
 
-# Buffers, such as causal masks and rotary frequencies, are at most as large as the parameters; small
-# models are allowed this much.
+# Buffers, such as causal masks and rotary frequencies, may be as large as the parameters; in small
+# models they may be this large.
 _BUFFER_BYTES = 64 << 20
-# Building the largest published models without memory for their parameters takes some seconds, and
-# less memory than this for everything else.
+# Limits for building a model without memory for its parameters. The largest published models take some
+# seconds, and less memory than this for everything else.
 _BUILD_SECONDS = 120.0
 _BUILD_BYTES = 2 << 30
 
@@ -102,8 +102,8 @@ def build_model(
 ) -> PreTrainedModel:
     """Build a model whose parameters are exactly those of the table.
 
-    It is first built without memory, so that a configuration that does not match its table costs
-    nothing. Raises as `new_model` does.
+    The model is first built without memory, so that a configuration that does not match its table
+    allocates none. Raises as `new_model` does.
     """
     layers = [config.get(key) for key in ("num_hidden_layers", "n_layer", "n_layers")]
     if any(type(count) is int and count > len(table) for count in layers):
@@ -174,7 +174,7 @@ def compute_twice(model: PreTrainedModel) -> bool:
     and recomputes the rest; return False if the model does not support it."""
     if not model.supports_gradient_checkpointing:
         return False
-    # The library's newer name for it; the older one warns.
+    # The library's newer name of the method; the older one warns.
     newer = getattr(model, "activation_checkpointing_enable", None)
     enable: Any = newer or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
@@ -182,8 +182,8 @@ def compute_twice(model: PreTrainedModel) -> bool:
 
 
 def check_inputs(model: PreTrainedModel, vocabulary: int, sequence_length: int) -> None:
-    """Raise `TrainerFailed` (`bad_model`) if the model cannot take the manifest's sequences. The
-    task itself checks images."""
+    """Raise `TrainerFailed` (`bad_model`) if a language model cannot take the manifest's sequences. For
+    image models the task checks this."""
     if isinstance(model, Denoiser):
         return
     embeddings = model.get_input_embeddings()

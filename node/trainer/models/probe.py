@@ -1,16 +1,16 @@
 """The probe: losses by which every trainer proves that it computes the swarm's model.
 
-Members check parameters by their hashes, which does not show whether they compute the same function
-of them: another release of a library may interpret a configuration differently, an attention kernel
-may ignore a soft-cap, a device may have a broken kernel. So `create` computes some losses in float32
-and writes them into the manifest, and a trainer computes them again before its first update.
+Members check parameters by their hashes. This does not show whether they compute the same function of
+them: another release of a library may interpret a configuration differently, an attention kernel may
+ignore a soft-cap, a device may have a broken kernel. So `create` computes some losses in float32 and
+writes them into the manifest, and a trainer computes them again before its first update.
 
-They are not computed with the initial model. A member that joins in a later round does not have it,
-and new parameters attend to all positions alike, so that a wrong rotary base changes their losses by
-no more than bfloat16 does. The probe's parameters are a fixed table of numbers, repeated and scaled
-so that every layer adds about as much as it receives. They are written into the model before a
-snapshot is loaded over them, so that no extra memory is needed, and the layers, sizes and splits are
-those used in training.
+The losses are not computed with the initial parameters. A member that joins in a later round does not
+have those, and with new parameters a model attends to all positions alike, so that a wrong rotary base
+changes its losses by no more than bfloat16 does. The probe's parameters are a fixed table of numbers,
+repeated and scaled so that every layer adds about as much as it receives. They are written into the
+model before a snapshot is loaded over them, so that no extra memory is needed, and the layers, sizes and
+splits are those used in training.
 
 docs/protocol.md has the measured differences behind the tolerances.
 """
@@ -38,10 +38,12 @@ from .adapters import build_trained, frozen_parameters
 from .model import check_inputs
 from .probe_parameters import ParameterFill
 
-# One long sample, for what depends on distance, and short ones: several numbers do not agree by chance.
+# There is one long sample, for what depends on distance, and seven short ones, so that losses do not
+# agree by chance.
 _SHORT_SAMPLES = 7
 _SHORTEST, _LONGEST = 16, 4096
-# Multiplications of a forward pass through all samples, approximately: half a minute on two cores.
+# Approximate number of multiplications of a forward pass through all samples: half a minute on two
+# cores.
 _OPERATIONS = 1 << 39
 
 Narrow = Callable[[], contextlib.AbstractContextManager[object]]
@@ -59,7 +61,8 @@ def make_probe(manifest: Manifest, store: BlobStore) -> ProbeSpec | None:
     """Build a manifest's model on the CPU as its members will, and return its probe; the manifest
     need not have one yet. Return None if the task offers no samples for one.
 
-    Raises `TrainerFailed`: what building a session raises.
+    Raises `TrainerFailed` as building a session does, and with `bad_model` if the model cannot compute
+    the samples or its losses are not finite.
     """
     model, parameters = build_trained(manifest, store, torch.device("cpu"))
     check_inputs(model, manifest.data.vocabulary, manifest.data.sequence_length)
@@ -95,13 +98,15 @@ def prove(
     exactly: bool,
     narrow: Narrow | None,
 ) -> None:
-    """Compare the losses of a model in training with the manifest's probe. This overwrites the
-    trained parameters, which are `part`'s, and the frozen ones, too.
+    """Compare the losses of a session's model with the manifest's probe. This overwrites the trained
+    parameters, which are `part`'s, and the frozen ones.
 
-    `exactly`: the model can compute in float32; where it is sharded on GPUs its parameters are cast
-    as they are gathered. `narrow`: the context in which the device trains, in bfloat16.
+    `exactly`: the model can compute in float32; a model sharded on GPUs cannot, because its parameters
+    are cast as they are gathered. `narrow`: the context in which the device trains with reduced
+    precision; None: it trains in float32.
 
-    Raises `TrainerFailed` (`other_model`), at all ranks if one of them computes another function.
+    Raises `TrainerFailed`: `other_model`, at all ranks, if one of them computes other losses; `no_task`
+    if the installed task has no probe.
     """
     probe = manifest.probe
     if probe is None:
@@ -140,8 +145,8 @@ def probe_losses(
     lengths: Sequence[int],
     context: Narrow = contextlib.nullcontext,
 ) -> list[float]:
-    """Return the mean loss of each of the probe's samples, `lengths` tokens each, with a model's
-    parameters."""
+    """Return the mean loss of each of the probe's samples, with the model's present parameters.
+    `lengths`: the number of tokens of each sample."""
     device = next(model.parameters()).device
     trains = model.training
     model.eval()
@@ -158,9 +163,10 @@ def probe_losses(
 
 
 def _difference(found: Sequence[float], probe: ProbeSpec, allowed: float, kind: str) -> str | None:
-    """Return how the losses computed here are wrong; None if they are not."""
+    """Return in words how the losses found here differ from the probe's by more than `allowed`; None if
+    they do not."""
     off = [abs(a - b) for a, b in zip(found, probe.losses, strict=True)]
-    # Written so that NaN is too far off.
+    # Written so that NaN counts as too far off.
     if all(each <= allowed for each in off):
         return None
     return (

@@ -1,7 +1,7 @@
-"""Reading of an exported model: its parameters, by the table of a manifest.
+"""Reading of an exported model, and its comparison with what the swarm's own export would contain.
 
 The directory may be a stranger's. Its weights are read as safetensors into the manifest's own model,
-and no code in it is run.
+and no code in the directory is run.
 """
 
 from __future__ import annotations
@@ -57,25 +57,34 @@ from .initial_parameters import read_checkpoint
 from .model import model_config, new_model, ordered_parameters
 from .snapshot import snapshot_chunks
 
-# Keys that are compared with what the export has there, and those that change no result.
+# Keys of `config.json` that `_differing` leaves out. The token ids, the architecture and the number type
+# are compared in other ways (`_compare_checkpoint`); the other keys change no result.
 _FREE = frozenset(
     {"bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "architectures", "dtype"}
     | {"torch_dtype", "transformers_version"}
 )
-# Keys that record how it was saved, and the path of its base on its maker's disk.
+# Keys of an adapter's configuration that are not compared: they record how the adapter was saved, and
+# the path of the base model on the disk of whoever saved it.
 _FREE_ADAPTER = frozenset(
     {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision"}
 )
+# Keys of `generation_config.json` that are not compared.
 _FREE_GENERATION = frozenset({"transformers_version", "_from_model_config"})
 GENERATION_NAME = "generation_config.json"
 _MAX_UNCHECKED = 20
 _MAX_JSON_BYTES = 64 << 20
-# Relative to the largest weight of a matrix: a few times float32's rounding of a product and a sum.
+# Tolerance for merged weights, relative to the largest weight of a matrix: a few times float32's
+# rounding of a product and a sum.
 _ROUNDING = 1e-6
 
 
 def examine(session: TrainingSession, store: BlobStore, directory: Path) -> dict[str, Any]:
-    """Return the fields of `answers.ExportedParameters`. Raises `TrainerFailed` (`bad_model`)."""
+    """Read an export in `directory`, compare it with what the session would export, and return the
+    fields of `answers.ExportedParameters`.
+
+    Raises `TrainerFailed`: `bad_model` if a file is missing or unreadable, or the weights do not fit the
+    manifest's model; `bad_data` if the swarm's own tokenizer is unusable.
+    """
     manifest, adapter = session.manifest, session.manifest.adapter
     found = _Comparison(directory)
     if isinstance(session.task, Diffusion):
@@ -104,7 +113,8 @@ def examine(session: TrainingSession, store: BlobStore, directory: Path) -> dict
 
 
 class _Comparison:
-    """What was compared of a directory, and what differs from what the swarm's export has."""
+    """A comparison of a directory with the swarm's own export: which files have been compared, and what
+    differs."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -117,31 +127,31 @@ class _Comparison:
         self._seen.update(names)
 
     def unknown(self, *names: str) -> None:
-        """Note files that would have to be compared, and cannot be."""
+        """Note files that have to be compared, but cannot be."""
         self.seen(*names)
         self._unknown += names
 
     def keys(self, name: str, keys: Iterable[str]) -> None:
-        """Note the keys in which a file differs."""
+        """Count a file as compared, and note the `keys` in which it differs."""
         self.seen(name)
         self.differing += (f"{key[:64]} in {name}" for key in sorted(keys))
 
     def table(self, name: str, meant: Mapping[str, Any], free: Collection[str] = ()) -> None:
-        """Compare a file of JSON: every key but the `free` ones has to be as `meant`. A key that is
-        null counts as missing."""
+        """Compare a JSON file: every key except the `free` ones must have the same value as in `meant`.
+        A key whose value is null counts as missing."""
         written = _parsed(_read(self.directory / name), name)
         keys = {*written, *meant} - {*free}
         self.keys(name, (key for key in keys if written.get(key) != meant.get(key)))
 
     def content(self, name: str, meant: bytes) -> None:
-        """Compare a file byte for byte."""
+        """Compare a file byte for byte with `meant`."""
         self.seen(name)
         if _read(self.directory / name) != meant:
             self.differing.append(name)
 
     def unchecked(self) -> list[str]:
-        """Return the files that a program which opens the directory might read, and that were not
-        compared."""
+        """Return at most 20 files that were not compared, although a program that opens the directory
+        might read them."""
         found = list(self._unknown)
         for place, folders, names in os.walk(self.directory):
             # No program takes a part of a model from a hidden file.
@@ -158,7 +168,8 @@ class _Comparison:
 def _denoiser(
     manifest: Manifest, settings: ImageSettings, found: _Comparison
 ) -> list[torch.Tensor]:
-    """Return the parameters of a model of images, and compare what else there is of it."""
+    """Return the parameters of an exported image model, and compare its configuration, its noise
+    schedule and its pipeline index."""
     model = new_model(model_config(manifest.model), torch.device("cpu"))
     assert isinstance(model, Denoiser)
     read_denoiser(found.directory, model)
@@ -176,14 +187,14 @@ def _denoiser(
 
 
 def _compare_checkpoint(session: TrainingSession, store: BlobStore, found: _Comparison) -> None:
-    """Compare all of a checkpoint but its weights."""
+    """Compare all of a checkpoint except its weights."""
     name = "config.json"
     written = _parsed(_read(found.directory / name), name)
     found.keys(name, _differing(session.manifest.model, written))
     # With another number type a program computes another model from the same weights.
     types = {str(written[key]) for key in ("dtype", "torch_dtype") if written.get(key)}
     found.keys(name, ["dtype"] if types - {"float32"} else [])
-    # Some programs choose the model's class by it.
+    # Some programs choose the model's class by `architectures`.
     classes = written.get("architectures")
     found.keys(name, [] if classes in (None, [type(session.model).__name__]) else ["architectures"])
     found.seen(*weights_files(found.directory))
@@ -201,8 +212,8 @@ def _compare_checkpoint(session: TrainingSession, store: BlobStore, found: _Comp
 def _compare_tokenizer(
     session: TrainingSession, store: BlobStore, found: _Comparison
 ) -> SettingsFiles | None:
-    """Compare the tokenizer's files; return what they have to be, or None where this machine does not
-    hold the swarm's."""
+    """Compare the tokenizer's files; return the expected files and ids, or None if this machine does not
+    have the swarm's tokenizer."""
     data = session.manifest.data
     if not all(store.has(blob) for blob in (data.tokenizer, data.tokenizer_settings) if blob):
         found.unknown(TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, CHAT_TEMPLATE_NAME)
@@ -251,10 +262,11 @@ def _check_merged(
     parameters: list[torch.Tensor],
     directory: Path,
 ) -> None:
-    """Raise unless the checkpoint's weights are the base's with this adapter merged.
+    """Raise `TrainerFailed` (`bad_model`) unless the checkpoint's weights are the base's with this
+    adapter merged into them.
 
-    The product of A and B differs between machines in the last bits, so that much may differ:
-    members agree to the bit on the adapter alone.
+    The product of A and B differs between machines in the last bits, so differences of that size are
+    allowed (`_ROUNDING`): only the adapter itself is the same to the bit at all members.
     """
     table = adapter.base_parameters
     model = read_checkpoint(directory, model_config(session.manifest.model))
@@ -277,7 +289,7 @@ def _compare_adapter(
     written = _parsed(_read(found.directory / name), name)
     targets = written.get("target_modules")
     if isinstance(targets, list) and all(isinstance(each, str) for each in targets):
-        # A program that opened and saved it again may have changed the order.
+        # A program that opened and saved the file again may have changed the order.
         written["target_modules"] = sorted(targets)
     keys = {*written, *expected} - _FREE_ADAPTER
     found.keys(name, (key for key in keys if written.get(key) != expected.get(key)))
@@ -287,7 +299,7 @@ def _compare_adapter(
 def _differing(meant: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
     """Yield the keys of a written configuration that differ from the manifest's or are missing
     there."""
-    # In the library's own spelling, which changes some keys.
+    # The manifest's configuration as the library writes it, with some keys renamed.
     expected = both_spellings(json.loads(model_config(meant).to_json_string(use_diff=False)))
     for key in {*found, *(key for key in meant if key in expected)} - _FREE:
         if key not in expected or found.get(key) != expected[key]:
