@@ -16,13 +16,14 @@ class Borders:
 
     @property
     def before(self) -> int | None:
-        """The token to insert before each document; None if the end token of the previous document is
-        the start token as well."""
+        """The token to insert before each document; None if documents get no start token, or if the end
+        token of the previous document is the start token as well."""
         return None if self.end == (self.start,) else self.start
 
     @property
     def unwanted(self) -> int | None:
-        """The start token that documents must not have; None if they may have any."""
+        """The tokenizer's start token if no document may begin with it: documents get no start token,
+        and it is not their end token either. Otherwise None."""
         chosen = self.start is not None or self.end == (self.known_start,)
         return None if chosen else self.known_start
 

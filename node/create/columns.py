@@ -1,7 +1,7 @@
 """The text of a row: one column, or a template over several.
 
-Rows of Parquet and Arrow are read here too, as their columns have types that can be refused before
-the first row is read.
+Rows of Parquet and Arrow are read here too, because their columns have types, which can be refused
+before the first row is read.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ DEFAULT_COLUMN = "text"
 # Rows may be books: a batch in memory has about this many bytes, and at most this many rows.
 _BYTES_AT_ONCE = 4 << 20
 _ROWS_AT_ONCE = 64
-# Rows that are only numbers of entries of a dictionary, which each batch has whole.
+# Rows of a batch if all columns are dictionary-encoded: then a row has only the numbers of entries,
+# and every batch has the whole dictionary.
 _CODED_ROWS_AT_ONCE = 1 << 16
-# Memory for a page, for what the library notes of it and for the values taken from it; and for a
-# dictionary that becomes a column's.
+# Memory needed to read a page, relative to its size: the page, what the library notes about it, and
+# the values taken from it; and the same with a dictionary-encoded column, whose dictionary is kept.
 _TIMES_A_PAGE = 3
 _TIMES_A_DICTIONARY = 4
 _SHOWN_COLUMNS = 12
@@ -40,7 +41,7 @@ class Columns:
     """The columns that make up a document's text. Raises `ValueError` for an invalid template."""
 
     content = "text"
-    """What they contain, in a word."""
+    """The word for what they contain, for messages."""
     remedy = (
         "name the column with `text`, several with `template`, or leave the file out with `exclude`"
     )
@@ -49,7 +50,7 @@ class Columns:
     images = False
     """Whether they contain images."""
     optional: tuple[str, ...] = ()
-    """Columns that are read where they exist."""
+    """Columns that are read if they exist."""
 
     def __init__(self, column: str | None, template: str | None) -> None:
         if column is not None and template is not None:
@@ -144,8 +145,8 @@ def missing(name: str, columns: Sequence[str]) -> str:
 
 
 class ParquetFile:
-    """Reader of a Parquet file, a few rows at a time. Raises `BadFile`, and `UserError` without
-    pyarrow."""
+    """Reader of a Parquet file, a few rows at a time. Raises `BadFile` for a file that cannot be used,
+    and `UserError` if pyarrow is not installed."""
 
     def __init__(self, path: Path, columns: Columns) -> None:
         self._arrow = _library("a .parquet file")
@@ -154,7 +155,7 @@ class ParquetFile:
         self._columns = columns
         try:
             self._mapped = _MappedFile(self._arrow, path)
-            # Without reading ahead: whole row groups would be in memory.
+            # Reading ahead would bring whole row groups into memory.
             self._file = pyarrow.parquet.ParquetFile(self._mapped.source, pre_buffer=False)
             schema = self._file.schema_arrow
             metadata = self._file.metadata
@@ -201,7 +202,7 @@ class ArrowFile:
             raise _broken("Arrow", error) from None
         columns.require(schema.names)
         _check_types(self._arrow, schema, columns)
-        # Packed columns that are not read need not be unpacked.
+        # Opened again for these columns alone, so that no other column is decompressed.
         self._names = columns.there(schema.names)
         self._reader = self._open([schema.names.index(name) for name in self._names])
 
@@ -240,7 +241,7 @@ class ArrowFile:
 
 
 class _MappedFile:
-    """A file mapped into memory, as a source of Arrow's that copies none of it."""
+    """A file mapped into memory, from which Arrow reads without copying."""
 
     def __init__(self, arrow: Any, path: Path) -> None:
         with path.open("rb") as file:
@@ -248,14 +249,14 @@ class _MappedFile:
         self.source = arrow.BufferReader(arrow.py_buffer(self._map))
 
     def largest_pages(self, metadata: Any, names: list[str]) -> int:
-        """Return the size of the largest pages of these columns, as of a Parquet file."""
+        """Return how many bytes the largest pages of these columns have together, unpacked."""
         return largest_pages(self._map, metadata, names)
 
     def intact(self, rows: Rows) -> Rows:
         """Yield the rows as long as the file keeps its length. Raises `BadFile` if it does not: the
         system ends a process that reads what was cut off from a mapped file (SIGBUS)."""
         while True:
-            # Of the file that is mapped, whatever has its name by now.
+            # This is the size of the mapped file, even if another file has its name now.
             if self._map.size() < len(self._map):
                 raise BadFile(
                     "was cut short by another program while it was read",
@@ -268,8 +269,8 @@ class _MappedFile:
             yield row
 
     def released(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield each batch, and drop from memory what was read for it: it stays in the system's cache,
-        and need not count as this process's."""
+        """Yield each batch, then release the mapped memory that was read for it: it stays in the
+        system's cache, but no longer counts as this process's."""
         for batch in batches:
             yield batch
             if hasattr(mmap, "MADV_DONTNEED"):
@@ -279,13 +280,14 @@ class _MappedFile:
 def hub_rows(address: str, split: str | None, columns: Columns, config: str | None = None) -> Rows:
     """Yield the rows of hf://owner/name[/config][:split], streamed through `datasets`.
 
-    Raises `BadFile` for every error of the library and the network, `UserError` without the library.
+    Raises `BadFile` for every error of the library and the network, and `UserError` if the library is
+    not installed.
     """
     try:
         import datasets
     except ImportError:
         raise needs("datasets", address, "hub") from None
-    # It logs each of its retries twice, between the founder's progress and our one line.
+    # The library logs every retry twice, in the middle of the progress shown to the founder.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     place, _, named = address.removeprefix("hf://").partition(":")
     owner, _, rest = place.partition("/")
@@ -319,7 +321,7 @@ def _numbered(batches: Iterator[Any], names: list[str], columns: Columns) -> Row
     for batch in batches:
         # Images have a limit of their own.
         large = not columns.images and batch.nbytes > MAX_ROW_BYTES
-        # Cell by cell: converted to Python, text takes several times as many bytes.
+        # Converted cell by cell, because text takes several times as many bytes as a Python object.
         for index, cells in enumerate(zip(*(batch.column(name) for name in names), strict=True)):
             number += 1
             if large and _row_bytes(batch, index) > MAX_ROW_BYTES:
@@ -330,7 +332,7 @@ def _numbered(batches: Iterator[Any], names: list[str], columns: Columns) -> Row
 
 
 def _row_bytes(batch: Any, index: int) -> int:
-    """Return how many bytes a row has; of a dictionary's entries the one that it names."""
+    """Return the size of a row in bytes, with only those entries of dictionaries that it refers to."""
     size = 0
     for column in batch.columns:
         if hasattr(column, "dictionary"):
@@ -342,8 +344,8 @@ def _row_bytes(batch: Any, index: int) -> int:
 
 
 def _filled_alone(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row whose tables lack the keys without a value, which Arrow adds for other rows of
-    the type."""
+    """Return a row without the empty keys in its tables: Arrow gives every table all keys of the
+    column's type."""
     return {name: _without_nothing(cell) for name, cell in row.items()}
 
 
@@ -354,8 +356,8 @@ def _without_nothing(value: Any) -> Any:
 
 
 def _rows_at_once(metadata: Any) -> int:
-    """Return how many rows of a Parquet file have about `_BYTES_AT_ONCE`, by the largest of its row
-    groups."""
+    """Return how many rows of a Parquet file have about `_BYTES_AT_ONCE`, by the row group with the
+    largest rows."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     mean = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
     return max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(1, mean)))
@@ -382,6 +384,6 @@ def _library(what: str) -> Any:
         import pyarrow.ipc
     except ImportError:
         raise needs("pyarrow", what) from None
-    # It grows large buffers in place; other pools copy them and hold both meanwhile.
+    # The system's pool grows large buffers in place; other pools copy them and hold both meanwhile.
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     return pyarrow

@@ -52,12 +52,12 @@ Progress = Callable[[str, int, int], None]
 """Called with the name of the current task and its progress: done and total in one unit."""
 
 Wanted = Literal["both", "training", "heldout"]
-"""Which parts of the corpus are made. In a swarm of private data all of a founder's texts are held
-out, and none of a member's."""
+"""Which sides of the corpus are made: training, held out, or both. In a swarm with private data all
+of the founder's texts are held out, and none of a member's."""
 
 _PARTS = {"training": "training", "heldout": "held-out"}
 _CUT_ENDING = "-cut"
-# Fewer of them give an imprecise loss.
+# With fewer held-out sequences than this the measured loss is imprecise.
 _HELDOUT_SEQUENCES = 64
 
 
@@ -82,10 +82,11 @@ def find_sources(
     chat: ChatTemplate | None = None,
     images: ImageSettings | None = None,
 ) -> list[Found]:
-    """Return the sources of a manifest file, with their files. `given` replaces its paths; with a
-    template for a `chat` they contain conversations, with settings for `images` they contain images.
+    """Return the sources of a manifest file, with their files. `given` replaces the paths in it. With
+    `chat` the sources contain conversations, with `images` they contain images, otherwise text.
 
-    Raises `UserError`: `MANIFEST`, and `DATA_MISSING` where there is nothing to read.
+    Raises `UserError` with `MANIFEST` if keys of [data] do not go together, and with `DATA_MISSING`
+    if a path cannot be used or there is nothing to read.
     """
     table = file.data
     if table.source and given:
@@ -158,8 +159,8 @@ def _source(
 
 
 def end_tokens(table: DataTable, tokenizer: Tokenizer, path: Path) -> tuple[int, ...]:
-    """Return the tokens that end a document. Raises `UserError` (`MANIFEST`) where one is required
-    and missing."""
+    """Return the tokens that end a document. Raises `UserError` (`MANIFEST`) if an end token is
+    required and missing, or if `document_end` is several tokens where it must be one."""
     text = table.document_end
     if text is None:
         text = tokenizer.end_token()
@@ -192,12 +193,14 @@ class TokenisedCorpus:
     heldout_shares: list[SourceShare]
     summary: DataSummary
     end: tuple[int, ...]
+    """The tokens that end a document."""
     closed: bool
+    """Whether every block of the corpus (`mixing`) ends with `end`, so that no token attends across its end."""
     conversations: ConversationTokenizer | None = None
     filler: int = 0
     """The padding token after conversations that do not fill a sample."""
     images: bool = False
-    """Whether each document is a sample."""
+    """Whether documents are images, each one sample."""
     wanted: Wanted = "both"
 
     def store(self, store: BlobStore, progress: Progress) -> tuple[list[ShardSpec], ShardSpec]:
@@ -208,7 +211,10 @@ class TokenisedCorpus:
     def store_wanted(
         self, store: BlobStore, progress: Progress
     ) -> tuple[list[ShardSpec], list[ShardSpec]]:
-        """Do the same, with an empty list for a side that is not wanted."""
+        """Do the same; the list of a side that is not wanted is empty.
+
+        Raises `UserError` (`DATA_MISSING`) if a wanted side is too short for one sequence.
+        """
         total, done = self.summary.tokens + self.summary.heldout_tokens, 0
 
         def advance(count: int) -> None:
@@ -234,7 +240,7 @@ class TokenisedCorpus:
                 # Evaluation reads one shard: 64 MB of held-out tokens are far more than it needs.
                 if side is self.heldout and written >= SHARD_BYTES:
                     break
-            # A short one at the end may contain no whole sequence, and would be fetched in vain.
+            # A short shard at the end may contain no whole sequence: members would fetch it in vain.
             made.append([shard for shard in writer.finish() if shard.tokens > length])
         for part, shards in zip(_PARTS, made, strict=True):
             if not shards and self.wanted in ("both", part):
@@ -242,7 +248,8 @@ class TokenisedCorpus:
         return made[0], made[1][:1]
 
     def first(self, tokens: int, store: BlobStore) -> ShardSpec:
-        """Store the first `tokens` tokens of the corpus as a shard of their own, for a trial."""
+        """Store the first `tokens` tokens of the corpus as one shard, for a dry run; a corpus that has
+        fewer is repeated."""
         writer, left = ShardWriter(store, self.summary.token_bytes), tokens
         side = self.heldout if self.wanted == "heldout" else self.training
         while left > 0:
@@ -271,8 +278,8 @@ class TokenisedCorpus:
         return whole * ((per_shard - 1) // length) + max(0, (rest - 1) // length)
 
     def _pieces(self, side: Side, advance: Callable[[int], None]) -> Iterator[np.ndarray]:
-        """Yield the stored numbers in order; of conversations, one row of a sample's length at a
-        time."""
+        """Yield the numbers to store (tokens, with marks for conversations) in the corpus's order; of
+        conversations and images, one row of a sample's length at a time."""
         shares = self.shares if side is self.training else self.heldout_shares
         if self.images:
             length = self.summary.sequence_length
@@ -287,8 +294,8 @@ class TokenisedCorpus:
     def _store_rows(
         self, side: Side, store: BlobStore, advance: Callable[[int], None]
     ) -> list[ShardSpec]:
-        """Store shards of whole rows, each followed by the one extra number with which its last
-        sample ends."""
+        """Store shards of whole rows. One extra number follows the last row of each shard, because a
+        sample is read together with the number after it."""
         width, length = self.summary.token_bytes, self.summary.sequence_length
         writer, count = ShardWriter(store, width), 0
         begins = 0 if self.conversations is None else self.conversations.begins
@@ -318,10 +325,11 @@ def read_corpus(
     filler: int = 0,
     wanted: Wanted = "both",
 ) -> TokenisedCorpus:
-    """Tokenise the sources' texts; parts from an interrupted run are reused.
+    """Tokenise the sources' texts, choose what is held out, and compute each source's share.
 
-    Raises `UserError` (`DATA_MISSING`) for a file that cannot be used, too many bad rows, or too
-    little text; `DISK_FULL` where there is no room for everything.
+    Parts that an interrupted run has tokenised are reused. Raises `UserError` with `DATA_MISSING` for
+    a file that cannot be used, too many bad rows or too little text, with `DISK_FULL` if the disk
+    has no room for everything.
     """
     table = file.data
     how = Tokenising(tokenizer, borders, table.sequence_length, table.max_bad)
@@ -447,10 +455,11 @@ def _hold_out(
 ) -> None:
     """Determine for each source what is held out.
 
-    With patterns, the files that match. Otherwise the documents whose hash is in the lowest part of
-    all hashes: that depends on nothing else, and equal documents are on the same side. Where the
-    result is far from the wanted fraction, as with a handful of documents, the end of every
-    document.
+    If the founder gave patterns, the matching files are held out. Otherwise the documents with the
+    lowest hashes are: whether a document is held out then depends on its text alone, and equal
+    documents are on the same side. If the result is less than half or more than twice the wanted
+    fraction, as with a handful of documents, the end of every document is held out instead; of
+    conversations and images, which must stay whole, about the wanted share of documents.
     """
     if table.heldout:
         chosen = [

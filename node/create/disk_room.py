@@ -1,8 +1,8 @@
-"""Prediction of whether the disk has room for what the files will become, made while they are read.
+"""Prediction, while the files are read, of whether the disk has room for the tokens made from them.
 
 The size of a packed or columnar file tells little: a kilobyte of Parquet may contain a hundred
-gigabytes of text. The ratio for the files of each kind read so far predicts the rest, long before
-the disk is full.
+gigabytes of text. For each kind of file, the ratio of tokens to bytes read so far predicts the rest,
+long before the disk is full.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from .files import File
 from .formats import unpacked_bytes
 from .token_cache import TokenCache
 
-# With fewer bytes of tokens the ratio of a kind of file is unreliable.
+# With fewer bytes of tokens than this the ratio of a kind of file is unreliable.
 _FEWEST = 1 << 20
-# Until this share of a kind has been read, its prediction counts half.
+# Until this share of a kind has been read, its prediction is halved, but not below the estimate that
+# does without it.
 _KNOWN_FROM = 0.1
 
 
@@ -35,18 +36,18 @@ class DiskRoom:
         self._left: Counter[str] = Counter()
         """Bytes not yet read, by kind of file."""
         self._text: Counter[str] = Counter()
-        """Estimated bytes of text in them."""
+        """Estimated bytes of text in the files not yet read to their end, by kind of file."""
         self._read: Counter[str] = Counter()
-        """Bytes read in this run."""
+        """Bytes read in this run, by kind of file."""
         self._made: Counter[str] = Counter()
-        """Bytes of tokens made from those."""
+        """Bytes of tokens made from the bytes read."""
         for files, parts in sources:
             for file in files[parts.position.file :]:
                 self._left[_kind(file)] += file.size
                 self._text[_kind(file)] += unpacked_bytes(file.path, file.size)
 
     def add(self, file: File, read: int, made: int) -> None:
-        """Count the `made` bytes of tokens that `read` more bytes of a file became."""
+        """Count `read` more bytes of a file, and the `made` bytes of tokens made from them."""
         kind = _kind(file)
         self._read[kind] += read
         self._left[kind] -= read
@@ -83,5 +84,5 @@ class DiskRoom:
 
 
 def _kind(file: File) -> str:
-    """Return the kind of a file: the ratio is about equal for files of one kind."""
+    """Return the kind of a file, its format and ending: files of one kind have about the same ratio."""
     return f"{file.format} {file.name.suffix.lower()}"

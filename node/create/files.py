@@ -1,8 +1,8 @@
-"""The files of a source, and the files in its folders that do not count, with the reason.
+"""The files of a source, and the files in its folders that are not read, with the reason.
 
-One split counts of a data set in the layout of the Hugging Face hub, of its cache or of `datasets`
-(`splits`), and of a folder whose files are named for splits. Linked folders count as if they were
-there.
+Only one split is read of a data set in the layout of the Hugging Face hub, of its cache or of
+`datasets` (`splits`), and of a folder whose files are named for splits. A link to a folder is
+followed, unless that folder is read anyway.
 
 The order of the files, and so the corpus, follows from their names below the given folder and not
 from where that folder is.
@@ -58,9 +58,9 @@ _NO_DATA = "not of the data set itself"
 _SECOND = "linked a second time"
 _WITHOUT_ROWS: tuple[Format, ...] = ("text", "tokens", "image")
 _WITH_IMAGES: tuple[Format, ...] = ("image", "parquet", "arrow")
-# As many as help to recognise what is meant.
+# For each reason, how many skipped files a message names as examples.
 _EXAMPLES = 3
-# Files that other programs write beside an array of tokens belong to it.
+# Endings of the files that nanotron writes next to an array of tokens: they are not arrays.
 _COMPANIONS = (".ds.index", ".ds.metadata", ".ds.loss")
 
 
@@ -79,7 +79,7 @@ class Source:
     config: str | None = None
     """The configuration of the data set."""
     heldout: tuple[str, ...] = ()
-    """Patterns of files to hold out, which count whatever their split."""
+    """Patterns of files to hold out, which are read whatever their split."""
     token_type: TokenType | None = None
     weight: float | None = None
 
@@ -102,7 +102,7 @@ class File:
 
 @dataclass
 class Skipped:
-    """Files that do not count, by reason: how many, and the first few."""
+    """Files that are not read: for each reason their number and the first few names."""
 
     reasons: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
 
@@ -127,7 +127,8 @@ class Skipped:
 def find_files(source: Source) -> tuple[list[File], Skipped]:
     """Return the files of a source in the order in which they are read, and those skipped.
 
-    Raises `UserError` (`DATA_MISSING`) for a path that does not exist, and where nothing is left.
+    Raises `UserError` (`DATA_MISSING`) if a path does not exist or cannot be used, or if no file is
+    left to read.
     """
     found: dict[Path | str, File] = {}
     skipped = Skipped()
@@ -146,8 +147,8 @@ def find_files(source: Source) -> tuple[list[File], Skipped]:
 
 
 def matches(name: PurePath, patterns: Sequence[str]) -> bool:
-    """Whether a file's name, with or without the ending of a compressed file, matches a pattern, in
-    either case."""
+    """Whether a file's name, with or without the ending of a compressed file, matches a pattern;
+    upper and lower case are equal."""
     names = {PurePosixPath(each.as_posix().lower()) for each in (name, bare(name))}
     return any(each.match(pattern.lower()) for each in names for pattern in patterns)
 
@@ -192,14 +193,15 @@ class _FolderWalk:
         self._source = source
         self._skipped = skipped
         self._seen: set[tuple[int, int]] = set()
-        """Folders already read, so that a link is not followed twice."""
+        """Device and inode of each folder read so far, so that no folder is read twice through links."""
         self._homes: dict[Path, Path] = {}
         """For each folder, the hub data set that it is part of, or the root."""
         self._cards: dict[Path, dict[str, Any]] = {}
-        """The contents of each of these data sets' cards; the root has one only if it is a data set."""
+        """The card of each of these data sets, empty if it has none; the root is missing here unless
+        it is a data set."""
 
     def files(self) -> Iterator[File]:
-        """Return the files that count, in order."""
+        """Yield the files to read, in order."""
         found = list(self._walk())
         left_out: dict[int, str] = {}
         for home in dict.fromkeys(home for _, home in found if home is not None):
@@ -213,8 +215,8 @@ class _FolderWalk:
                 yield file
 
     def _walk(self) -> Iterator[tuple[File, Path | None]]:
-        """Yield each file that counts by its name, with the data set or root among whose files a
-        split must be chosen; None: it is chosen already."""
+        """Yield each file that its name and format do not exclude, with the folder (a data set, or
+        the root) among whose files a split must still be chosen; None if it is chosen already."""
         for folder, folders, names in os.walk(self._root, onerror=_refuse, followlinks=True):
             here = Path(folder)
             if (identity := _identity(here)) in self._seen:
@@ -250,7 +252,8 @@ class _FolderWalk:
         return File(path, name, source.format or _format(name, source) or _usual(source), False)
 
     def _goes_into(self, folder: Path) -> bool:
-        """Whether to read a folder: a linked one once, and not one that contains the link."""
+        """Whether to read a folder: not if it is hidden, and not if it is a link to a folder that
+        contains the link or is read anyway."""
         name = f"{self._name(folder)}/"
         if folder.name.startswith("."):
             self._skipped.add("hidden", name)
@@ -279,8 +282,8 @@ class _FolderWalk:
         elif "dataset_infos.json" in names or is_revision(here):
             home, self._cards[here] = here, {}
         self._homes[here] = home
-        # The hub's cache of a data set: the blobs that its revisions link to, and the name of the
-        # latest one.
+        # In the hub's cache, a data set's folder has blobs, revisions that link to them, and the name
+        # of the latest revision: only that revision is read.
         if here.name.startswith(CACHED) and "snapshots" in folders:
             self._leave_out_folders(here, folders, ["snapshots"], "internal to the cache")
         if here.name == "snapshots" and here.parent.name.startswith(CACHED):
@@ -347,7 +350,8 @@ class _FolderWalk:
         return [folder / name for name in sorted(names) if cached_split(name, known) == wanted]
 
     def _other_splits(self, home: Path, own: dict[str, File]) -> dict[str, str]:
-        """Return which files of a data set, or of the root, do not count, each with the reason."""
+        """Return which files of a data set, or of the root, are not read, each with the reason; `own`
+        are all its files by their name below `home`."""
         source, card = self._source, self._cards.get(home)
         wanted, left_out = source.split or DEFAULT_SPLIT, {}
         chosen = None if card is None else configuration(card, source.config, home / CARD)
@@ -365,7 +369,7 @@ class _FolderWalk:
         else:
             splits = by_names(name for name in names if _may_be_of_a_split(own[name]))
             if source.split is None and (wanted not in splits or len(splits) == 1):
-                # A folder whose files happen to have such names.
+                # This is no data set: its files only happen to have such names.
                 return {}
         _check_split(wanted, splits, home)
         strict = card is not None or source.split is not None
@@ -406,15 +410,19 @@ def _check_split(wanted: str, splits: Iterable[str], folder: Path) -> None:
 
 
 def _may_be_of_a_split(file: File) -> bool:
-    """Whether a file's name can stand for a split outside of data sets: the names of programs and
-    prose contain such words for other reasons."""
+    """Whether a file's name may state a split in a folder that is not a data set.
+
+    The names of programs and prose contain "test" or "train" for other reasons, so the name of a text
+    file must be exactly such a word; for .txt the name of one of its folders suffices.
+    """
     name = bare(file.name)
     exact = (name.stem, *(name.parent.parts if name.suffix.lower() == ".txt" else ()))
     return file.format != "text" or any(map(is_named_for_a_split, exact))
 
 
 def _beside_rows(own: dict[str, File]) -> dict[str, str]:
-    """Return the texts beside the rows of a data set: notes, licences, programs that read it."""
+    """Return the text files of a data set that has files of rows, each with the reason why it is not
+    read: they are notes, licences, and programs that read the data set."""
     if not any(file.format not in _WITHOUT_ROWS for file in own.values()):
         return {}
     return {name: _NO_DATA for name, file in own.items() if file.format == "text"}
@@ -426,7 +434,8 @@ def _is_index(name: str, names: Sequence[str]) -> bool:
 
 
 def _refuse(error: OSError) -> None:
-    """Raise for an unreadable folder: its files would be missing from the training data unnoticed."""
+    """Raise for an unreadable folder: without an error nobody would notice that its files are missing
+    from the training data."""
     linked = Path(error.filename).is_symlink()
     raise UserError(
         ExitCode.DATA_MISSING,
@@ -438,7 +447,7 @@ def _refuse(error: OSError) -> None:
 
 
 def _why_not(name: PurePath, source: Source) -> str | None:
-    """Return why a file in a folder does not count; None if it does."""
+    """Return why a file in a folder is not read; None if it is."""
     if name.name.startswith("."):
         return "hidden"
     if source.exclude and matches(name, source.exclude):
@@ -470,7 +479,7 @@ def _format(name: PurePath, source: Source) -> Format | None:
 
 
 def _usual(source: Source) -> Format:
-    """Return the format of a file that was named directly and whose name does not tell."""
+    """Return the format of a file that the founder wants to be read and whose name implies none."""
     return "image" if source.columns.images else "text"
 
 

@@ -1,9 +1,12 @@
 """Mixing of tokenised sources into the corpus: what is held out, each source's share, and the order.
 
-Members read the corpus chunk by chunk (`protocol.sampling`), so only neighbouring text is mixed. The
-sources are therefore interleaved in small pieces, evenly, each source's pieces in a random order
-that is always the same. With weights every source has exactly its share of the tokens: a small
-source repeats, and a source larger than the run needs is used in part.
+Members read the corpus chunk by chunk (`protocol.sampling`), which mixes only neighbouring text. The
+sources are therefore interleaved evenly in small blocks (`_pieces`), and each source's blocks are in a
+random order that is always the same. With weights every source has exactly its share of the tokens: a
+small source repeats, and a source larger than the run needs is used in part.
+
+An array called `sections` has the entries of a part's index (`token_cache`): one for every short
+document and every piece of a long one.
 """
 
 from __future__ import annotations
@@ -18,30 +21,32 @@ import numpy as np
 from ...protocol.sampling.sampler import StreamOrder
 from .token_cache import SECTION, Position, ReadCounts, TokenCache
 
-# The size of a piece that stays together: some samples, and a hundredth of a chunk; the number of
-# pieces is bounded by a founder's memory.
+# Bytes of tokens in a block, which stays together: some samples, and a hundredth of a chunk. Blocks
+# are larger if there would be too many of them for the founder's memory.
 _PIECE_BYTES = 1 << 16
 _MOST_PIECES = 1 << 20
-# A document of more pieces than this is cut.
+# A document longer than this many blocks is divided among blocks; a shorter one stays in one.
 _LONG_PIECES = 4
-# Sections whose hashes are in memory at once: some 100 MB with the memory for sorting.
+# Index entries whose hashes are in memory at once: some 100 MB with the memory for sorting.
 _HASHES_AT_ONCE = 1 << 20
-# How far after a cut the end of a line is searched for.
+# How many tokens after a cut the end of a line is searched for.
 _CUT_WINDOW = 1 << 14
 _ALL_HASHES = 2**64
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The sections that are held out: those of some files, or those with the lowest hashes."""
+    """Which documents of a source are held out: those of some files, or those with the lowest hashes."""
 
     files: frozenset[int] | None = None
+    """Indexes of the files that are held out; None: the hashes decide."""
     fraction: float = 0.0
+    """Documents are held out whose hash is in this lowest fraction of all possible hashes."""
     below: int | None = None
-    """The upper bound of their hashes, where it does not follow from the fraction."""
+    """If given, documents with a lower hash than this are held out, whatever the fraction."""
 
     def of(self, sections: np.ndarray) -> np.ndarray:
-        """Return whether each section is held out: bool (len(sections),)."""
+        """Return whether each index entry is held out: bool (len(sections),)."""
         if self.files is not None:
             return np.isin(sections["file"], sorted(self.files))
         limit = min(int(self.fraction * _ALL_HASHES), _ALL_HASHES - 1)
@@ -58,12 +63,14 @@ class Tokenised:
     weight: float | None
     heldout: HeldOut
     repeated: list[np.ndarray] = field(default_factory=list)
-    """For each part, whether a section is left out because it repeats an earlier one; empty: none is."""
+    """For each part, whether each index entry is left out because it repeats an earlier one: bool
+    (entries,). An empty list: none is."""
     duplicates: int = 0
     """Number of documents left out."""
 
     def kept(self, part: int, sections: np.ndarray, start: int, *, held: bool) -> np.ndarray:
-        """Return whether each of a part's `sections`, from `start` on, belongs to this side."""
+        """Return whether each of a part's index entries, from `start` on, belongs to a side (`held`:
+        the held-out one) and is not left out."""
         kept = self.heldout.of(sections) == held
         if self.repeated:
             kept &= ~self.repeated[part][start : start + len(sections)]
@@ -71,7 +78,7 @@ class Tokenised:
 
 
 def leave_out_repeated(sources: Sequence[Tokenised]) -> None:
-    """Leave out every document equal to an earlier one, and count them."""
+    """Leave out every document that is equal to an earlier one of any source, and count them."""
     total = sum(count for source in sources for count, _ in source.parts.counts)
     for source in sources:
         source.repeated = [np.zeros(count, bool) for count, _ in source.parts.counts]
@@ -121,9 +128,11 @@ def held_share(source: Tokenised) -> float:
 
 
 def hold_out_whole(source: Tokenised) -> HeldOut | None:
-    """Choose what to hold out from a source of few documents that must stay whole: those with the
-    lowest hashes, about the wanted share, but at least one, and not all. None if it has fewer than
-    two."""
+    """Choose what to hold out from a source of few documents that must stay whole.
+
+    These are the documents with the lowest hashes that have about the wanted share of the tokens, but
+    at least one document and not all. None if the source has fewer than two different documents.
+    """
     parts = [source.parts.index(part) for part in range(len(source.parts.counts))]
     sections = np.concatenate(parts)
     if source.repeated:
@@ -140,7 +149,8 @@ def hold_out_whole(source: Tokenised) -> HeldOut | None:
 def cut_each(source: Tokenised, folder: Path, line_ends: np.ndarray) -> Tokenised:
     """Return a source of few documents in which the end of each is held out instead of some of them.
 
-    The result, including its tokens, is in `folder`: a document's two sides are separate sections.
+    Its parts, including the tokens, are written to `folder`; in their index a document's two sides are
+    separate entries. `line_ends` states whether a line ends with each token: bool (vocabulary,).
     """
     before, fraction = source.parts, source.heldout.fraction
     parts = TokenCache(folder, before.dtype.itemsize)
@@ -172,8 +182,11 @@ def cut_each(source: Tokenised, folder: Path, line_ends: np.ndarray) -> Tokenise
 
 
 def _cut_document(sections: np.ndarray, start: int, cut: int) -> np.ndarray:
-    """Return the sections of one document, those after a cut with the lowest hash, the others with
-    the highest."""
+    """Return the index entries of one document divided at a cut (a token's position in the part).
+
+    Entries after the cut get the lowest hash, so that they are held out, and the others the highest.
+    `start` is the position of the document's first token.
+    """
     ends = start + np.cumsum(sections["tokens"].astype(np.int64))
     inside = int(np.searchsorted(ends, cut, side="right"))
     both = (
@@ -193,8 +206,8 @@ def _cut_document(sections: np.ndarray, start: int, cut: int) -> np.ndarray:
 
 
 def _line_end(tokens: np.ndarray, cut: int, stop: int, line_ends: np.ndarray) -> int:
-    """Return the first position after `cut` where a line begins, if there is one before `stop`; else
-    `cut`."""
+    """Return the first position after `cut` at which a line begins, if there is one soon after it and
+    before `stop`; else `cut`."""
     window = tokens[cut : min(stop - 1, cut + _CUT_WINDOW)]
     found = np.flatnonzero(line_ends[window])
     return cut + int(found[0]) + 1 if len(found) else cut
@@ -206,9 +219,10 @@ class SourceShare:
 
     name: str
     there: int
-    """Number of tokens in the source."""
+    """Number of tokens that the source has on this side."""
     dealt: int
-    """Number of its tokens in the corpus: more than it has where it repeats, fewer where it is cut."""
+    """Number of tokens from it in an epoch of the corpus: more than `there` if the source repeats,
+    fewer if it is used in part."""
 
     @property
     def times(self) -> float:
@@ -217,7 +231,7 @@ class SourceShare:
 
 
 class Side:
-    """The sections of all sources on one side: training or held out."""
+    """The documents of all sources on one side: training or held out."""
 
     def __init__(self, sources: Sequence[Tokenised], *, held: bool) -> None:
         self._sources = sources
@@ -225,17 +239,18 @@ class Side:
         width = sources[0].parts.dtype.itemsize
         total = sum(tokens for source in sources for _, tokens in source.parts.counts)
         self._piece = max(_PIECE_BYTES // width, total // _MOST_PIECES)
-        # For each piece: part, first section, number of sections, first token, tokens, and how many
-        # of them count.
+        # For each source an array with a row per block: part, first index entry, number of entries,
+        # first token, number of tokens, and how many of them are on this side.
         self._pieces = [self._cut(source) for source in sources]
         self.tokens = [int(pieces[:, 5].sum()) for pieces in self._pieces]
 
     def shares(self, wanted: int) -> list[SourceShare]:
-        """Return how much of each source makes an epoch.
+        """Return how much of each source an epoch contains.
 
-        Without weights, all of each. With weights, the `wanted` number of tokens, but at most as
-        many as use up every source once, and at least as many as use up one. The held-out part is as
-        large as possible without repetition, or all of each where that is less than wanted.
+        Without weights, an epoch contains all of each source once. With weights, an epoch for training
+        has `wanted` tokens, but at least as many as use up one source and at most as many as use up
+        every source. The held-out side has as many tokens as possible without repetition; if these are
+        fewer than `wanted`, it has all of each source, and the weights do not count.
         """
         there, weights = self.tokens, [source.weight for source in self._sources]
         names = [source.name for source in self._sources]
@@ -247,10 +262,10 @@ class Side:
         shares = [(weight or 0.0) / whole for weight in weights]
         epochs = [count / share for count, share in zip(there, shares, strict=True) if share]
         if self._held:
-            # Nothing repeats there: it would be measured twice.
+            # Held-out text must not repeat, because it would be measured twice.
             size = min((epoch for epoch in epochs if epoch > 0), default=0.0)
             if size < wanted:
-                # With shares of almost nothing the measurement would be useless.
+                # With exact shares there would be too little text for a useful measurement.
                 return [
                     SourceShare(name, count, count)
                     for name, count in zip(names, there, strict=True)
@@ -271,12 +286,13 @@ class Side:
         begins: int = 0,
         row: int = 1,
     ) -> Iterator[np.ndarray]:
-        """Yield the corpus in pieces, in its order; `advance` is called with the number of tokens of
-        each.
+        """Yield the tokens of the corpus block by block, in its order; `advance` is called with the
+        number of tokens of each block.
 
-        With `closed`, every piece ends with the tokens of `end`. Where numbers are marked, `begins`
-        is the bit with which a document begins, and no document is cut; nor is one where each has
-        `row` tokens.
+        With `closed` every block ends with the tokens of `end`, otherwise only a block that is cut
+        because its source's share is used up. If `begins` is given, it is the bit that marks the first
+        token of a document, and a cut is made only between documents; with `row`, only after a multiple
+        of `row` tokens.
         """
         owner, piece, most = self._order(shares)
         last = np.array(end, self._sources[0].parts.dtype)
@@ -290,14 +306,14 @@ class Side:
                 limit = int(starts[starts <= limit][-1])
             tokens = tokens[: limit - limit % row]
             if len(last) and (cut or closed) and not np.array_equal(tokens[-len(last) :], last):
-                # In place of the last tokens, where the share is exact.
+                # In a block that is cut, they replace the last tokens, so that the share stays exact.
                 tokens = np.concatenate([tokens[: len(tokens) - cut * len(last)], last])
             advance(limit)
             yield tokens
 
     def _order(self, shares: Sequence[SourceShare]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return, for each piece in the corpus's order, its source, its number there, and its
-        greatest number of tokens."""
+        """Return, for each block in the corpus's order, its source, its number in that source, and how
+        many of its tokens are used at most: three int64 (blocks,)."""
         owners, numbers, limits, positions = [], [], [], []
         for source, share in enumerate(shares):
             own, most = [], []
@@ -319,7 +335,7 @@ class Side:
                 owners.append(np.full(len(own), source))
                 numbers.append(own)
                 limits.append(most)
-                # Evenly over the corpus, so that its passes follow one another.
+                # A source's blocks are spread evenly over the corpus; its passes follow one another.
                 positions.append((2 * np.arange(len(own)) + 1) / (2 * len(own)))
         if not owners:
             none = np.zeros(0, np.int64)
@@ -329,7 +345,7 @@ class Side:
         return owner[order], number[order], limit[order]
 
     def _cut(self, source: Tokenised) -> np.ndarray:
-        """Return the pieces of a source: int64 (pieces, 6)."""
+        """Return the blocks of a source with tokens on this side, as in `_pieces`: int64 (blocks, 6)."""
         found = [np.zeros((0, 6), np.int64)]
         for part in range(len(source.parts.counts)):
             sections = source.parts.index(part)
@@ -338,8 +354,9 @@ class Side:
             kept = source.kept(part, sections, 0, held=self._held)
             sizes = sections["tokens"].astype(np.int64)
             starts = np.cumsum(sizes) - sizes
-            # A piece consists of all neighbours that begin within its length. A document of several
-            # sections counts as beginning with its first one, unless it is long.
+            # A part is divided into intervals of the length of a block, and a block consists of all
+            # entries that begin in one interval. All entries of a document count as beginning where
+            # its first one does, unless the document is long.
             begins = np.flatnonzero(sections["first"])
             whose = np.cumsum(sections["first"] != 0) - 1
             lengths = np.diff(starts[begins], append=int(sizes.sum()))
@@ -360,7 +377,7 @@ class Side:
         return np.concatenate(found)
 
     def _read(self, source: int, number: int) -> np.ndarray:
-        """Return the tokens of a piece that count."""
+        """Return the tokens of a block that are on this side."""
         whose = self._sources[source]
         part, first, count, start, size, counted = self._pieces[source][number].tolist()
         tokens = whose.parts.tokens(part, start, size)

@@ -1,9 +1,10 @@
 """Arrays of tokens made by other programs: plain ones, numpy's, nanotron's and Megatron's.
 
-A plain array does not state the type of its numbers. The founder states it, or a file beside the
-array or a header in it; otherwise it is the usual one for the vocabulary, and an array that
-certainly has another type is refused. Every token is checked against the vocabulary before it is
-used. Only a few megabytes are in memory, whatever the size of an array and of its index.
+A plain array does not state the type of its numbers. The type is the one that the founder states, or
+that a file next to the array or a header in it states. Otherwise the usual type for the vocabulary is
+assumed, and an array that certainly has another type is refused. Every token is checked against the
+vocabulary before it is used. Only a few megabytes are in memory, whatever the size of an array and of
+its index.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from ..util.first_line import first_line
 from .borders import Borders
 from .formats import BadFile, reading
 
-# The bound for one endless document: 4 MB.
+# A document of more tokens than this (4 MB in memory) is yielded in pieces.
 _PIECE_TOKENS = 1 << 20
-# Entries of an index that are read at once.
+# How many entries of an index are read at once.
 _INDEX_ENTRIES = 1 << 16
 # The header that GPT-2 and Llama 3 in C, and programs modelled on them, put before their tokens.
 _HEADER = struct.Struct("<3i")
@@ -33,7 +34,7 @@ _HEADER_TYPES: dict[tuple[int, int], TokenType] = {
     (20240520, 1): "uint16",
     (20240801, 7): "uint32",
 }
-# By the bytes of a token, as nanotron states them.
+# The type for each number of bytes per token, which nanotron states.
 _WIDTHS: dict[int, TokenType] = {1: "uint8", 2: "uint16", 4: "uint32"}
 # Megatron's index: magic, version, type, sequences, entries of the list of documents.
 _MEGATRON = struct.Struct("<9sQBQQ")
@@ -45,7 +46,7 @@ _MEGATRON_TYPES: dict[int, TokenType] = {
     5: "int64",
     8: "uint16",
 }
-# With fewer numbers than this, zeros between them may be chance.
+# In an array of fewer numbers than this, zeros between the numbers may be chance.
 _EVIDENCE_NUMBERS = 32
 _OTHER_TOKENIZER = "give the tokenizer that made them, or set their `token_type` in [data]"
 
@@ -59,7 +60,7 @@ class _Stored:
     offset: int
     count: int
     certain: bool
-    """Whether the type is known, and not just the usual one."""
+    """Whether the type was stated and not assumed."""
 
     def read(self, start: int, stop: int) -> np.ndarray:
         at = self.offset + start * self.type.itemsize
@@ -69,10 +70,11 @@ class _Stored:
 def token_documents(
     path: Path, said: TokenType | None, vocabulary: int, borders: Borders
 ) -> Iterator[tuple[np.ndarray, bool, int]]:
-    """Yield the documents of an array as uint32, whether each ends, and the bytes read until then.
+    """Yield, for each document of an array or piece of a very long one: its tokens as uint32, whether
+    the document ends with them, and the number of the file's bytes read so far.
 
-    Documents end where the array's index states it, else with the end token or before a start token. A
-    very long one is split into several pieces. Raises `BadFile`.
+    Documents end where the array's index states it, else with the end token or before a start token.
+    `said` is the type that the founder stated. Raises `BadFile` for an array that cannot be used.
     """
     with reading():
         tokens, bounds = _open(path, said, vocabulary)
@@ -102,8 +104,8 @@ def token_documents(
 def _open(
     path: Path, said: TokenType | None, vocabulary: int
 ) -> tuple[_Stored, Iterator[np.ndarray] | None]:
-    """Open an array; return it with the ends of its documents in ascending order if an index names
-    them."""
+    """Open an array; return it and, if an index states them, the ends of its documents, in ascending
+    order and in groups."""
     with path.open("rb") as file:
         start = file.read(_HEADER.size)
     ending = path.suffix.lower()
@@ -111,7 +113,7 @@ def _open(
         return _of_numpy(path), None
     if start.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x04")):
         raise BadFile("is a model's or a program's file, not an array of tokens")
-    # A token has two bytes unless the vocabulary needs more, as in the programs that write such arrays.
+    # The programs that write such arrays use two bytes for a token unless the vocabulary needs more.
     kind: TokenType = said or ("uint16" if vocabulary <= 1 << 16 else "uint32")
     if ending == ".ds":
         named, count = _nanotron_type(path)
@@ -148,8 +150,8 @@ def _stored(
 
 
 def _refuse_wider(tokens: _Stored) -> None:
-    """Refuse an array whose numbers are certainly halves or quarters of wider ones: all the other
-    parts are 0, which never happens in text."""
+    """Refuse an array whose numbers are certainly halves or quarters of wider numbers: of every two or
+    four, all but the first are 0, which never happens in text."""
     if tokens.count < _EVIDENCE_NUMBERS:
         return
     for factor in (4, 2):
@@ -166,7 +168,7 @@ def _refuse_wider(tokens: _Stored) -> None:
 
 
 def _is_padded(tokens: _Stored, factor: int) -> bool:
-    # A multiple of 4: no number is cut.
+    # `_PIECE_TOKENS` is a multiple of 4, so that no wider number is cut.
     for start in range(0, tokens.count, _PIECE_TOKENS):
         window = tokens.read(start, min(start + _PIECE_TOKENS, tokens.count))
         rows = window.reshape(-1, factor)
@@ -200,7 +202,8 @@ def _of_numpy(path: Path) -> _Stored:
 
 
 def _nanotron_type(path: Path) -> tuple[TokenType | None, int | None]:
-    """Return the type of a token and the number of tokens, from the files beside an array."""
+    """Return the type of a token and the number of tokens, from the files next to an array; None for
+    what they do not state."""
     beside = path.with_name(path.name + ".metadata")
     lines = []
     try:
@@ -223,8 +226,8 @@ def _nanotron_index(path: Path) -> Path:
 
 
 def _width_by_index(path: Path) -> int:
-    """Return the bytes of a token, computed from the count at the end of the index; 0 if there is
-    none."""
+    """Return the bytes of a token, computed from the file's size and the number of tokens at the end of
+    the index; 0 if there is no index or it does not fit."""
     index = _nanotron_index(path)
     if not index.is_file() or index.stat().st_size < 8:
         return 0
@@ -234,7 +237,7 @@ def _width_by_index(path: Path) -> int:
 
 
 def _nanotron_ends(path: Path, stored: int) -> Iterator[np.ndarray]:
-    """Yield the ends of the documents, from the index beside an array."""
+    """Yield the ends of the documents in groups, from nanotron's index next to an array."""
     index = _nanotron_index(path)
     if not index.is_file():
         raise BadFile(f"has no index: {index.name} does not exist")
@@ -258,8 +261,8 @@ def _nanotron_ends(path: Path, stored: int) -> Iterator[np.ndarray]:
 
 
 def _megatron_type(index: Path, said: TokenType | None) -> TokenType | None:
-    """Return the type of the tokens from Megatron's index beside an array; None if it is not such an
-    index and the founder has stated the type."""
+    """Return the type of the tokens from Megatron's index next to an array; None if it is not such an
+    index and the founder has stated the type (`said`)."""
     with index.open("rb") as file:
         start = file.read(_MEGATRON.size)
     if len(start) < _MEGATRON.size or not start.startswith(_MEGATRON_MAGIC):
@@ -282,8 +285,11 @@ def _megatron_type(index: Path, said: TokenType | None) -> TokenType | None:
 
 
 def _megatron_ends(index: Path, tokens: _Stored) -> Iterator[np.ndarray]:
-    """Yield the ends of the documents, from Megatron's index: lengths and places of sequences, and
-    the first sequence of each document."""
+    """Yield the ends of the documents in groups, from Megatron's index.
+
+    The index has the length of each sequence (int32), its position in bytes (int64) and, after those,
+    the number of the first sequence of each document and of the end (int64).
+    """
     with index.open("rb") as file:
         _, _, _, sequences, entries = _MEGATRON.unpack(file.read(_MEGATRON.size))
     lengths_at = _MEGATRON.size
@@ -329,7 +335,8 @@ def _unfit(index: Path, stored: int) -> BadFile:
 def _pieces(
     tokens: _Stored, bounds: Iterator[np.ndarray] | None, borders: Borders
 ) -> Iterator[tuple[np.ndarray, int, bool]]:
-    """Yield each piece that is not empty, its start, and whether a document ends with it."""
+    """Yield each document or piece of one that is not empty, the number of its first token, and whether
+    the document ends with it; `bounds` are the documents' ends, in groups."""
     if bounds is None:
         bounds = _ends_by_token(tokens, borders)
     ends = itertools.chain.from_iterable(some.tolist() for some in bounds)
@@ -338,7 +345,7 @@ def _pieces(
         last = tokens.count if stop is None else stop
         while start < last:
             behind = origin + len(window)
-            # A document that is no longer than a window stays whole.
+            # A document that is not longer than a window stays whole: the window is moved to its start.
             if start >= behind or (last > behind and start > origin):
                 origin = start
                 window = tokens.read(start, min(start + _PIECE_TOKENS, tokens.count))
@@ -350,7 +357,8 @@ def _pieces(
 
 
 def _ends_by_token(tokens: _Stored, borders: Borders) -> Iterator[np.ndarray]:
-    """Yield the ends of documents: after an end token, or before the start token of the next one."""
+    """Yield the ends of documents in groups: after an end token, or before the start token of the next
+    document."""
     end, start = borders.single_end, borders.before
     if end is None and start is None:
         return

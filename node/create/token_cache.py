@@ -1,11 +1,11 @@
 """The tokenised parts on disk: some megabytes each, which survive an interruption of `create`.
 
-A source's parts are in a folder whose name depends on everything that they depend on: tokenizer,
-files with sizes and times, columns. A part counts once its `.json` exists, which is written last. So
-the same command resumes after the last whole part, and one with other files starts again.
+The parts of a source are in a folder whose name is a hash of everything that they depend on:
+tokenizer, files with sizes and times, columns. A part is used if it has a `.json`, which is written
+last. The same command therefore resumes after the last complete part, and a command with other files
+starts from the beginning.
 
-An index has for every section (a short document, or a piece of a long one) its number of tokens, its
-file, whether a document begins with it, and a hash of the document's text.
+The index of a part has an entry (`SECTION`) for every short document and every piece of a long one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ from ..storage.atomic_write import replacing, write_atomically
 
 SECTION = np.dtype(
     [
-        # Documents with both hashes equal are equal.
+        # The first half of the 128-bit hash of the document's text.
         ("hash", "<u8"),
+        # The second half, increased by the piece's index: pieces with both numbers equal are equal.
         ("check", "<u8"),
+        # Number of tokens of this piece.
         ("tokens", "<u4"),
+        # Index of the file in the source.
         ("file", "<u4"),
+        # 1 if it is the first piece of its document, else 0.
         ("first", "<u4"),
     ]
 )
@@ -38,16 +42,19 @@ _NAMED_ROWS = 1000
 
 @dataclass
 class ReadCounts:
-    """Counts of what was read."""
+    """Counts of what was read: of a part, a batch, or a whole source."""
 
     documents: int = 0
     sections: int = 0
+    """Number of short documents and of pieces of long ones."""
     tokens: int = 0
     text_bytes: int = 0
     empty: int = 0
+    """Number of rows and files without text."""
     bad: int = 0
+    """Number of rows and images that cannot be used."""
     learned: int = 0
-    """Number of tokens marked as to be learned."""
+    """Number of tokens marked as to be learned: they count in the loss."""
     cut: int = 0
     """Conversations that were shortened to the length of a sequence."""
     too_long: int = 0
@@ -55,7 +62,7 @@ class ReadCounts:
     bad_rows: list[tuple[str, int, str]] = field(default_factory=list)
     """File, line or row, and the problem."""
     long_rows: list[tuple[str, int, str]] = field(default_factory=list)
-    """The same for conversations that are cut or too long."""
+    """File, line or row, and what was done, of conversations that were cut or left out."""
     unstarted: int = 0
     """Documents in arrays of tokens that lacked the start token and got it."""
     no_text: list[str] = field(default_factory=list)
@@ -100,8 +107,9 @@ class Position:
     file: int = 0
     items: int = 0
     read_bytes: int = 0
-    """Of all files of the source, for the progress bar."""
+    """Bytes read of all files of the source, for the progress bar."""
     ended: bool = False
+    """Whether the source has been read to its end."""
 
 
 class TokenCache:
@@ -141,12 +149,12 @@ class TokenCache:
         self.position = position
 
     def index(self, part: int, start: int = 0, count: int = -1) -> np.ndarray:
-        """Return sections of a part: `SECTION` (count,), by default all from `start` on."""
+        """Return entries of a part's index: `SECTION` (count,), by default all from `start` on."""
         path = self._path(part, "index")
         return np.fromfile(path, SECTION, count, offset=start * SECTION.itemsize)
 
     def tokens(self, part: int, start: int, count: int) -> np.ndarray:
-        """Return tokens of a part: (count,)."""
+        """Return `count` tokens of a part, from `start` on: `self.dtype` (count,)."""
         path, width = self._path(part, "tokens"), self.dtype.itemsize
         return np.fromfile(path, self.dtype, count, offset=start * width)
 
@@ -172,7 +180,8 @@ class TokenCache:
 
 
 def remove_others(folder: Path, wanted: Sequence[TokenCache]) -> None:
-    """Remove what other runs have left in the folder with the parts of all sources."""
+    """Remove all other sources' parts, which earlier runs left, from the folder that contains the
+    folders of all sources."""
     kept = {parts.root.name for parts in wanted}
     for path in _entries(folder):
         if path.name not in kept:

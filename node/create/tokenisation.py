@@ -1,7 +1,10 @@
 """Tokenising of a source: its files are read once, tokenised on all cores, and the tokens are stored.
 
-It resumes after what `TokenCache` contains already. Memory holds some batches of text and one part of
-tokens, whatever the size of the source.
+The tokens are stored in parts of some megabytes (`TokenCache`), and an interrupted run resumes after
+the last complete part. Memory holds some batches of text and one part, whatever the size of the source.
+
+A long document is tokenised in pieces. The code's names call a short document, or a piece of a long
+one, a section.
 """
 
 from __future__ import annotations
@@ -30,19 +33,22 @@ from .token_cache import SECTION, Position, ReadCounts, TokenCache
 from .tokeniser_pool import Workers
 from .tokens import Tokenizer
 
-# The size of a part: small enough for memory, and for a founder to read again after an interruption.
+# A part is complete at this many bytes of tokens or this many pieces: it fits into memory, and is soon
+# made again after an interruption.
 _PART_BYTES = 16 << 20
 _PART_SECTIONS = 1 << 18
-# A worker's batch: it takes some tenths of a second.
+# A worker's batch has this many bytes or pieces: it takes some tenths of a second.
 _BATCH_BYTES = 1 << 20
 _BATCH_SECTIONS = 4096
-# A document is tokenised, and mixed with others, in sections of this much text, and of at least this
-# many samples: rather long, so that few sequences contain a seam. A tokenizer takes some 60 times
-# the memory of its section: hence an upper bound, however long sequences are.
+# A document is tokenised, and mixed with others, in pieces of at least this many bytes of text, or of
+# this many samples if that is more. Such long pieces make it rare that a sequence contains the end of
+# one and goes on with another document. A tokenizer takes some 60 times as much memory as the piece,
+# hence the upper bound, which holds however long sequences are.
 _SECTION_BYTES = 1 << 16
 _SECTION_SAMPLES = 8
 _MOST_SECTION_BYTES = 1 << 20
 _BYTES_A_TOKEN = 4
+# How many bytes after the end of a piece's usual size the end of a line is searched for.
 _CUT_WINDOW = 1 << 14
 _SHOW_SECONDS = 0.1
 _ROOM_SECONDS = 0.5
@@ -57,7 +63,7 @@ _MEND_TEMPLATE = (
 _MEND_IMAGE = (
     "fix or remove it, leave it out with `exclude` in [data], or leave some out with `max_bad`"
 )
-# A new number invalidates all parts, as a change of how documents are cut or hashed requires.
+# A new number invalidates all parts: a change of how documents are cut or hashed requires one.
 _FORMAT = 3
 
 
@@ -72,7 +78,7 @@ class Tokenising:
 
     @property
     def conversations(self) -> ConversationTokenizer | None:
-        """The tokenizer, if it is one of conversations."""
+        """The tokenizer, if documents are conversations; else None."""
         return self.tokenizer if isinstance(self.tokenizer, ConversationTokenizer) else None
 
     @property
@@ -82,13 +88,13 @@ class Tokenising:
 
     @property
     def section_bytes(self) -> int:
-        """Bytes of text that are tokenised at once."""
+        """Bytes of text in a piece, which is tokenised at once."""
         samples = _SECTION_SAMPLES * _BYTES_A_TOKEN * self.sequence_length
         return max(_SECTION_BYTES, min(samples, _MOST_SECTION_BYTES))
 
     @property
     def reading(self) -> ReadOptions:
-        """What readers need to know of it."""
+        """What the readers of files need to know."""
         return ReadOptions(self.tokenizer.needs_utf8, self.tokenizer.vocabulary, self.borders)
 
 
@@ -113,29 +119,34 @@ class _SectionRow(NamedTuple):
     """A short document, or a piece of a long one."""
 
     hash: int
+    """The first 64 bits of the document's hash, the same for all its pieces."""
     check: int
+    """The other 64 bits, increased by the piece's index: pieces are equal if both numbers are."""
     file: int
+    """Index of the source's file."""
     first: bool
-    """Whether a document begins with it, for mixing and deduplication; a long text counts as several."""
+    """Whether it is the first piece of a document, as mixing and deduplication count documents: the
+    parts into which readers split a text above 4 MB are a document each."""
     starts: bool
-    """Whether the start token comes before it."""
+    """Whether the whole text begins with it, so that the start token comes before it; false for the
+    first piece of a later part of such a long text."""
     ends: bool
-    """Whether the end tokens come after it."""
+    """Whether the whole text ends with it, so that the end tokens come after it."""
     tokens: np.ndarray | None
     """The tokens, if known."""
 
 
 @dataclass
 class _Batch:
-    """Documents on their way through a worker."""
+    """Documents that a worker tokenises together, and the counts and the position after them."""
 
     texts: list[bytes] = field(default_factory=list)
     rows: list[_SectionRow] = field(default_factory=list)
     lines: list[tuple[str, int]] = field(default_factory=list)
-    """File, and line or row, of each conversation."""
+    """For each conversation, the file's name and the line or row."""
     size: int = 0
     read: dict[int, int] = field(default_factory=dict)
-    """For each file, the bytes of it read for this batch."""
+    """For the index of each file, the bytes of it read for this batch."""
     read_counts: ReadCounts = field(default_factory=ReadCounts)
     position: Position = field(default_factory=Position)
 
@@ -150,11 +161,13 @@ def tokenise(
     advance: Callable[[int], None],
     room: DiskRoom,
 ) -> None:
-    """Complete the parts of a source. `advance` is called with the total number of bytes read,
-    `seen` counts what was read, and `room` predicts the disk space.
+    """Complete the parts of a source.
 
-    Raises `UserError` (`DATA_MISSING`) for a file that cannot be used, and as soon as `seen` has
-    more bad rows than `max_bad`.
+    `advance` is called with the number of the source's bytes read so far; `seen`, which counts what
+    was read of all sources, is increased; `room` predicts the disk space that the rest will take.
+
+    Raises `UserError` with `DATA_MISSING` for a file that cannot be used, and as soon as `seen` has
+    more bad rows than `max_bad`; with `DISK_FULL` if the rest will not fit on the disk.
     """
     writer = _PartWriter(parts, how, files, room)
     shown = 0.0
@@ -220,21 +233,22 @@ def _add_item(
     how: Tokenising,
     starts: bool,
 ) -> None:
-    """Append an item to the batch; `starts`: whether no piece of the same document came before."""
+    """Append an item to the batch; `number` and `name` are the file's, and `starts` states whether no
+    part of the same text came before."""
     borders = how.borders
     if isinstance(item, Document):
         document, check = _hashes(item.text)
         sections = list(_sections(item.text, how.section_bytes))
         if how.conversations is not None or how.images:
-            # Not split: the assistant's parts are marked by offsets in the whole text, and an image
-            # is a sample.
+            # Not split, because the assistant's parts are marked by offsets in the whole text, and
+            # because an image is one sample.
             sections = [item.text]
         if how.conversations is not None:
             batch.lines.append((name, line))
         for index, text in enumerate(sections):
             last = index == len(sections) - 1
             batch.texts.append(text)
-            # Each section of equal documents is equal to one of the other's.
+            # Of two equal documents, pieces with the same index have the same hash and check.
             check_here = (check + index) & (2**64 - 1)
             first, ends = index == 0, last and item.ends
             section = _SectionRow(document, check_here, number, first, first and starts, ends, None)
@@ -292,7 +306,7 @@ class _PartWriter:
         for row, section in enumerate(batch.rows):
             known = section.tokens
             tokens = next(texts) if known is None else known.astype(self._parts.dtype)
-            # A text that spells out the start token has it already.
+            # A text that spells out the start token at its beginning does not get another.
             starts = section.starts and not np.array_equal(tokens[:1], self._start)
             whole = (
                 *((self._start,) if starts and len(self._start) else ()),
@@ -310,8 +324,8 @@ class _PartWriter:
         self._count += len(sections)
         self._read_counts.add(batch.read_counts)
         self._position = batch.position
-        # A part ends only where a batch does: after an interruption the part is made again, with the
-        # same result.
+        # A part ends only where a batch ends, so that reading can resume there: a part made again
+        # after an interruption is the same.
         if self._size >= _PART_BYTES or self._count >= _PART_SECTIONS:
             self._put(batch.position)
         if batch.read and time.monotonic() - self._checked > _ROOM_SECONDS:
@@ -371,13 +385,14 @@ def _hashes(data: bytes) -> tuple[int, int]:
 
 
 def _sections(text: bytes, size: int) -> Iterator[bytes]:
-    """Yield the text in parts of about this size, which end with a line or, without any, a character."""
+    """Yield the text in pieces of about `size` bytes. A piece ends with a line or, if no line ends soon
+    after `size` bytes, with a whole character."""
     start = 0
     while len(text) - start > 2 * size:
         cut = text.find(b"\n", start + size, start + size + _CUT_WINDOW) + 1
         if cut == 0:
             cut = start + size
-            # UTF-8 continuation bytes; four in a row are not UTF-8.
+            # Skip UTF-8 continuation bytes; a text with four in a row is not UTF-8.
             while cut < start + size + 4 and text[cut] & 0xC0 == 0x80:
                 cut += 1
         yield text[start:cut]
