@@ -1,7 +1,7 @@
 """Conversations from rows, and their encoding as tokens that mark the assistant's parts.
 
-A row becomes text through the chat template while it is read, so that an error in it is reported
-with file and line; its text then goes to the workers with the offsets of the assistant's parts.
+The chat template turns a row into text while the row is read, so that an error in the row is reported
+with file and line. The text then goes to the workers with the offsets of the assistant's parts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _TOOLS = "tools"
 # Keys by which data sets mark a message as not to be learned.
 _WEIGHT, _SWITCHES = "weight", ("train", "training")
 LONGEST_CONVERSATION = 1 << 20
-"""Bytes of a conversation that are tokenised: hardly any sequence would reach an answer after them.
-A tokenizer takes some 100 times as much memory."""
+"""Only answers within this many bytes of a conversation are tokenised: hardly any sequence would reach
+a later one. A tokenizer takes some 100 times as much memory as the text."""
 
 
 class ConversationColumns(Columns):
@@ -61,7 +61,7 @@ class ConversationColumns(Columns):
     def text(self, row: Mapping[str, Any]) -> str | BadRow:
         """Return the conversation as text, after a line with the offsets of the assistant's parts.
 
-        Raises `BadTemplate` where the template is unusable.
+        Raises `BadTemplate` if the template cannot be used.
         """
         absent = self.absent(row)
         if absent is not None:
@@ -75,13 +75,13 @@ class ConversationColumns(Columns):
         return json.dumps(said.spans) + _SEPARATOR + said.text
 
     def _messages(self, row: Mapping[str, Any]) -> tuple[list[Message], list[bool]]:
-        """Return the messages, and for each whether it is learned if it is the assistant's."""
+        """Return the messages, and for each whether it is to be learned if it is the assistant's."""
         if self._pair is None:
             return _messages(row[self.names[0]], self.names[0], None)
         prompt, completion = self._pair
         asked, _ = _messages(row[prompt], prompt, "user")
         answered, learned = _messages(row[completion], completion, ASSISTANT)
-        # The assistant's earlier messages are part of the prompt.
+        # The assistant's earlier messages are part of the prompt and not learned.
         return [*asked, *answered], [*(False for _ in asked), *learned]
 
 
@@ -91,7 +91,7 @@ def _messages(value: Any, column: str, role: str | None) -> tuple[list[Message],
     if role is not None and isinstance(value, str):
         return [{"role": role, "content": value}], [True]
     if isinstance(value, str):
-        # Tables of text contain them as JSON.
+        # In tables of text, such as CSV, a cell has the messages as JSON.
         try:
             value = parsed(value)
         except (ValueError, RecursionError):
@@ -149,7 +149,7 @@ def _is_learned(given: dict[str, Any], name: str) -> bool:
 def _message(value: Any, name: str) -> tuple[Message, bool]:
     if not isinstance(value, dict):
         raise BadConversation(f"holds no messages: {name} has no role and content")
-    # Columns of a fixed type have all keys in every message.
+    # In columns of a fixed type every message has all keys, some without a value.
     given = {key: item for key, item in value.items() if item is not None}
     learned = _is_learned(given, name)
     role = given.pop("role", None) or given.pop("from", None)
@@ -168,12 +168,12 @@ def _message(value: Any, name: str) -> tuple[Message, bool]:
 
 
 class ConversationTokenizer(FileTokenizer):
-    """A tokenizer that marks each token: whether a conversation begins with it, and whether it is to
-    be learned, in the two highest bits (`DataSpec.marked`).
+    """A tokenizer that marks each token in its two highest bits (`DataSpec.marked`): whether a
+    conversation begins with it, and whether it is to be learned.
 
-    To be learned is the assistant's part up to its last special token: after that comes what the
-    template writes between two messages. A conversation without a special token at its end gets the
-    `end` token there.
+    Each of the assistant's parts is to be learned up to its last special token, because after that
+    comes what the template writes between two messages. If a conversation ends with a part of the
+    assistant that has no special token, the `end` token is added and learned too.
     """
 
     def __init__(self, tokenizer: FileTokenizer, end: int | None) -> None:
@@ -194,23 +194,23 @@ class ConversationTokenizer(FileTokenizer):
 
     @property
     def token_bytes(self) -> TokenBytes:
-        """1, 2 or 4, by the size of the vocabulary and two bits beside it."""
+        """Bytes that hold any token id and the two marks: 1, 2 or 4."""
         rows = self.vocabulary << 2
         return 1 if rows <= 1 << 8 else 2 if rows <= 1 << 16 else 4
 
     @property
     def begins(self) -> int:
-        """The bit of a token with which a conversation begins."""
+        """The bit that marks a token with which a conversation begins."""
         return 1 << 8 * self.token_bytes - 1
 
     @property
     def learned(self) -> int:
-        """The bit of a token that is to be learned."""
+        """The bit that marks a token that is to be learned."""
         return 1 << 8 * self.token_bytes - 2
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
-        """Return the numbers of each conversation, given as `ConversationColumns.text` returns it,
-        in UTF-8."""
+        """Return the marked tokens of each conversation; `texts` are what `ConversationColumns.text`
+        returns, in UTF-8."""
         return [
             numbers
             for group in in_groups(texts, LONGEST_CONVERSATION // 4)
@@ -243,7 +243,7 @@ class ConversationTokenizer(FileTokenizer):
         speaks_last = bool(spans) and not said[spans[-1][1] :].strip()
         if speaks_last and not closed and self._end is not None:
             ids, learned = np.append(ids, self._end), np.append(learned, True)
-        # It has no predecessor from which it could be predicted.
+        # The first token has no predecessor from which it could be predicted.
         learned[:1] = False
         numbers = np.where(learned, ids | self.learned, ids).astype(np.uint32)
         numbers[:1] |= self.begins
@@ -251,8 +251,8 @@ class ConversationTokenizer(FileTokenizer):
 
 
 def _shortened(text: bytes) -> tuple[list[tuple[int, int]], str]:
-    """Return the spans of the assistant and the conversation; a very long one is cut after the last
-    answer that ends within `LONGEST_CONVERSATION`."""
+    """Return the assistant's spans (offsets in characters) and the conversation's text. A conversation
+    longer than `LONGEST_CONVERSATION` is cut after the last answer that ends about within that size."""
     spelled, _, said = text.decode("utf-8").partition(_SEPARATOR)
     spans = [(start, stop) for start, stop in json.loads(spelled)]
     if len(text) <= LONGEST_CONVERSATION:
@@ -263,8 +263,9 @@ def _shortened(text: bytes) -> tuple[list[tuple[int, int]], str]:
 
 
 def fitted(numbers: np.ndarray, length: int, learned: int) -> np.ndarray:
-    """Return a conversation's numbers, cut after the last of the assistant's answers that is whole
-    within `length`; empty if there is none."""
+    """Return the marked tokens of a conversation, of at most `length`. A longer conversation is cut
+    after the last of the assistant's answers that ends within `length`; without such an answer the
+    result is empty. `learned` is the bit that marks a token as to be learned."""
     if len(numbers) <= length:
         return numbers
     mark = (numbers & learned) != 0

@@ -195,7 +195,8 @@ class TokenisedCorpus:
     end: tuple[int, ...]
     """The tokens that end a document."""
     closed: bool
-    """Whether every block of the corpus (`mixing`) ends with `end`, so that no token attends across its end."""
+    """Whether every block of the corpus (`mixing`) ends with `end`, so that no token attends across
+    the border of two blocks."""
     conversations: ConversationTokenizer | None = None
     filler: int = 0
     """The padding token after conversations that do not fill a sample."""

@@ -1,7 +1,7 @@
 """From a file to its documents, whatever its format.
 
-The results are documents, pieces of long ones, or the reason why a place has none: an empty row, a
-bad one, a file that is not text. Memory stays at some megabytes however long a file is.
+The results (`Item`) are documents, parts of long ones, or the reason why there is none: an empty row, a
+bad row, a file that is not text. Memory stays at some megabytes, however long a file is.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ from .images import ImageColumns
 from .rows import BadRow, Rows, json_lines, json_values, separated_values
 from .token_arrays import token_documents
 
-# A text up to this length is one document; a longer one is split into documents of this length.
+# A text of more bytes than this is split into several `Document`s, each of about this size.
 _LONGEST_DOCUMENT = 4 << 20
 WHOLE_FILE = 0
-"""Used instead of a line number where a file has no lines."""
+"""Used instead of a line number if a file has no lines, as an image."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """Text in UTF-8 (or bytes, where the tokenizer takes any); `ends` if it is the document's last
-    piece."""
+    """A document, or a part of a very long one."""
 
     text: bytes
+    """UTF-8, or any bytes if the tokenizer takes those."""
     ends: bool = True
+    """Whether the document ends with it."""
 
 
 @dataclass(frozen=True)
 class TokenDocument:
-    """A document tokenised by another program, or a piece of one."""
+    """A document tokenised by another program, or a part of a very long one."""
 
     tokens: np.ndarray
     ends: bool
+    """Whether the document ends with it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Empty:
 
 @dataclass(frozen=True)
 class NoText:
-    """A file in a folder that has the name of a text file and is none."""
+    """A file in a folder that has the name of a text file and is not text."""
 
 
 Item = Document | TokenDocument | Empty | NoText | BadRow
@@ -63,15 +65,17 @@ class ReadOptions:
     """What a file's items depend on besides its source."""
 
     utf8: bool
+    """Whether text must be UTF-8."""
     vocabulary: int
     borders: Borders
 
 
 def items(file: File, source: Source, how: ReadOptions) -> Iterator[tuple[int, Item, int]]:
-    """Yield the items of a file in order: line or row, the item, and the number of bytes read.
+    """Yield the items of a file in order: the number of its line or row, the item, and the number of the
+    file's bytes read so far.
 
-    Raises `UserError`: `DATA_MISSING` where the file as a whole cannot be used, `MANIFEST` where the
-    chat template cannot.
+    Raises `UserError` with `DATA_MISSING` if the file as a whole cannot be used, and with `MANIFEST` if
+    the chat template cannot.
     """
     try:
         yield from _items(file, source, how)
@@ -157,14 +161,15 @@ def _of_rows(
                 bad = BadRow("holds half of a surrogate pair, which UTF-8 cannot encode")
                 yield number, bad, position()
                 continue
-            # The assistant's parts are marked by offsets in the whole conversation.
+            # A conversation is not split: the assistant's parts are marked by offsets in the whole of it.
             parts = [data] if source.columns.nested else _in_parts(data)
             for part, ends in _with_last(parts):
                 yield number, Document(part, ends), position()
 
 
 def _of_text(stream: TextStream, named: bool, utf8: bool) -> Iterator[tuple[int, Item, int]]:
-    """Yield a text file as one document, or as one for each part of a long one."""
+    """Yield a text file as one document, or a long one in parts. `named`: the founder named the file
+    directly, so that it is an error if it is not text."""
     line, whole = 1, True
     kept = stream.read(_LONGEST_DOCUMENT)
     if not looks_like_text(kept):
@@ -182,7 +187,7 @@ def _of_text(stream: TextStream, named: bool, utf8: bool) -> Iterator[tuple[int,
         if following:
             cut = _cut(part)
         text, kept = part[:cut], part[cut:] + following
-        # In parts of a longer text nothing is left out, not even a part that is only a line end.
+        # Of a text in several parts nothing is left out, not even a part of blank lines.
         whole = whole and not kept
         item: Item = Document(text, ends=not kept)
         if utf8 and (broken := _broken_line(text)) is not None:
@@ -199,7 +204,7 @@ def _of_text(stream: TextStream, named: bool, utf8: bool) -> Iterator[tuple[int,
 
 
 def _in_parts(text: bytes) -> Iterator[bytes]:
-    """Yield the parts of a text, none longer than a document may be."""
+    """Yield the parts of a text, none longer than a `Document may be."""
     start = 0
     while len(text) - start > _LONGEST_DOCUMENT:
         part = text[start : start + _LONGEST_DOCUMENT]
@@ -210,7 +215,7 @@ def _in_parts(text: bytes) -> Iterator[bytes]:
 
 
 def _with_last(parts: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Yield each part with whether it is the last one."""
+    """Yield each part, and whether it is the last one."""
     before: bytes | None = None
     for part in parts:
         if before is not None:
@@ -221,8 +226,8 @@ def _with_last(parts: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
 
 
 def _cut(part: bytes) -> int:
-    """Return where to cut a part that continues: after its last line or, without any, its last
-    character."""
+    """Return where to cut a text that continues after `part`: after the last whole line in it or, if it
+    has no line end, after the last whole character."""
     return part.rfind(b"\n") + 1 or _character_end(part)
 
 

@@ -1,7 +1,7 @@
-"""The format of a file, by its name, and the decompression of its bytes.
+"""The format of a file, which its name implies, and the decompression of its bytes.
 
-Any fault in a file's bytes is a `BadFile`, which describes it in words; no library's own exception
-leaves this module.
+Any fault in a file's bytes is raised as a `BadFile`, which describes it in words; no exception of a
+library leaves this module.
 """
 
 from __future__ import annotations
@@ -50,21 +50,24 @@ _MAGIC = {
     ".xz": b"\xfd7zXZ\x00",
     ".bz2": b"BZh",
 }
-# Compressed text expands about four times.
+# Compressed text takes about this many times as many bytes after decompression.
 _UNPACKED = 4
 _COMPRESSED = frozenset({*_MAGIC, ".parquet"})
 # `zstd --long=31`, used for dumps of forums, needs a window of 2 GB.
 _ZSTD_WINDOW = 1 << 31
-# Few bytes at a time: they may decompress to a thousand times as many, all held at once.
+# Compressed bytes that are decompressed at once: the result may be a thousand times as large, and is in
+# memory as a whole.
 _ZSTD_READ = 1 << 10
-# The longest header of a frame, which says how large the window is.
+# Bytes of the longest header of a frame; the header states the size of the window.
 _ZSTD_HEADER = 18
 _SMALLER_WINDOW = "unpack it first, or pack it again with a smaller window"
-# The control characters that texts contain: backspace, tab, line and page ends, escape.
+# Bytes that texts contain: control characters such as tab, line and page ends and escape, and all bytes
+# that are not control characters.
 _TEXT_BYTES = frozenset({7, 8, 9, 10, 11, 12, 13, 27, *range(32, 127), *range(128, 256)})
 _SNIFFED_BYTES = 1 << 13
 _RECODED_BYTES = 1 << 16
-# Byte-order marks at the beginning of a text, with its encoding; the longer ones first.
+# Byte-order marks at the beginning of a text, each with the encoding to convert from (None: it is UTF-8
+# already). A longer mark comes before a shorter one with which it begins.
 _MARKS: dict[bytes, str | None] = {
     codecs.BOM_UTF32_LE: "utf-32-le",
     codecs.BOM_UTF32_BE: "utf-32-be",
@@ -72,7 +75,7 @@ _MARKS: dict[bytes, str | None] = {
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
-# With fewer pairs, the zeros may be chance.
+# In a text of fewer pairs of bytes than this, zeros may be chance.
 _FEWEST_PAIRS = 8
 
 
@@ -90,12 +93,12 @@ class BadFile(Exception):
 
 
 def format_of(name: PurePath) -> Format | None:
-    """Return the format that a file's name implies, in letters of either case."""
+    """Return the format that a file's ending, in upper or lower case, implies; None if it implies none."""
     return _ENDINGS.get(bare(name).suffix.lower())
 
 
 def is_image(name: PurePath) -> bool:
-    """Whether a file's name implies an image; where text is trained on, such an ending is unknown."""
+    """Whether a file's ending implies an image. Only swarms that train on images know such endings."""
     return name.suffix.lower() in _IMAGE_ENDINGS
 
 
@@ -122,14 +125,14 @@ def looks_like_text(start: bytes) -> bool:
 
 
 def _unknown_format(data: bytes) -> int:
-    """Count the bytes that occur in no text."""
+    """Count the bytes of values that occur in no text."""
     return sum(data.count(byte) for byte in range(256) if byte not in _TEXT_BYTES)
 
 
 @contextlib.contextmanager
 def open_stream(path: Path, *, lines: bool = False) -> Iterator[TextStream]:
-    """Open a file as UTF-8, decompressed if necessary; with `lines` each line ends with a line feed,
-    even if the file has carriage returns alone. Raises `BadFile`."""
+    """Open a file as UTF-8, decompressed if necessary. With `lines` each line ends with a line feed,
+    even if lines in the file end with a carriage return alone. Raises `BadFile`."""
     with reading(), path.open("rb") as raw:
         start = raw.read(6)
         raw.seek(0)
@@ -196,7 +199,7 @@ def _check_dictionary(raw: BinaryIO) -> None:
     try:
         lzma.LZMADecompressor(memlimit=limit).decompress(start, max_length=1)
     except lzma.LZMAError as error:
-        # Of all errors, it alone says so, and not in an attribute.
+        # The library has no type or attribute for this error: only the message names memory.
         if "Memory" in str(error):
             raise BadFile(
                 f"needs more memory to unpack than the {limit / 1e6:.0f} MB that are free",
@@ -205,12 +208,13 @@ def _check_dictionary(raw: BinaryIO) -> None:
 
 
 def _encoding(start: bytes) -> tuple[str | None, int]:
-    """Return a text's encoding by its beginning (None: UTF-8 or unknown), and the length of its
-    byte-order mark."""
+    """Return the encoding of a text with this beginning (None: UTF-8 or unknown), and the length of its
+    byte-order mark in bytes."""
     for mark, encoding in _MARKS.items():
         if start.startswith(mark):
             return encoding, len(mark)
-    # Without a mark: in mostly Latin text every second byte is 0, and the others are text.
+    # Without a mark, UTF-16 is recognised by mostly Latin text: there every second byte is 0, and the
+    # others are text.
     pairs = start[: len(start) // 2 * 2]
     for low, encoding in ((0, "utf-16-le"), (1, "utf-16-be")):
         text, zeros = pairs[low::2], pairs[1 - low :: 2].count(0)
@@ -287,7 +291,7 @@ def needs(package: str, what: str, extra: str = "create") -> UserError:
 
 
 class _Zstandard(io.RawIOBase):
-    """Decompresses frame after frame, and detects whether the last one was complete."""
+    """Decompresses frame after frame. Raises `EOFError` if the last frame is incomplete."""
 
     def __init__(self, raw: BinaryIO) -> None:
         try:
@@ -339,7 +343,7 @@ class _Zstandard(io.RawIOBase):
         try:
             window = self._library.get_frame_parameters(frame).window_size
         except self._library.ZstdError:
-            # Damaged, or none that has a window.
+            # The frame is damaged, which decompressing it reports, or is of a kind without a window.
             return
         if (shortage := memory_shortage(window)) is not None:
             raise BadFile(f"is packed with a window that {shortage}", _SMALLER_WINDOW)

@@ -47,14 +47,14 @@ from .tokens import ByteTokenizer, FileTokenizer, Tokenizer
 
 @dataclass(frozen=True)
 class ModelDraft:
-    """The model of a founder's file, which no text changes."""
+    """The model of a founder's file, which does not depend on the texts."""
 
     config: dict[str, Any]
     """The complete configuration, as the manifest will have it."""
     sequence_length: int
-    """Tokens in a training sequence; of images, bytes in one."""
+    """Tokens in a training sequence; with images, bytes of a sample."""
     checkpoint: Path | None
-    """The directory of the checkpoint it starts from."""
+    """The directory of the checkpoint that it starts from; None if it starts at random."""
     lora: LoraTable | None
 
 
@@ -81,7 +81,7 @@ class ManifestDraft:
 
     def corpus(self, data: DataDir, progress: Progress) -> TokenisedCorpus:
         """Read all text."""
-        # A conversation already contains its start and its end.
+        # The chat template already writes the start and the end of a conversation.
         borders = Borders()
         if self.task.chat is None:
             borders = Borders(self.end, self.start.token, self.start.known)
@@ -92,7 +92,7 @@ class ManifestDraft:
         )
 
     def borders_line(self) -> str:
-        """Return the line that tells people what documents start and end with."""
+        """Return the line for people on what documents start and end with."""
         end = self.file.data.document_end
         if self.task.chat is not None:
             end = None
@@ -179,7 +179,8 @@ class ManifestDraft:
         return manifest
 
     def _schedule(self, optimizer: OptimizerSpec, initial: InitialModel) -> ScheduleSpec:
-        # The rates were found for new language models without adapters; others start from the file's.
+        # Best rates were measured only for new language models without adapters; for other models the
+        # file's rate, or its fixed default, is used.
         if self.images or self.checkpoint is not None or initial.adapter is not None:
             return self.file.schedule
         elements = sum(spec.elements for spec in initial.parameters)
@@ -203,9 +204,9 @@ class ManifestDraft:
 
 
 def read_model(file: FoundersFile, path: Path) -> ModelDraft:
-    """Return the model of the file at `path`, the same that `read_draft` returns.
+    """Return the model of the file at `path`, the same as in the result of `read_draft`.
 
-    A tokenizer that is not there yet does not matter where the file states the vocabulary's size.
+    If the file states the vocabulary's size, the tokenizer's file need not exist.
     Raises `UserError` (`MANIFEST`, `NO_TASK`).
     """
     if file.task == DIFFUSION:

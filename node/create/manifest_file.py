@@ -31,7 +31,7 @@ from ..errors import ExitCode, UserError
 from ..training.task_names import CAUSAL_LM, DIFFUSION
 from .formats import Format
 
-# A file with a long comment on every key has ten kilobytes.
+# This is ample: a file with a long comment on every key has ten kilobytes.
 MAX_MANIFEST_FILE_BYTES = 1 << 20
 
 BYTES_TOKENIZER = "bytes"

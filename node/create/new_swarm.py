@@ -1,7 +1,7 @@
 """Creation of a swarm: from a founder's file and texts to a manifest whose hash is the swarm-id.
 
-The same file, texts, founder and versions of the libraries give the same swarm-id. Everything is
-complete in the founder's data directory before the id is announced.
+The same file, texts, founder and versions of the libraries give the same swarm-id. Everything that
+belongs to the swarm is in the founder's data directory before the swarm-id is shown.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from .summary import DataSummary, Forecast, forecast
 # The initial parameters are drawn on the CPU wherever the founder trains: the same seed gives the
 # same swarm on a machine with a GPU and on one without.
 _INITIAL_DEVICE = "cpu"
-# Sequences of a dry run: as many as a micro-batch of a small model, so that the time of one sequence
-# does not include the start-up.
+# Sequences that a dry run trains on: as many as a micro-batch of a small model, so that the time for one
+# sequence does not include much fixed cost.
 _TRIED_SEQUENCES = 4
 
 
@@ -78,11 +78,11 @@ class NewSwarm:
     borders: str | None
     """The line on what documents start and end with; None for images."""
     document_start: str | None
-    """The text of the start token."""
+    """The text of the start token; None if documents have none."""
 
     @property
     def unchecked(self) -> bool:
-        """Whether strangers may join whose work could be checked and is not."""
+        """Whether strangers may join and their work is not audited, although it could be."""
         manifest = self.manifest
         possible = manifest.data.private is None
         possible = possible and manifest.optimizer.preconditioner in ("orthogonal", "muon")
@@ -111,9 +111,9 @@ class NewSwarm:
 
 
 async def create_swarm(settings: CreateSettings, progress: Progress) -> NewSwarm:
-    """Create a swarm and store it completely in the data directory.
+    """Create a swarm and store everything that belongs to it in the data directory.
 
-    Raises `UserError` for any fault of the file (`MANIFEST`), the texts (`DATA_MISSING`), the data
+    Raises `UserError` for a fault of the file (`MANIFEST`), the texts (`DATA_MISSING`), the data
     directory or the key.
     """
     draft = read_draft(settings.manifest, settings.data)
@@ -140,8 +140,8 @@ async def create_swarm(settings: CreateSettings, progress: Progress) -> NewSwarm
 async def dry_run(settings: CreateSettings, progress: Progress) -> NewSwarm:
     """Return what `create_swarm` would create, and how long a round of it takes here.
 
-    Only the tokens stay in the data directory, so that `create_swarm` need not make them again.
-    Raises what that raises, and the device's errors.
+    Only the tokenised parts stay in the data directory, so that `create_swarm` need not make them
+    again. Raises what `create_swarm` raises, and `UserError` for a fault of the device.
     """
     draft = read_draft(settings.manifest, settings.data)
     data = DataDir(settings.data_dir)
@@ -159,7 +159,7 @@ async def dry_run(settings: CreateSettings, progress: Progress) -> NewSwarm:
             private = manifest.data.private is not None
             samples = manifest.data.samples if private else corpus.samples
             made = _made(draft, manifest, corpus, samples)
-            # With private data the founder measures on the public data.
+            # In a swarm with private data the measurement uses the founder's public, held-out text.
             tried = replace(manifest.data, shards=(sample,), private=None)
             try:
                 seconds = await _measure(
@@ -173,14 +173,14 @@ async def dry_run(settings: CreateSettings, progress: Progress) -> NewSwarm:
 async def _measure(
     manifest: Manifest, initial: InitialModel, store: BlobStore, device: str, progress: Progress
 ) -> dict[str, float]:
-    """Measure how many seconds a sequence, and the rest of a round, take on this machine."""
+    """Measure how many seconds a sequence takes on this machine, and how many the rest of a round."""
     what = "measuring a round"
     progress(what, 0, 1)
     spec = TrainerSpec(manifest.encode(), store.root, TrainerSettings(device=device))
     async with open_trainer(spec) as trainer:
         await trainer.load(decode_any_blob_list(initial.blob_list).chunks)
         samples = range(manifest.data.samples)
-        # The first one includes loading libraries and allocating memory.
+        # The first training includes loading libraries and allocating memory, and is not measured.
         await trainer.train(1, samples[:1])
         trained = await trainer.train(2, samples)
         began = time.monotonic()
@@ -211,9 +211,9 @@ async def _initial(
     founder: PeerId,
     progress: Progress,
 ) -> InitialModel:
-    """Return the initial model.
+    """Return the initial model, after a check that a manifest can be made with it.
 
-    Reading the texts may take hours, so all other faults of the manifest are reported now. Raises
+    Reading the texts may take hours, so all other faults of the manifest are reported before. Raises
     `UserError` (`MANIFEST`).
     """
     text = ShardSpec(blob=content_id(b""), tokens=draft.file.data.sequence_length + 1)
@@ -268,7 +268,7 @@ def _made(
         fresh=draft.checkpoint is None,
     )
     warnings = []
-    # The best rates were measured for whole language models.
+    # The best rates were measured for language models trained as a whole, without adapters.
     if manifest.adapter is None and not draft.images:
         warnings.append(rate_warning(manifest.schedule, manifest.elements, manifest.optimizer.step))
     if draft.special.chat_date is not None and file.data.chat_date is None:
@@ -291,8 +291,8 @@ def _made(
 
 
 def _sources(table: DataTable, summary: DataSummary) -> tuple[SourceSpec, ...] | None:
-    """Return the public description of several sources. Sources without a name have a number: the
-    names of a founder's files are private."""
+    """Return the public description of the sources; None without `[[data.source]]`. A source without a
+    name gets a number, because the names of a founder's files are private."""
     if not table.source:
         return None
     return tuple(
@@ -312,7 +312,7 @@ def _store_manifest(manifest: Manifest, data: DataDir, store: BlobStore, path: P
         raise bad_manifest(
             path, f"makes a manifest larger than {MAX_MANIFEST_BYTES >> 10} KiB: use less data"
         )
-    # A value that members could not read back is found here and not by them.
+    # Decoded here, so that a value that members could not read is found now and not by them.
     swarm = manifest.swarm
     decode_manifest(encoded, swarm)
     if content_id(encoded) != store.put(encoded):

@@ -1,7 +1,7 @@
-"""Rows from JSON lines, JSON and separated values, each with the line that it begins in.
+"""Rows from JSON lines, JSON and separated values, each with the number of the line it begins in.
 
 A row that cannot be read becomes a `BadRow` in its place, and reading continues after it; the caller
-decides what to do with it. Only one row is in memory, and no row may be longer than `MAX_ROW_BYTES`.
+decides what to do with it. Memory holds about one row, and no row may be longer than `MAX_ROW_BYTES`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def too_long() -> BadRow:
 
 
 class RepeatedKeys(dict[str, Any]):
-    """A JSON object with repeated keys: it is undefined which of the values is meant."""
+    """A JSON object with repeated keys: it is undefined which of a key's values is meant."""
 
     repeated: frozenset[str]
+    """The keys that occur more than once."""
 
 
 Rows = Iterator[tuple[int, Mapping[str, Any] | BadRow]]
@@ -55,27 +56,27 @@ def json_lines(stream: TextStream) -> Rows:
             yield number, too_long()
         elif line.strip():
             row = _object(line)
-            # In parts of a file lines may end with carriage returns alone, which JSON allows between
-            # tokens, too.
+            # Part of a file may have lines that end with a carriage return alone. JSON allows those
+            # between tokens too, so a line is split at them only if it is no valid row as a whole.
             pieces = line.splitlines() if isinstance(row, BadRow) else ()
             rows = [_object(piece) for piece in pieces if piece.strip()]
             yield from ((number, each) for each in (rows if len(rows) > 1 else [row]))
 
 
 def json_values(stream: TextStream) -> Rows:
-    """Yield the objects of a list, or objects one after another. Raises `BadFile` where the JSON is
+    """Yield the objects of a list, or objects one after another. Raises `BadFile` if the JSON is
     invalid.
 
-    Reading cannot continue after invalid JSON, as the start of the next row is unknown.
+    Reading cannot continue after invalid JSON, because the start of the next row is unknown.
     """
     decoder = json.JSONDecoder(object_pairs_hook=_table)
     text, data, line, ended = "", b"", 1, False
     opened = closed = False
     while not ended:
-        # An incomplete row is parsed again from its start.
+        # A row that was incomplete is parsed again from its start, with what is read now.
         read = stream.read(_READ_BYTES)
         ended = not read
-        # An incomplete character waits for its remaining bytes.
+        # `data` has the bytes of an incomplete character, which wait for its remaining bytes.
         more, data = _decoded(data + read, line)
         text, at = text + more, 0
         while True:
@@ -101,7 +102,7 @@ def json_values(stream: TextStream) -> Rows:
                         "broken here"
                     ) from None
                 break
-            # A value that ends at the end of the text may continue in what is unread: 12 of 123.
+            # A number at the end of the text may continue in what is still unread, such as 12 of 123.
             if end == len(text) and not (isinstance(value, dict) or ended):
                 break
             yield line, value if isinstance(value, dict) else _no_object(value)
@@ -115,12 +116,15 @@ def json_values(stream: TextStream) -> Rows:
 def separated_values(
     stream: TextStream, delimiter: str, check: Callable[[Sequence[str]], None]
 ) -> Rows:
-    """Yield the rows of a table whose first line names the columns, which are passed to `check`."""
+    """Yield the rows of a table. Its first line names the columns, and `check` is called with the names.
+
+    Raises `BadFile` if the table is invalid: the start of the next row is then unknown.
+    """
     csv.field_size_limit(MAX_ROW_BYTES)
     lines = _TableLines(stream)
     header = next(lines, "")
     if delimiter == "," and "," not in header:
-        # Where numbers have a decimal comma, spreadsheets write another delimiter.
+        # In languages with a decimal comma, spreadsheets write another delimiter.
         delimiter = next((other for other in ";\t" if other in header), delimiter)
     reader = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
     names: list[str] | None = None
@@ -150,17 +154,17 @@ def separated_values(
 
 
 def _hopeless(error: ValueError | RecursionError, length: int) -> bool:
-    """Whether reading more of the file could not resolve the error, as it is not at the end of the
-    text read so far."""
+    """Whether reading more of the file cannot resolve the error, because it is not at the end of the
+    text read so far, which has `length` characters."""
     if not isinstance(error, json.JSONDecodeError):
         return True
-    # The error position of an unterminated string is its start; a number or word has at most this
-    # length.
+    # An unterminated string is reported at its start, however long it is. Any other value that more text
+    # would complete is a number or a word, of at most 64 characters.
     return not error.msg.startswith("Unterminated string") and error.pos + 64 < length
 
 
 def _lines(stream: TextStream) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the lines with their numbers; None for one that is too long."""
+    """Yield the lines with their numbers; None for one longer than `MAX_ROW_BYTES`."""
     number = 0
     while line := stream.readline(MAX_ROW_BYTES):
         number += 1
@@ -183,8 +187,8 @@ def _object(line: bytes) -> Mapping[str, Any] | BadRow:
 
 
 def parsed(text: str) -> Any:
-    """Parse JSON, with `RepeatedKeys` for objects that have such. Raises `ValueError` and
-    `RecursionError`."""
+    """Parse JSON; an object with repeated keys becomes `RepeatedKeys`. Raises `ValueError` for invalid
+    JSON and `RecursionError` for JSON that is nested too deeply."""
     return json.loads(text, object_pairs_hook=_table)
 
 
@@ -216,7 +220,7 @@ def _kind(value: Any) -> str:
 
 
 def _decoded(data: bytes, line: int) -> tuple[str, bytes]:
-    """Return the decoded text, and the bytes of an incomplete character at the end."""
+    """Return the decoded text, and the bytes of an incomplete character at the end. Raises `BadFile`."""
     try:
         return data.decode("utf-8"), b""
     except UnicodeDecodeError as error:
@@ -242,8 +246,8 @@ class _TableLines:
 
     def _split(self, stream: TextStream) -> Iterator[str]:
         for number, line in _lines(stream):
-            # The reader accepts a lone carriage return as an end only at the end of a line; one
-            # within quotes it joins again.
+            # The csv reader accepts a lone carriage return only at the end of what it is given, so lines
+            # are split there; it joins them again if the carriage return is within quotes.
             for piece in () if line is None else line.splitlines(keepends=True):
                 self.row_bytes += len(piece)
                 if self.row_bytes > MAX_ROW_BYTES:

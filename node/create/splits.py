@@ -1,9 +1,9 @@
 """Splits of a data set as the Hugging Face hub defines them: which of its files are `train`.
 
-A data set states them in its card, the YAML at the beginning of its README.md, by patterns for each
-split of each of its configurations. Without that they follow from names:
-`data/NAME-00000-of-00001.parquet`, else folders, else files with a word such as *train*,
-*validation* or *test* in them.
+A data set states its splits in its card, the YAML at the beginning of its README.md, by patterns for
+each split of each of its configurations. Otherwise they follow from the names of its files:
+`data/SPLIT-00000-of-00001.parquet`; if there are none, folders, and after those files, with a word such as
+*train*, *validation* or *test* in their names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FOLDERS, _FILES = (
 )
 _EXACT = re.compile("|".join(word for words in _KEYWORDS.values() for word in words))
 _MAX_CARD_BYTES = 4 << 20
-# Keys that the front matter of other README.md files does not have.
+# Keys of a card that the front matter of other README.md files does not have.
 _CARD_KEYS = frozenset(
     (
         *("configs", "dataset_info", "size_categories", "task_categories", "task_ids", "viewer"),
@@ -46,18 +46,20 @@ _CARD_KEYS = frozenset(
 
 @dataclass(frozen=True)
 class Configuration:
-    """A part of a data set: the patterns of each split; None: they follow from the names of its
-    files."""
+    """A subset of a data set, as its card names several."""
 
     name: str
     default: bool
+    """Whether the card marks it as the default one."""
     folder: str
+    """The folder of its files, with "/" at the end; empty: the whole data set."""
     splits: dict[str, tuple[str, ...]] | None
+    """The patterns of the files of each split; None: the splits follow from the files' names."""
 
 
 def by_names(names: Iterable[str]) -> dict[str, set[str]]:
-    """Return the files of each split, by their names below the data set, with "/" between folders;
-    empty where the names do not tell."""
+    """Return the files of each split, which follow from their names: paths below the data set, with "/"
+    between folders. The result is empty if the names imply no splits."""
     names = list(names)
     found: dict[str, set[str]] = {}
     for name in names:
@@ -96,7 +98,7 @@ def by_patterns(names: Iterable[str], configuration: Configuration) -> dict[str,
 def read_card(path: Path) -> dict[str, Any] | None:
     """Return the YAML at the beginning of a data set's README.md; None if it is not a card.
 
-    Raises `BadFile` for one that cannot be read, `UserError` without the library.
+    Raises `UserError` for a card that cannot be read, and if the library for YAML is not installed.
     """
     try:
         with path.open("rb") as file:
@@ -106,7 +108,7 @@ def read_card(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, IsADirectoryError):
         return None
     except OSError as error:
-        # It may state which files belong to the test split.
+        # Not ignored, because it may state which files belong to the test split.
         raise BadFile(f"cannot be read ({error.strerror})", "make it readable, or remove it").at(
             path
         ) from None
@@ -120,7 +122,8 @@ def read_card(path: Path) -> dict[str, Any] | None:
     try:
         said = yaml.safe_load(head)
     except (yaml.YAMLError, RecursionError, ValueError):
-        # Other files begin so, too. A card that is broken names no splits that could be followed.
+        # Other README.md files begin with "---" too. Only a file with `configs` is certainly a card, and
+        # then its splits are unknown.
         if re.search(r"^configs:", head, re.MULTILINE):
             raise BadFile("begins with invalid YAML", "fix it, or remove the file").at(
                 path
@@ -133,9 +136,10 @@ def read_card(path: Path) -> dict[str, Any] | None:
 
 
 def configuration(card: dict[str, Any], wanted: str | None, path: Path) -> Configuration | None:
-    """Return the wanted configuration, or the default one; None if the card has none.
+    """Return the wanted configuration, or the default one; None if the card names no configurations.
 
-    Raises `UserError` (`DATA_MISSING`).
+    Raises `UserError` (`DATA_MISSING`) if the wanted one does not exist, if there are several and no
+    default, or if the card's `configs` are invalid.
     """
     listed = card.get("configs")
     if listed is None:

@@ -35,7 +35,7 @@ class SourceSummary:
     tokens: int
     """Tokens of the training part."""
     times: float
-    """How many times an epoch contains it."""
+    """How many times an epoch contains the source."""
     share: float
     """Its share of an epoch's tokens."""
 
@@ -103,7 +103,7 @@ class DataSummary:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield the same as lines for people."""
+        """Yield the figures as lines for people."""
         several = len(self.sources) > 1
         for source in self.sources:
             head = f"{source.name}: " if several else ""
@@ -166,13 +166,14 @@ _TOKENS_A_PARAMETER = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What the swarm will do and cost; all members are assumed to have equal shares of a round."""
+    """What the swarm will do and cost, if all members have equal shares of a round."""
 
     parameters: int
     """Number of trained parameters."""
     frozen: int
     """Number of frozen weights: the base of adapters."""
     samples: int
+    """Number of training samples in an epoch."""
     samples_a_round: int
     sequence_length: int
     rounds_an_epoch: float
@@ -183,15 +184,15 @@ class Forecast:
     peak_rate: float
     """The highest learning rate."""
     update_bytes: int
-    """Size of what a member makes of its gradient: with committees, a sign vote."""
+    """Size of what a member sends of its gradient: an update or, with committees, a sign vote."""
     received_bytes: dict[int, int]
-    """What a member receives from the others in a step, by the number of members; each sends the
-    same amount, or only its own update where there is a relay."""
+    """Bytes that a member receives from the others in a step, by the number of members. Each member
+    sends the same amount or, if a relay passes updates on, only its own update."""
     rounds_a_step: int
     model_bytes: int
-    """What a newcomer fetches before it trains."""
+    """Bytes that a newcomer fetches before it trains."""
     data_bytes_a_round: dict[int, int]
-    """What a member fetches of the corpus for a round, by the number of members."""
+    """Bytes of the corpus that a member fetches for a round, by the number of members."""
     sequence_seconds: float | None = None
     """Seconds to compute one sequence on this machine, if it was measured."""
     update_seconds: float | None = None
@@ -199,7 +200,7 @@ class Forecast:
     images: bool = False
     """Whether a sequence is an image, and a token a byte of it."""
     verdict: str | None = None
-    """Whether the data suffices, in a sentence; None if it is the members' own."""
+    """Whether the data suffices, in a sentence; None if each member trains on data of its own."""
 
     def facts(self) -> dict[str, Any]:
         """Return all figures, for programs."""
@@ -210,7 +211,7 @@ class Forecast:
         return said
 
     def lines(self) -> Iterator[str]:
-        """Yield the same as lines for people."""
+        """Yield the figures as lines for people."""
         unit = "bytes of images" if self.images else "tokens"
         yield (
             f"an epoch: {self.rounds_an_epoch:,.1f} rounds; the run: {self.epochs:.2f} epochs, "
@@ -254,8 +255,11 @@ class Forecast:
 def data_verdict(
     *, rounds: float, epochs: float, tokens: int, read: float, parameters: int, fresh: bool
 ) -> str:
-    """Return whether a run has enough data: `tokens` in an epoch of `rounds` rounds, of which the run
-    reads `read` in `epochs` epochs; `fresh`: the parameters begin at random and learn language."""
+    """Return, as a sentence, whether a run has enough data.
+
+    An epoch has `tokens` tokens and `rounds` rounds; the run reads `read` tokens, which is `epochs`
+    epochs. `fresh`: the model starts from random parameters and learns language.
+    """
     repeats = f"about {rounds:,.0f} rounds before it repeats"
     if epochs > _GOOD_EPOCHS:
         return (
@@ -287,9 +291,12 @@ def forecast(
     frozen: int = 0,
     fresh: bool = True,
 ) -> Forecast:
-    """Compute what follows from the description, the model's table and the data, without
-    measurements; `frozen`: number of weights that are not trained; `fresh`: whether the model begins
-    at random."""
+    """Compute the forecast without measurements, from the founder's settings, the trained parameters
+    (`table`) and the data.
+
+    `samples`: training samples in an epoch; `frozen`: number of weights that are not trained; `fresh`:
+    whether the model starts from random parameters.
+    """
     elements = sum(spec.elements for spec in table)
     step = 1 if committees is None else 2
     trained = schedule.total_rounds * rounds.sequences // step
@@ -321,8 +328,8 @@ def forecast(
             parameters=elements,
             fresh=fresh and not data.images and not frozen,
         ),
-        # A span that begins anywhere touches one chunk more than its eight; a corpus of one chunk is
-        # fetched whole.
+        # A member reads spans of eight chunks (`protocol.sampling`), and a span that begins inside a
+        # chunk touches nine. At least one whole chunk is fetched, and no more than the corpus.
         data_bytes_a_round={
             members: 0
             if data.private

@@ -1,7 +1,8 @@
 """Tokenizers for the founder: from bytes to token ids, and the `tokenizer.json` for the swarm.
 
-Two kinds: a byte-level one, whose ids are the byte values, and any that a `tokenizer.json` of the
-Hugging Face library describes. The library is loaded here; torch and transformers are not.
+There are two kinds: a byte-level tokenizer, whose ids are the byte values, and any tokenizer that a
+`tokenizer.json` of the Hugging Face library `tokenizers` describes. This module loads that library, but
+neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ import numpy as np
 from ..errors import ExitCode, UserError
 from ..training.post_processor import OddPostProcessor, added_tokens
 
-# A tokenizer travels as one blob; those of 256,000 tokens have about 17 MB as JSON with merges
-# spelled out, and a blob may have 16 MiB.
+# A tokenizer is one blob, and a blob has at most 16 MiB. Tokenizers of 256,000 tokens have about 17 MB
+# as JSON with merges spelled out, so that the largest do not fit.
 MAX_TOKENIZER_BYTES = 16 << 20
 
 TokenBytes = Literal[1, 2, 4]
 
-# Text that the library processes at once: its notes on each token, and on each byte while it splits
-# words, take some 30 to 60 times as much memory.
+# Bytes of text that the library processes at once: its notes on each token, and on each byte while it
+# splits words, take some 30 to 60 times as much memory.
 _ENCODED_BYTES = 1 << 17
 
-# The end-of-document token of well-known tokenizers, for one that does not state it.
+# End-of-document tokens of well-known tokenizers, used for a tokenizer that does not state its own.
 _END_TOKENS = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -37,7 +38,7 @@ _END_TOKENS = (
     "<｜end▁of▁sentence｜>",
     "[SEP]",
 )
-# The configuration beside a tokenizer; chat templates make some of them long.
+# The most bytes of `tokenizer_config.json` that are read; chat templates make some of them long.
 _MAX_CONFIG_BYTES = 4 << 20
 
 
@@ -51,15 +52,15 @@ class Tokenizer(Protocol):
 
     @property
     def token_bytes(self) -> TokenBytes:
-        """How many bytes hold any token id: 1, 2 or 4."""
+        """Bytes in which a token is stored: 1, 2 or 4."""
         ...
 
     needs_utf8: bool
     """Whether a text must be UTF-8."""
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
-        """Return the token ids of each text. Raises `UnicodeDecodeError` if it needs UTF-8 and a
-        text isn't."""
+        """Return the token ids of each text. Raises `UnicodeDecodeError` if the tokenizer needs UTF-8
+        and a text is not UTF-8."""
         ...
 
     def line_ends(self) -> np.ndarray:
@@ -86,7 +87,7 @@ class ByteTokenizer:
         return [np.frombuffer(text, np.uint8) for text in texts]
 
     def line_ends(self) -> np.ndarray:
-        """Return the byte 10 as the only line end."""
+        """Return the line ends: only the byte 10."""
         return np.arange(256) == ord("\n")
 
     def end_token(self) -> None:
@@ -125,7 +126,8 @@ class FileTokenizer:
         return self._tokenizer.id_to_token(token) if 0 <= token < self.vocabulary else None
 
     def starts_with(self) -> tuple[int, ...]:
-        """Return the tokens that the tokenizer adds before a text by itself."""
+        """Return the tokens that the tokenizer adds before a text unless asked not to. Raises
+        `UserError` (`MANIFEST`) if they cannot be determined."""
         try:
             return added_tokens(self.definition).before
         except OddPostProcessor as odd:
@@ -162,7 +164,7 @@ class FileTokenizer:
         # The library raises plain Exception for every kind of invalid definition.
         except Exception as error:
             raise _unusable(self._path, str(error)) from None
-        # A file may contain these from its own training.
+        # The file may contain settings for these from the tokenizer's own training.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._ids = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -172,7 +174,7 @@ class FileTokenizer:
 
     @property
     def token_bytes(self) -> TokenBytes:
-        """1, 2 or 4, by the size of the vocabulary."""
+        """Bytes that hold any token id: 1, 2 or 4."""
         return 1 if self.vocabulary <= 1 << 8 else 2 if self.vocabulary <= 1 << 16 else 4
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
@@ -186,7 +188,7 @@ class FileTokenizer:
             [text.decode("utf-8") for text in texts], add_special_tokens=False
         )
         counts = [len(each) for each in encoded]
-        # One array for all: with short documents an array each would be slow.
+        # One array for all texts, because making one per text is slow for short documents.
         joined = np.fromiter(
             itertools.chain.from_iterable(each.ids for each in encoded), np.uint32, sum(counts)
         )
@@ -200,8 +202,8 @@ class FileTokenizer:
         return ends
 
     def end_token(self) -> str | None:
-        """Return the token stated in `tokenizer_config.json` beside the file, or one with a
-        well-known name."""
+        """Return the text of the token that ends a document: the one that `tokenizer_config.json` next
+        to the file states, or one with a well-known name. None if the tokenizer has neither."""
         try:
             with (self._path.parent / "tokenizer_config.json").open("rb") as file:
                 config = json.loads(file.read(_MAX_CONFIG_BYTES))
@@ -215,7 +217,8 @@ class FileTokenizer:
 
 
 def in_groups(texts: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
-    """Yield groups of neighbouring texts of at most `size` bytes together, or a single longer one."""
+    """Yield groups of neighbouring texts that have at most `size` bytes together; a longer text is a
+    group of its own."""
     start, held = 0, 0
     for number, text in enumerate(texts):
         if held and held + len(text) > size:
@@ -239,7 +242,7 @@ def _byte_level_definition() -> bytes:
 
 
 def _byte_characters() -> list[str]:
-    """Return the character that byte-level tokenizers write for each byte, since GPT-2.
+    """Return the character that byte-level tokenizers, since GPT-2, write for each byte.
 
     Bytes that are visible characters of Latin-1 stand for themselves (the soft hyphen, 0xAD, is not
     visible); the others follow, in order, from U+0100 on.
