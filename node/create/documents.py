@@ -161,7 +161,7 @@ def _of_rows(
                 bad = BadRow("holds half of a surrogate pair, which UTF-8 cannot encode")
                 yield number, bad, position()
                 continue
-            # A conversation is not split: the assistant's parts are marked by offsets in the whole of it.
+            # Not split: the assistant's parts are marked by offsets in the whole conversation.
             parts = [data] if source.columns.nested else _in_parts(data)
             for part, ends in _with_last(parts):
                 yield number, Document(part, ends), position()

@@ -1,7 +1,8 @@
-"""Images as samples: files and cells become rows of bytes of one length, after the number of a class.
+"""Images as samples: a file or cell becomes the number of its class and the bytes of its pixels.
 
-Decoded data is untrusted: the kind and the number of pixels are read from a file's header and
-bounded before any pixel is decoded. Any error of the library after that is a `BadRow`.
+All samples of a swarm have the same length. Images are untrusted: their kind and number of pixels are
+read from the header and checked before any pixel is decoded. Any error of the library after that becomes
+a `BadRow`.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ DEFAULT_LABEL = "label"
 
 MAX_IMAGE_BYTES = 64 << 20
 _KINDS = ("PNG", "JPEG", "WEBP", "BMP")
-# A large camera has 60 million. Decoded they take up to four bytes each, and a multiple of that
-# while they are rotated and scaled.
+# Pixels of an image: a large camera has 60 million. Decoded, a pixel takes up to four bytes, and a
+# multiple of that while the image is rotated and scaled.
 MOST_PIXELS = 1 << 26
 _FOUR_CHANNELS = frozenset({"RGBA", "LA", "PA", "P"})
 _SIXTEEN_BITS = "I;16"
 _PAPER = (255, 255, 255, 255)
-# The start of a WebP file: RIFF, its length, WEBP; in an extended file the canvas size follows.
+# Position of the canvas's size in an extended WebP file, which begins with RIFF, the length, WEBPVP8X.
 _WEBP_CANVAS = slice(24, 30)
 
 
 class ImageColumns(Columns):
-    """The images of a source, and the class of each.
+    """The images of a source, and the class of each if the swarm has classes.
 
-    A file's class is the name of its folder: the first one below the given folder. In Parquet and
-    Arrow files one column holds images, as bytes or as `datasets` writes them (a table with
-    `bytes`), and another the name or the number of the class.
+    The class of an image file is the name of the first folder on its path below the given folder. In
+    Parquet and Arrow files one column contains images, as bytes or as `datasets` writes them (a table
+    with `bytes`), and another the name or the number of the class.
     """
 
     content = "images"
@@ -52,7 +53,7 @@ class ImageColumns(Columns):
     images = True
 
     def __init__(self, image: str | None, label: str | None, settings: ImageSettings) -> None:
-        """Raise `ValueError` for columns that do not go together."""
+        """Raise `ValueError` if `label` is given and the settings have no classes."""
         if label is not None and not settings.classes:
             raise ValueError("`label` is given, but [task_settings] has no `classes`")
         self.parts = []
@@ -64,7 +65,7 @@ class ImageColumns(Columns):
 
     @property
     def facts(self) -> tuple[Any, ...]:
-        """Everything that the text of a row depends on, as in `Columns`."""
+        """Everything that the sample of a row depends on, as in `Columns`."""
         settings = self.settings
         return self.names, settings.size, settings.channels, settings.classes
 
@@ -143,10 +144,10 @@ class ImageTokenizer:
 
 
 def decoded(data: bytes, settings: ImageSettings) -> bytes | BadRow:
-    """Return an image's middle square, scaled: size × size × channels bytes.
+    """Return the middle square of an image, scaled: size × size × channels bytes.
 
-    It is rotated according to its camera's tag; transparent parts become white; of an animation the
-    first picture is taken. Raises `UserError` without Pillow.
+    The image is rotated as its EXIF tag says; transparent parts become white; of an animation the first
+    picture is taken. Raises `UserError` if Pillow is not installed.
     """
     if len(data) > MAX_IMAGE_BYTES:
         return BadRow(f"has more than {MAX_IMAGE_BYTES >> 20} MB")
@@ -197,7 +198,7 @@ def _scaled(pillow: Any, image: Any, settings: ImageSettings) -> bytes:
 
 
 def library() -> Any:
-    """Return Pillow with the modules of it used here. Raises `UserError` without it."""
+    """Return Pillow with its modules that are used here. Raises `UserError` if it is not installed."""
     try:
         import PIL
         import PIL.Image
@@ -208,8 +209,8 @@ def library() -> Any:
 
 
 def _webp_canvas(data: bytes) -> int | None:
-    """Return the number of pixels in the canvas of an extended WebP file: opening one allocates its
-    memory."""
+    """Return the number of pixels in the canvas of an extended WebP file; None for other files. Opening
+    such a file allocates the canvas, so its size must be known before."""
     if data[:4] != b"RIFF" or data[8:16] != b"WEBPVP8X" or len(data) < _WEBP_CANVAS.stop:
         return None
     canvas = data[_WEBP_CANVAS]

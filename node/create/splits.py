@@ -2,8 +2,8 @@
 
 A data set states its splits in its card, the YAML at the beginning of its README.md, by patterns for
 each split of each of its configurations. Otherwise they follow from the names of its files:
-`data/SPLIT-00000-of-00001.parquet`; if there are none, folders, and after those files, with a word such as
-*train*, *validation* or *test* in their names.
+`data/SPLIT-00000-of-00001.parquet`; if there are none, folders, and after those files, with a word
+such as *train*, *validation* or *test* in their names.
 """
 
 from __future__ import annotations

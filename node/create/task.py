@@ -1,6 +1,6 @@
 """What a task requires of a founder's file: a model of the right kind, a chat template, a mask token.
 
-Every mismatch is refused before any text is read.
+Whatever does not go with the task is refused before any text is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .conversations import ConversationTokenizer
 from .manifest_file import ManifestFile, bad_manifest
 from .tokens import FileTokenizer, Tokenizer
 
-# Models that use a window whenever their configuration names one.
+# Model types that use a sliding window whenever their configuration states one.
 _SLIDING = frozenset({"mistral", "phi3", "gemma2"})
 
 
@@ -35,12 +35,13 @@ class TaskPlan:
     """How a task needs its data."""
 
     tokenizer: Tokenizer
-    """The chat template, if the task learns from conversations."""
+    """The tokenizer, which marks tokens if the task learns from conversations."""
     chat: ChatTemplate | None
+    """The chat template, if the task learns from conversations."""
     settings: dict[str, Any] | None
     """The manifest's task settings."""
     filler: int = 0
-    """The padding token for unused places in a sample."""
+    """The padding token for the unused rest of a sample."""
 
 
 def plan_task(
@@ -51,8 +52,8 @@ def plan_task(
     model: dict[str, Any],
     end: tuple[int, ...],
 ) -> TaskPlan:
-    """Plan a task. Raises `UserError`: `NO_TASK` for a task that is not available, `MANIFEST` for
-    anything that does not go with it."""
+    """Plan a task. Raises `UserError` with `NO_TASK` for a task that is not available, and with
+    `MANIFEST` for anything in the file or model that does not go with the task."""
     require_task(file.task)
     _check_model(file, path, model)
     tables = file.data.source or (file.data,)
@@ -72,8 +73,8 @@ def plan_task(
 
 
 def plan_images(file: ManifestFile, path: Path) -> ImageSettings:
-    """Return the image task's settings. Raises `UserError`: `NO_TASK` without the packages that it
-    needs, `MANIFEST` for keys that belong to other tasks."""
+    """Return the image task's settings. Raises `UserError` with `NO_TASK` if the packages that it needs
+    are not installed, and with `MANIFEST` for invalid settings and keys that belong to other tasks."""
     require_task(file.task)
     try:
         settings = built_in_settings(file.task, file.task_settings)
@@ -108,8 +109,8 @@ def _check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
 
 
 def _check_window(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
-    """Refuse a sliding window shorter than a sequence where conversations are kept apart, which it
-    would undo. They are kept apart by default."""
+    """Refuse a sliding window shorter than a sequence if attention keeps conversations apart, which is
+    the default: such a window cannot be combined with it."""
     window, length = model.get("sliding_window"), file.data.sequence_length
     slides = model.get("use_sliding_window", model["model_type"] in _SLIDING)
     apart = file.data.attention != "sequence"

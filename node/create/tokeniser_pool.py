@@ -1,8 +1,8 @@
 """Tokenising on all cores: worker processes with the tokenizer, and batches returned in order.
 
-A worker is a process of this module and imports nothing but a tokenizer. It ends when the process
-that started it ends, for whatever reason, because its pipe closes. Each has one batch at a time, so
-that two processes never wait for each other to read.
+A worker is a process that runs this module and loads only the tokenizer. It ends when the process that
+started it ends, for whatever reason, because its pipe closes. A worker has one batch at a time, so that
+the two processes never both wait for the other to read.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from .tokens import FileTokenizer, Tokenizer
 
 # With less text than this the workers would take longer to start than to tokenise it.
 _WORTH_BYTES = 8 << 20
-# More would wait for the one process that reads.
+# More workers than this would wait for the one process that reads the files.
 _MOST_WORKERS = 64
 
 Encoded = list[np.ndarray]
 
 
 class Workers:
-    """Tokenises batches of texts and returns them in the order given; get one from `workers`."""
+    """Tokenises batches of texts and returns their tokens in the order in which the batches were given.
+
+    `workers` makes one. Without connections it tokenises in this process.
+    """
 
     def __init__(self, tokenizer: Tokenizer, connections: Sequence[Connection]) -> None:
         self._tokenizer = tokenizer
@@ -43,7 +46,7 @@ class Workers:
         self._most = 2 * len(connections) + 1
 
     def give(self, tag: Any, texts: Sequence[bytes]) -> None:
-        """Accept a batch; `tag` is returned with its tokens. Waits while all workers are busy.
+        """Accept a batch; `take` returns `tag` with its tokens. Waits while all workers are busy.
 
         Raises `UnicodeDecodeError` as the tokenizer does, and `UserError` if a worker has died.
         """
@@ -63,11 +66,12 @@ class Workers:
             connection.send_bytes(b"".join(texts))
 
     def take(self, *, all: bool = False) -> Iterator[tuple[Any, Encoded]]:
-        """Yield the completed batches that are next in order; with `all` wait for the others too."""
+        """Yield the tag and the tokens of each completed batch that is next in order; with `all`, wait
+        for the other batches too. Raises `UserError` if a worker has died."""
         self._collect(0.0)
         while self._taken < self._given:
             if self._taken not in self._done:
-                # One that takes long must not let the batches after it pile up.
+                # Wait for a batch that takes long before too many later ones pile up in memory.
                 if not all and len(self._done) < self._most:
                     return
                 self._collect(None)
@@ -90,9 +94,10 @@ class Workers:
 
 @contextlib.contextmanager
 def workers(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Workers]:
-    """Start workers for about this much text (None: unknown); none at all for little text.
+    """Start workers for about `text_bytes` of text (None: unknown); for little text, and for tokenizers
+    that need no library, none is started.
 
-    On leaving they are ended, whatever they are doing.
+    When the context ends, the workers are killed, whatever they are doing.
     """
     much = text_bytes is None or text_bytes >= _WORTH_BYTES
     remade = None
@@ -103,14 +108,14 @@ def workers(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Workers]:
     try:
         for _ in range(count):
             ours, theirs = Pipe()
-            # A fresh process each: a forked one would inherit this one's memory, its threads' locks
-            # and its open files. Ctrl-C reaches all processes of a terminal; the first process ends
-            # these.
+            # Not forked: a forked process would inherit this one's memory, its threads' locks and its
+            # open files. In a session of its own, because Ctrl-C reaches all processes of a terminal,
+            # and only this process must end the workers.
             with theirs:
                 process = subprocess.Popen(
                     [sys.executable, "-P", "-m", _work.__module__, str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
-                    # The cores are divided among processes already.
+                    # Without threads of the library: each core has a worker already.
                     env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,

@@ -18,8 +18,8 @@ import numpy as np
 from ..errors import ExitCode, UserError
 from ..training.post_processor import OddPostProcessor, added_tokens
 
-# A tokenizer is one blob, and a blob has at most 16 MiB. Tokenizers of 256,000 tokens have about 17 MB
-# as JSON with merges spelled out, so that the largest do not fit.
+# A tokenizer is one blob, and a blob has at most 16 MiB. A tokenizer of 256,000 tokens has about 17 MB
+# as JSON with merges spelled out.
 MAX_TOKENIZER_BYTES = 16 << 20
 
 TokenBytes = Literal[1, 2, 4]
