@@ -2,7 +2,7 @@
 tokens.
 
 A model trained with one tokenizer cannot be used with another: its token ids stand for other text.
-So a checkpoint's own tokenizer is used, and any other is refused in a line.
+So a checkpoint's own tokenizer is used, and any other is refused with an error.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from ..training.tokenizer_settings import (
 from .manifest_file import BYTES_TOKENIZER, ManifestFile, bad_manifest
 from .tokens import Tokenizer
 
-# Models have up to a few hundred rows more than there are tokens, to round up the number.
+# A model may have this many times as many rows as there are tokens. Usually it has up to a few hundred
+# more, because their number is rounded up.
 _SPARE_SHARE = 2
-# The expression by which the tokenizer of Qwen2 splits a text into words.
+# The regular expression with which the tokenizer of Qwen2 splits a text into words.
 _QWEN2_NAMES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -36,7 +37,7 @@ _QWEN2_NAMES = (
 def tokenizer_file(file: ManifestFile, path: Path) -> Path | None:
     """Return the `tokenizer.json` for the manifest file at `path`; None: the tokens are bytes.
 
-    Raises `UserError` (`MANIFEST`) where the file names another one than its checkpoint has.
+    Raises `UserError` (`MANIFEST`) if the file names another tokenizer than its checkpoint's.
     """
     named = file.data.tokenizer
     own = _checkpoint(file, path)
@@ -55,10 +56,10 @@ def tokenizer_file(file: ManifestFile, path: Path) -> Path | None:
 def settings_for(
     tokenizer: Tokenizer, source: Path | None, file: ManifestFile, path: Path
 ) -> TokenizerSettings:
-    """Return the tokenizer's tokens with a role; the tokenizer was read from `source`.
+    """Return the tokenizer's settings: its tokens with a role, and the chat template and its date.
 
-    The roles come from the files beside it, from `document_end`, or from the tokens' usual names.
-    Raises `UserError` (`MANIFEST`) for invalid settings.
+    The tokenizer was read from `source`. The roles come from the files next to it, from `document_end`,
+    or from the tokens' usual names. Raises `UserError` (`MANIFEST`) for invalid settings.
     """
     tokens = _tokens(tokenizer.definition)
     try:
@@ -103,8 +104,8 @@ def _chat_date(template: str | None, file: ManifestFile, path: Path) -> str | No
 
 
 def tokenizer_warning(model_type: str, definition: bytes) -> str | None:
-    """Return the warning for a family whose exports transformers opens with another tokenizer, else
-    None."""
+    """Return the warning for a family of models whose exports transformers would open with another
+    tokenizer than the swarm's; None if there is no such problem."""
     if model_type != "qwen2":
         return None
     plain = json.loads(definition)
@@ -120,7 +121,7 @@ def tokenizer_warning(model_type: str, definition: bytes) -> str | None:
 
 
 def check_fit(model_vocabulary: int, tokenizer: Tokenizer, file: ManifestFile, path: Path) -> None:
-    """Raise `UserError` (`MANIFEST`) if a checkpoint without a tokenizer cannot have had this one."""
+    """Raise `UserError` (`MANIFEST`) if the checkpoint cannot have been trained with this tokenizer."""
     far = model_vocabulary > _SPARE_SHARE * tokenizer.vocabulary
     if _checkpoint(file, path) is not None and far:
         raise bad_manifest(

@@ -22,7 +22,8 @@ def is_revision(folder: Path) -> bool:
 
 
 def revision(snapshots: Path, known: Sequence[str]) -> str:
-    """Return the revision that the hub's cache names as main, or the only one."""
+    """Return the revision that the hub's cache names as main, or the only one of `known`. Raises
+    `UserError` (`DATA_MISSING`) if there are several and none is main."""
     try:
         with (snapshots.parent / "refs" / "main").open("rb") as file:
             named = file.read(256).decode("utf-8", "replace").strip()
@@ -44,7 +45,7 @@ def is_prepared(folder: Path) -> bool:
     try:
         return info.is_file() and not state.exists() and any(folder.glob("*.arrow"))
     except PermissionError:
-        # The walk into the folder is refused as well, and reports it.
+        # Walking into the folder fails as well, and that error is reported.
         return False
 
 
@@ -54,13 +55,15 @@ def cached_splits(folder: Path) -> list[str]:
 
 
 def cached_split(name: str, known: Sequence[str]) -> str | None:
-    """Return the split that a file in the cache of `datasets` belongs to; None for its other files."""
+    """Return the split, one of `known`, that a file in the cache of `datasets` belongs to; None if the
+    file is of no split."""
     found = re.fullmatch(r".*?-([^-]+)(?:-\d{5}-of-\d{5})?\.arrow", name)
     return found[1] if found and found[1] in known and not name.startswith("cache-") else None
 
 
 def listed(path: Path, key: str) -> list:
-    """Return a list from a JSON file that `datasets` has written."""
+    """Return the list with this key from a JSON file that `datasets` has written. Raises `UserError`
+    (`DATA_MISSING`) if there is none."""
     value = _json_of(path).get(key)
     if not isinstance(value, list):
         raise BadFile(f"is damaged: it has no list {key!r}").at(path)

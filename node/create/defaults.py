@@ -1,7 +1,7 @@
-"""The default settings of training, where a founder's file does not give them.
+"""The settings of training that a founder's file does not give.
 
-The settings of `[optimizer]` belong together, and the best ones depend on the rest of the file.
-Where work is checked, some of them make audits of a small model uninformative.
+The settings of `[optimizer]` belong together, and the best ones depend on the rest of the file. If
+work is audited, some of them make audits of a small model uninformative.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from .rates import default_rate
 MUON_MINIMUM = 1_936
 """The least number of coefficients of an update with which audits recognise honest work with `muon`
 or a smoothed gradient: that of the smallest model in which they did (2026-11-26-checks.json in
-benchmarks/results). Scores grow with the root of the number. With 312 and both, two audits of three
-of honest work failed."""
+benchmarks/results). Audit scores grow with the square root of this number. With 312 coefficients, `muon`
+and smoothing, two of three audits of honest work failed."""
 
 
 SPOKEN = 64
-"""Number of coefficients per block that committees aggregate in a step: an aggregate crosses each
-line once, and not once from every member, so that a large number costs little
-(2026-11-26-growth.json in benchmarks/results). A large model has as many as one committee can
-aggregate while members are few."""
+"""Number of coefficients per block that committees aggregate in a step. It is large because it costs
+little: an aggregate crosses each member's connection once, and not once from every member
+(2026-11-26-growth.json in benchmarks/results). A large model has fewer: as many as a single committee
+can aggregate while members are few."""
 
 _COMMITTEE_MOMENTUM = (
     "with [committees] the committees keep the momentum, and it decays by 1/32 a step: leave it out"
@@ -38,17 +38,18 @@ _COMMITTEE_MOMENTUM = (
 def default_optimizer(
     file: FoundersFile, path: Path, parameters: Sequence[ParameterSpec]
 ) -> OptimizerSpec:
-    """Return the optimizer of this file's manifest; the file is at `path`, `parameters` are the
-    trained ones.
+    """Return the manifest's optimizer for this file, which is at `path`; `parameters` are the trained
+    ones.
 
-    Raises `UserError` (`MANIFEST`) where work is checked and honest work could not be recognised, or
-    where the swarm has committees and the file sets what they do not use.
+    Raises `UserError` (`MANIFEST`) if work is audited and audits could not recognise honest work, or if
+    the swarm has committees and the file sets `momentum`, which they do not use.
     """
     table, said = file.optimizer, file.said
     if "optimizer.preconditioner" not in said and (
         file.audits is not None or file.data.policy == "private"
     ):
-        # Noise was measured with this one, and byzantine members harm it less.
+        # The noise of private data was measured with this preconditioner, and byzantine members harm
+        # it less.
         table = replace(table, preconditioner="orthogonal")
     usual = _beside(table)
     if not _shares_are_known(file):
@@ -71,7 +72,7 @@ def default_optimizer(
             "[audits]",
         )
     if file.data.policy == "private":
-        # Members whose texts differ contradict each other honestly.
+        # Honest members whose texts differ contradict each other.
         table = replace(table, outlier_filter=False)
     return table.spec()
 
@@ -88,11 +89,11 @@ def default_schedule(file: FoundersFile, optimizer: OptimizerSpec, parameters: i
 
 
 def _beside(table: OptimizerTable) -> dict[str, Any]:
-    """Return the settings that go with the preconditioner."""
+    """Return the default settings that belong to the preconditioner."""
     usual = OptimizerTable() if table.preconditioner == "muon" else OptimizerSpec()
     return {name: getattr(usual, name) for name in ("momentum", "smoothing", "step")}
 
 
 def _shares_are_known(file: ManifestFile) -> bool:
-    """Whether members have different shares of work that others could recompute."""
+    """Whether members may have different shares of a round, and others can compute these shares."""
     return file.data.policy == "shared" and file.rounds.max_share > 0

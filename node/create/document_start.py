@@ -1,7 +1,7 @@
 """The start token of documents: the founder's choice, or what the tokenizer does by itself.
 
-It is one choice for data, generation and export (`DataSpec.start_token`). Conversations start as their
-chat template writes them.
+The same choice holds for data, generation and export (`DataSpec.start_token`). How a conversation starts
+follows from the chat template.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ class DocumentStart:
     """The token before every document, if any, and the reason."""
 
     token: int | None
+    """The token's id; None: documents get none."""
     spelled: str | None
+    """The text of the token."""
     reason: str
+    """Why documents get this token or none, in words for the founder."""
     known: int | None = None
     """The tokenizer's start token, whether or not documents get it."""
 
@@ -61,9 +64,10 @@ def document_start(
     model: dict[str, Any],
     chat: ChatTemplate | None,
 ) -> DocumentStart:
-    """Return the start token for the founder's file at `path`, whose tokenizer was read from `source`.
+    """Return the start token for the founder's file at `path`. The tokenizer was read from `source`;
+    None: the tokens are bytes.
 
-    Raises `UserError` (`MANIFEST`) for a choice that tokenizer or chat template cannot carry out.
+    Raises `UserError` (`MANIFEST`) for a choice that the tokenizer or the chat template does not allow.
     """
     said = file.data.document_start
     if source is None or not isinstance(tokenizer, FileTokenizer):
@@ -108,7 +112,8 @@ def _start_token(
     special: TokenizerSettings,
     model: dict[str, Any],
 ) -> int | None:
-    """Return the token that can start a document: the tokenizer's, the settings' or the model's."""
+    """Return the token that can start a document: the one that the tokenizer adds, or that its settings
+    or the model's configuration name. `own` are the tokens that the tokenizer adds before a text."""
     if len(own) == 1:
         return own[0]
     roles = (special.bos_token, special.cls_token)
@@ -123,7 +128,7 @@ def _start_token(
 def _of_conversations(
     said: str | None, path: Path, tokenizer: FileTokenizer, token: int | None, chat: ChatTemplate
 ) -> DocumentStart:
-    """Return the token with which the template starts a conversation."""
+    """Return the token with which the template starts a conversation; none if that is not `token`."""
     writes = token is not None and _first_token(tokenizer, chat) == token
     spelled = None if token is None else tokenizer.spelling(token)
     if said == "bos" and not writes:

@@ -93,7 +93,7 @@ class BadFile(Exception):
 
 
 def format_of(name: PurePath) -> Format | None:
-    """Return the format that a file's ending implies, in upper or lower case; None if none is implied."""
+    """Return the format that a file's ending implies, in upper or lower case, or None."""
     return _ENDINGS.get(bare(name).suffix.lower())
 
 

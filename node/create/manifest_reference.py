@@ -1,7 +1,7 @@
 """Generator of the tables in docs/founders-file.md: every key of the founder's file, from the
-dataclasses.
+dataclasses that describe it.
 
-A key added to them appears in the tables with the next `make docs`.
+A key added to these dataclasses appears in the tables with the next `make docs`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ...protocol.wire.structure import Range
 from ..util.field_docs import field_docs
 from .manifest_file import LoraTable, ManifestFile
 
-# Bounds from here on are for the decoder; real values stay far below.
+# An upper bound of this or more is not shown: it only limits what is decoded, and real values stay far
+# below.
 _FAR = 2.0**31
 _SCALARS = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
@@ -35,9 +36,10 @@ class Key:
 
 
 def reference() -> str:
-    """Return a table of the keys above all tables, and one for each table of the file.
+    """Return, as Markdown, a table of the keys above all TOML tables, and one for each TOML table.
 
-    A key that an earlier table has alike, as those of a source in `[data]`, is only named.
+    A key that an earlier table has with the same meaning, such as those of a source in `[data]`, is
+    only named.
     """
     parts: list[str] = []
     above: set[Key] = set()
@@ -62,7 +64,7 @@ def tables() -> Iterator[tuple[str, str, list[Key]]]:
     written."""
     yield from _tables(ManifestFile, "", "Above all tables", "")
     if any(field.name == "model" for field in dataclasses.fields(ManifestFile)):
-        # It contains a configuration of the library's; our own keys are in a table below it.
+        # `model` contains a configuration of transformers; our own keys are in a table below it.
         meaning = (inspect.getdoc(LoraTable) or "").partition(": ")[2]
         yield from _tables(LoraTable, "model.lora.", "`[model.lora]`", meaning)
 
@@ -88,7 +90,7 @@ def _tables(cls: type, prefix: str, heading: str, meaning: str) -> Iterator[Any]
 
 
 def _dataclasses(hint: Any) -> Iterator[type]:
-    # The metadata beside a type in `Annotated` may be an instance of a dataclass.
+    # The metadata after a type in `Annotated` may be instances of dataclasses, and are passed over.
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         yield hint
         return

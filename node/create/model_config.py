@@ -1,7 +1,7 @@
 """Checks of a model's configuration that do not need the model.
 
-The founder's process does not load transformers, which ignores unknown keys; a misspelled
-`hidden_size` would silently train another model than intended. So every key must be one that
+transformers, which the founder's process does not load, ignores unknown keys, so that a misspelled
+`hidden_size` would silently give another model than intended. Every key must therefore be one that
 `architectures` names.
 """
 
@@ -29,8 +29,9 @@ def complete_model(
 ) -> dict[str, Any]:
     """Check a Hugging Face configuration and add what follows from the data.
 
-    `vocab_size` defaults to `vocabulary` and `max_position_embeddings` to `sequence_length`; neither
-    may be smaller. Raises `StructureError`.
+    `vocab_size` defaults to `vocabulary`, and `max_position_embeddings` (with GPT-2 `n_positions`) to
+    `sequence_length` and the positions that the model reserves; neither may be smaller. Raises
+    `StructureError`.
     """
     config = check_configuration(config)
     if makes_images(config["model_type"]):

@@ -1,7 +1,7 @@
-"""The size of a Parquet file's pages, by their headers.
+"""The size of a Parquet file's pages, read from their headers.
 
-A page is what the format compresses at once, so it is unpacked whole. The library does not give the
-headers, which are structures of Thrift's compact protocol before each page:
+The format compresses each page as a whole, so a page is unpacked as a whole. The library does not return
+the headers, which are structures of Thrift's compact protocol before each page:
 https://github.com/apache/parquet-format (`PageHeader`).
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from mmap import mmap
 from typing import Any
 
+# Fields of a page's header: its size in bytes, uncompressed and compressed.
 _UNPACKED, _PACKED = 2, 3
 # Types of Thrift's compact protocol.
 _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = (
@@ -17,14 +18,15 @@ _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = (
     *(9, 10, 11, 12),
 )
 _INTEGERS = frozenset({4, 5, 6})
+# How deep structures are nested at most.
 _DEEPEST = 8
 
 
 def largest_pages(file: mmap, metadata: Any, names: list[str]) -> int:
-    """Return how many bytes the largest pages of these columns have together, unpacked.
+    """Return the sum, over these columns, of the unpacked size of the column's largest page, in bytes.
 
-    `metadata` is the library's, of the `file`. A header that cannot be read ends its column chunk:
-    the library reports the damage when it reads it.
+    `metadata` is what the library has read of `file`. If a header cannot be read, the rest of its column
+    chunk is passed over: the library reports the damage when it reads the chunk.
     """
     data = memoryview(file)
     largest = dict.fromkeys(names, 0)
@@ -33,7 +35,7 @@ def largest_pages(file: mmap, metadata: Any, names: list[str]) -> int:
             path = chunk.path_in_schema
             ours = [each for each in names if f"{path}.".startswith(f"{each}.")]
             name = max(ours, key=len, default=None)
-            # No page has more than its chunk, so few headers are read.
+            # A page is not larger than its chunk, so most chunks need not be looked into.
             if name is not None and chunk.total_uncompressed_size > largest[name]:
                 largest[name] = max(largest[name], _largest_page(data, chunk))
     return sum(largest.values())
@@ -59,7 +61,7 @@ def _largest_page(data: memoryview, chunk: Any) -> int:
 
 
 class _Header:
-    """Reader of one structure at the beginning of some bytes."""
+    """Reader of one Thrift structure at the beginning of some bytes."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -67,7 +69,8 @@ class _Header:
         """Bytes read so far."""
 
     def integers(self, depth: int = 0) -> dict[int, int]:
-        """Return the structure's integers by their field. Raises `IndexError` and `ValueError`."""
+        """Return the structure's integers by the number of their field. Raises `IndexError` if the data
+        ends too early, `ValueError` if it is invalid."""
         if depth > _DEEPEST:
             raise ValueError
         found: dict[int, int] = {}

@@ -1,7 +1,7 @@
 """Learning rates that were best in benchmarks: the default, and the warning about a rate far from it.
 
-The best rate falls with the size of a model. The measurements are in benchmarks/results; the last
-point for either step is the DisTrO report's, and no model that large has been tried here.
+The best rate falls with the size of a model. The measurements are in benchmarks/results. The largest
+model in either table and its rate are from the DisTrO report; no model that large was measured here.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import math
 
 from ...protocol.wire.manifest import ScheduleSpec, Step
 
-# By the kind of step: number of parameters, and the best peak rate among those tried
-# (2026-11-22-convergence.json, 2026-11-27-rates-default.json). With scaled steps the best is between
-# 4e-3 and 8e-3 for both sizes, and nearer to 4e-3 in longer runs (docs/research.md).
+# For each kind of step: number of parameters, and the best peak rate among those tried
+# (2026-11-22-convergence.json, 2026-11-27-rates-default.json). With scaled steps the best rate is
+# between 4e-3 and 8e-3 for both measured sizes, and nearer to 4e-3 in longer runs (docs/research.md).
 _FOUND: dict[Step, tuple[tuple[int, float], ...]] = {
     "sign": ((139_584, 8e-3), (918_656, 6e-3), (1_204_615_168, 4e-4)),
     "scaled": ((139_584, 5e-3), (918_656, 5e-3), (1_204_615_168, 4e-4)),
 }
-# Neighbouring rates in the measurements are a factor of 2 apart, and cost a few percent; further
-# off, runs diverge or hardly learn.
+# A rate is far from the best if it differs by more than this factor. Being off by a factor of 2, the
+# distance between the measured rates, costs a few percent; further off, runs diverge or hardly learn.
 _FAR = 5.0
 
 
@@ -39,7 +39,7 @@ def default_rate(parameters: int, step: Step) -> float:
 
 
 def rate_warning(schedule: ScheduleSpec, parameters: int, step: Step) -> str | None:
-    """Return a warning about a schedule's peak rate; None if it is close to the measured best."""
+    """Return a warning about a schedule's peak rate; None if it is close to `default_rate`."""
     usual = default_rate(parameters, step)
     if usual / _FAR <= schedule.peak <= usual * _FAR:
         return None

@@ -1,8 +1,8 @@
-"""Packing of conversations into samples: several whole ones in each, none across a border.
+"""Packing of conversations into samples: several whole conversations in each, none across samples.
 
-A sample is `sequence_length` numbers and one more, the first of the next sample. So a shard is a run
-of rows of that length, followed by one number. No target crosses a border, as the first number of a
-row begins a conversation and is not to be learned.
+A sample is `sequence_length` marked tokens and one more, the first of the next sample. So a shard
+consists of rows of `sequence_length` tokens, and one token after the last row. No row teaches what the
+next one begins with, because the first token of a row begins a conversation and is not to be learned.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-# Rows that wait for a conversation that fits. With this many a row is nearly full when it is
-# emitted, and conversations stay close to their places in the mix.
+# Rows that wait, partly filled, for a conversation that fits. With this many, a row is nearly full when
+# it is yielded, and conversations stay close to their places in the mix.
 _OPEN_ROWS = 64
 
 
 def rows(
     pieces: Iterable[np.ndarray], length: int, filler: int, begins: int
 ) -> Iterator[np.ndarray]:
-    """Yield rows of `length` numbers from pieces of whole conversations, none of which is longer.
+    """Yield rows of `length` tokens from arrays of whole conversations, none of which is longer.
 
     A conversation goes into the row that it fills best. The rest of a row is filled with `filler`,
-    as a document of its own; `begins` is the bit with which a document begins.
+    as a document of its own; `begins` is the bit that marks the first token of a document.
     """
     waiting: list[list[np.ndarray]] = []
     free: list[int] = []

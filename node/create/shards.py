@@ -9,13 +9,13 @@ from ...protocol.wire.blobs import CHUNK_BYTES, BlobList
 from ...protocol.wire.manifest import ShardSpec
 from ..storage.blob_store import BlobStore
 
-# The manifest names all shards within two megabytes, so 40,000 of them make 2.5 TB; and the list of
-# one shard is fetched quickly.
+# Bytes of a shard. The manifest, of at most two megabytes, can name 40,000 shards, which is 2.5 TB of
+# tokens; and the blob list of one shard is still fetched quickly.
 SHARD_BYTES = 16 * CHUNK_BYTES
 
 
 class ShardWriter:
-    """Writer that cuts a stream of tokens into chunks, and those into shards, storing each when it
+    """Writer that divides a stream of tokens into shards, and these into chunks; it stores each when it
     is full."""
 
     def __init__(self, store: BlobStore, token_bytes: int) -> None:
@@ -38,7 +38,7 @@ class ShardWriter:
                 self._close()
 
     def end_shard(self) -> None:
-        """Store the rest, so that the next token begins a new shard."""
+        """Store what is left, so that the next token begins a new shard."""
         if self._buffer:
             self._put(bytes(self._buffer))
             self._buffer.clear()
@@ -46,7 +46,7 @@ class ShardWriter:
             self._close()
 
     def finish(self) -> list[ShardSpec]:
-        """Store the rest, and return all shards."""
+        """Store what is left, and return all shards."""
         self.end_shard()
         return self._shards
 

@@ -1,4 +1,4 @@
-"""Errors for a founder, or a member with data of its own, that has too little data."""
+"""Errors (`DATA_MISSING`) for a founder, or a member with data of its own, that has too little data."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def _check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
 
 def _check_window(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
     """Refuse a sliding window shorter than a sequence if attention keeps conversations apart, which is
-    the default: such a window cannot be combined with it."""
+    the default: the mask for that would override the window."""
     window, length = model.get("sliding_window"), file.data.sequence_length
     slides = model.get("use_sliding_window", model["model_type"] in _SLIDING)
     apart = file.data.attention != "sequence"
