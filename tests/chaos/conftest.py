@@ -9,6 +9,6 @@ from preloaded.trainers import cold
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _cold_trainers(_preloaded_trainers: None) -> Iterator[None]:
+def _cold_trainers() -> Iterator[None]:
     with cold():
         yield

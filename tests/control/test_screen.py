@@ -19,6 +19,7 @@ from distro_node.node.control.status_rows import rows
 from distro_node.node.control.terminal import redraws, size_text, sparkline
 from distro_node.node.demo.view import View
 from distro_node.node.network.cancel_scopes import open_scope
+from distro_node.node.settings.components import ConsoleSettings
 from distro_node.node.telemetry.messages import state_sentence
 from distro_node.node.telemetry.status import (
     EnergyPart,
@@ -280,8 +281,7 @@ def test_where_nothing_can_be_redrawn_there_are_log_lines(
     monkeypatch.setattr("distro_node.node.demo.view.Console", lambda **_: console)
     seen: list[bool] = []
     monkeypatch.setattr(options, "configure_logging", lambda *, screen, **_: seen.append(screen))
-    settings = SimpleNamespace(screen=True)
-    options.prepare_to_run(settings, SimpleNamespace(logs=None), None, None)  # type: ignore[arg-type]
+    options.prepare_to_run(ConsoleSettings(), SimpleNamespace(logs=None))  # type: ignore[arg-type]
     assert seen == [drawn]
     with View() as view:
         assert vars(view)["_live"] is not None if drawn else vars(view)["_live"] is None
