@@ -77,7 +77,7 @@ def split_circuit(text: str) -> tuple[str, PeerId] | None:
     """Return the relay's own address and the peer reached through it; None if this is not a circuit
     address.
 
-    Raises `BadAddress`.
+    Raises `BadAddress` if the peer's id is invalid.
     """
     relay, circuit, peer = text.partition(_CIRCUIT)
     if not circuit:

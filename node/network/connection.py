@@ -33,8 +33,8 @@ _WRITE_STALL_BYTES = 1 << 16
 # circuits of a relay before one of them is given up.
 MAX_UNREAD_PER_CONNECTION = 8 << 20
 # Every frame costs CPU time whatever it carries, and one Noise message holds 5,000 empty ones: pings,
-# window updates, data for closed streams. Frames with data pay for themselves; of the others a peer may
-# send as many as a busy connection needs.
+# window updates, data for closed streams. A peer may send frames at the rate that a busy connection
+# needs; every 512 bytes received allow one more, so frames with data never wait.
 _BYTES_PER_FRAME = 512
 _FRAMES = TokenRate(at_once=1000.0, per_second=200.0)
 # While a stream's buffer is smaller than this, the bytes of all streams are not added up.

@@ -24,7 +24,7 @@ class HandshakeLimit:
 
     def __init__(self, most: int = MAX_HANDSHAKES) -> None:
         self._most = most
-        # By address, oldest first: the callbacks that give each handshake up.
+        # By address, oldest first: the callbacks that end the handshakes.
         self._waiting: dict[str, dict[int, Callable[[], None]]] = defaultdict(dict)
 
     def __len__(self) -> int:

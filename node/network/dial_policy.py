@@ -54,7 +54,7 @@ class DialPolicy:
     """The dial budgets of one node. Times are on any steady clock."""
 
     def __init__(self) -> None:
-        # Keyed by source or target.
+        # By source, and by target.
         self._budgets: TokenBuckets[Hashable] = TokenBuckets(_MAX_ENTRIES)
         # How near each peer is, or was when it was last connected.
         self._scopes: BoundedTable[PeerId, Scope] = BoundedTable(_MAX_ENTRIES)

@@ -102,7 +102,7 @@ class BufferedNoise:
         return self._cut(len(self._plain) if n is None else min(n, len(self._plain)))
 
     async def write(self, data: bytes) -> None:
-        """Encrypt and send. A write that has begun must be finished: see `library_patches`."""
+        """Encrypt and send. A write that has begun must be finished: see `GuardedConnection`."""
         parts: list[bytes] = []
         for start in range(0, len(data), MAX_PLAINTEXT_LENGTH):
             sealed = self._noise.encrypt(data[start : start + MAX_PLAINTEXT_LENGTH])

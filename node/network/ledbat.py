@@ -33,10 +33,10 @@ _GAIN = 1 / 8
 _START_WISH = 0.5
 # The part of the window that may be unsent in the kernel: TCP must not run dry before the next check.
 _UNSENT_SHARE = 0.25
-# A sender that starts while a queue exists mistakes it for distance. So all connections stop sending
-# from time to time until their bytes have arrived, and restart with a small window: the next round trips
-# measure the distance (after the periodic slowdowns of LEDBAT++, draft-irtf-iccrg-ledbat-plus-plus). It
-# costs one percent.
+# A sender that starts while a queue exists takes the queue's delay for the path's own. So all
+# connections stop sending from time to time until their bytes have arrived, and restart with a small
+# window: the next round trips measure the path without a queue (after the periodic slowdowns of
+# LEDBAT++, draft-irtf-iccrg-ledbat-plus-plus). It costs one percent.
 _PERIOD_SECONDS = 30.0
 _SILENCE_SECONDS = 2 * TARGET_SECONDS
 _LONGEST_SILENCE_SECONDS = 1.0

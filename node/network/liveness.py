@@ -19,9 +19,10 @@ from .connection import GuardedConnection
 from .segment_size import LossWatch, SegmentSizes
 
 CHECK_SECONDS = 1.0
-# Quiet for this long: ping.
+# A connection that is quiet for this long is pinged.
 QUIET_SECONDS = 2.0
-# Silent for this long: cut. Home routers delay packets by a second or two when a line is full.
+# A connection that is silent for this long is closed. Home routers delay packets by a second or two when
+# a line is full.
 SILENT_SECONDS = 8.0
 
 

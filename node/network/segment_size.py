@@ -1,10 +1,11 @@
 """Segment sizes of TCP for paths that lose large packets and report nothing (an MTU black hole).
 
 A VPN or tunnel carries less than its ends announce, and a filter drops the router's report (ICMP). Then
-connections come about and small messages pass, but nothing larger than a packet arrives. The dialler's
-kernel shows it: bytes arrive from the peer while it acknowledges nothing, or it acknowledges our pings
-while no bytes arrive. Such a connection is closed, and its address is dialled with smaller segments from
-then on, which the other end adopts (the MSS option of the first packet).
+connections are established and small messages pass, but nothing larger than a packet arrives. The
+dialler's kernel shows it: bytes arrive from the peer while the peer acknowledges nothing, or the peer
+acknowledges our pings while no bytes arrive from it. Such a connection is closed, and its address is
+dialled with smaller segments from then on, which the other end adopts (the MSS option of the first
+packet).
 
 This needs Linux. macOS detects such paths in its kernel.
 """

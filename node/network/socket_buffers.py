@@ -1,8 +1,9 @@
-"""Bounds on the kernel's socket queues, so that bulk delays no small messages and wastes no CPU time.
+"""Bounds on the kernel's socket queues, so that bulk data does not delay small messages or waste CPU
+time.
 
-By default the kernel accepts megabytes from us for a line that sends one in a second; votes, window
-updates and everything else on that connection then arrive seconds late, and the other side's downloads
-stall meanwhile. It also wakes us for every packet, forty times for one message.
+By default the kernel accepts megabytes from us for a connection that sends one megabyte per second;
+votes, window updates and everything else on that connection then arrive seconds late, and the other
+side's downloads stall meanwhile. It also wakes us for every packet, forty times for one message.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ Gauge = Callable[[], TcpSample | None]
 def shorten(muxer: Any, unsent: int = UNSENT_BYTES) -> bool:
     """Limit the unsent bytes that the kernel holds for a connection to `unsent`.
 
-    False if the connection has no socket of ours (a circuit through another peer), or the system does
-    not support it.
+    Returns False if the connection has no socket of ours (a circuit through another peer), or the system
+    does not support it.
     """
     below = _socket(muxer)
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
@@ -73,8 +74,8 @@ def ends_here(muxer: Any) -> bool:
 def gauge(muxer: Any) -> Gauge:
     """Return a function that samples a connection's TCP state.
 
-    It returns None if the connection has no socket of ours or has ended, and on systems other than
-    Linux.
+    That function returns None if the connection has no socket of ours or has ended, and on systems other
+    than Linux.
     """
     below = _socket(muxer) if sys.platform == "linux" else None
 

@@ -159,7 +159,7 @@ class LocalDiscovery:
         in_thread: Any = trio.to_thread.run_sync
         with scope:
             while True:
-                # The library asserts that it has not been closed.
+                # The library raises an `AssertionError` once it has been closed.
                 with contextlib.suppress(Error, AssertionError):
                     info = await in_thread(
                         zeroconf.get_service_info,
@@ -205,7 +205,7 @@ def own_service(network: Network, tag: str) -> ServiceInfo | None:
             if not ipaddress.ip_address(host).is_loopback:
                 hosts.append(host)
         except (BadAddress, ValueError):
-            # A name, which is meant for peers outside.
+            # A host name, which is announced for peers outside this network.
             continue
     if network.listens_on_all(6):
         hosts += [host for host, _ in link_hosts()]
@@ -231,8 +231,9 @@ def _places(own: ServiceInfo | None) -> tuple[int | None, frozenset[str]]:
 def dialable(info: Any, own: PeerId, own_addresses: Iterable[str] = ()) -> tuple[LocalAddress, ...]:
     """Return the usable addresses of an announcement, which is untrusted; none if it is invalid.
 
-    Only addresses in a local network: no announcement may make us dial strangers. They are private, in
-    an IPv6 network of one of our `own_addresses`, or link-local and announced at one interface.
+    Usable are only addresses in a local network, because no announcement may make us dial strangers:
+    private ones, those in an IPv6 network of one of our `own_addresses`, and link-local ones that were
+    announced at one interface.
     """
     try:
         peer = peer_from_text((info.properties.get(b"peer") or b"").decode("ascii"))

@@ -47,14 +47,14 @@ _SHARE_OF_REST = 8
 _GATHER_SECONDS = 0.25
 # The end of an update, which is held back until the hash is verified.
 _LAST_PIECE_BYTES = 1 << 15
-# An update that was not requested for this long has reached all members.
+# An update that nobody has requested for this long is dropped: it has most likely reached all members.
 _KEPT_SECONDS = 300.0
 _SWEEP_SECONDS = 30.0
 _IDLE_SECONDS = 10.0
 # Pauses before a busy author is asked again. An author that serves others directly, because they do not
 # know this relay, has a free slot soon.
 _BUSY_PAUSES_SECONDS = (0.2, 0.4, 0.8, 1.6)
-# The same timeout as members use: 64 kbit/s plus half a minute.
+# The same timeout as members use: half a minute, plus the time that the bytes take at 64 kbit/s.
 _FETCH_SECONDS = 30.0
 _SLOWEST_BYTES_PER_SECOND = 8_000
 

@@ -22,8 +22,8 @@ _log = logging.getLogger(__name__)
 
 PROTOCOL = "/distro/relay/1"
 """Request: a relay request, or empty to ask whether the peer relays. Answer to a relay request: the
-update, which may arrive at its author's upload rate, or empty if it is not available. An empty request
-is answered empty by a relay. The author's own request makes the relay fetch the update, and is always
+update, which may arrive at its author's upload rate, or empty if it is not available. A relay's answer
+to an empty request is empty. The author's own request makes the relay fetch the update, and is always
 answered empty."""
 
 _REQUEST_TIMEOUT_SECONDS = 10.0
