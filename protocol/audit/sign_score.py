@@ -1,10 +1,10 @@
-"""Score of an audit: how well the signs of an update agree with the gradient of an assigned sequence, in
-standard deviations of chance.
+"""Score of an audit: how well the signs of an update agree with what an assigned sequence contributes to
+its coefficients, in standard deviations of chance.
 
-The weights are the gradient's coefficients, as the auditor computed them for the sequence. A member that
-never saw the sequence can agree with what is peculiar to it only by chance: each sign is then a coin
-toss, and the score has mean 0 and standard deviation 1 whatever the weights. Weights are rounded to
-integers, so that any two machines get the same sum.
+The weights are the changes that the sequence makes to the update's coefficients, as the auditor computes
+them (`node/trainer/audit_score`). A member that never saw the sequence can agree with what is peculiar
+to it only by chance: each sign is then a coin toss, and the score has mean 0 and standard deviation 1
+whatever the weights. Weights are rounded to integers, so that any two machines get the same sum.
 """
 
 from __future__ import annotations

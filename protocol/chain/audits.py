@@ -1,9 +1,9 @@
 """Audits on the chain: the members' reputation after each record, and their votes in each round
-(`checks/accounts`).
+(`audit/reputation`).
 
 The reputation after the last record is kept at hand. For earlier rounds some states are kept, at even
-distances, from which the others are recomputed on request: for a chain that diverges from this one. The
-votes do not change within an epoch, so it is cheap to keep the votes of all rounds.
+distances. The others are recomputed from these on request, which happens for a chain that diverges from
+this one. The votes do not change within an epoch, so it is cheap to keep the votes of all rounds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from .assignments import SampleAssignments
 from .beacon import Beacon
 from .memberships import MembershipHistory
 
-# Distance between kept states of older rounds, and how many recent rounds keep all of theirs.
+# States are kept from every epoch's end of the last `_LATEST` rounds, and every `_SPACING` rounds
+# before.
 _SPACING = 512
 _LATEST = 8 * EPOCH_ROUNDS
 
@@ -58,7 +59,8 @@ class AuditLedger:
         records: Callable[[int], Record],
         beacon: Beacon,
     ) -> None:
-        """All arguments but `manifest` and `spec` belong to the ledger, and are extended before this."""
+        """All arguments but `manifest` and `spec` belong to the ledger, which extends them with each
+        record before it extends this object."""
         self.spec = spec
         self._swarm = manifest.swarm
         self.reputation = ReputationTable(manifest.founder, level_test(spec.deviation))
@@ -170,13 +172,14 @@ class AuditLedger:
         )
 
     def share_sizes(self, round: int) -> dict[PeerId, int]:
-        """Return how many sequences a round assigns to each member whose update is due in it. An update
-        computed over several rounds used other parameters and cannot be audited."""
+        """Return how many sequences a round assigns to each member whose update is due in it. Members
+        whose update is computed over several rounds are left out: it was computed on other parameters
+        and cannot be audited."""
         runs = self._assignments.assignment(round).runs
         return {peer: sum(map(len, streams)) for peer, streams in runs.items()}
 
     def audit_of(self, entry: AuditEntry, now: int) -> Audit:
-        """Return the audit that a record's entry reports. Raises `ProtocolError` (`look`) if the record
+        """Return the audit that a record's entry reports. Raises `ProtocolError` (`audit`) if the record
         of round `now` may not hold it."""
         if not entry.round < now:
             raise ProtocolError("audit", f"an audit of round {entry.round} in round {now}")
@@ -210,14 +213,14 @@ class AuditLedger:
 
     def reaudit_sequences(self, reauditor: PeerId, first: Audit) -> tuple[int, ...] | None:
         """Return the sequences of the share that a member has to re-audit; None if it is not called, or
-        has done so."""
+        has already re-audited."""
         if reauditor not in self.reputation.pending_reauditors(first):
             return None
         lot = self._beacon[self.reputation.disputes[first].since + LAG]
         return draw_sequences(first.name + lot + reauditor, first.share, MOST_SEQUENCES)
 
     def reaudit_of(self, entry: ReauditEntry) -> Reaudit:
-        """Return the re-audit that an entry reports. Raises `ProtocolError` (`look`) if the next record
+        """Return the re-audit that an entry reports. Raises `ProtocolError` (`audit`) if the next record
         may not hold it."""
         first = self.dispute(entry.auditor, entry.round)
         if first is None:
@@ -282,9 +285,9 @@ def check_audits(
     parent: Callable[[int], RecordId],
     signed: Callable[[str, PeerId, object, bytes], bool],
 ) -> None:
-    """Check the audits and re-audits of the next record. Raises `ProtocolError` (`record`, `look`).
+    """Check the audits and re-audits of the next record. Raises `ProtocolError` (`record`, `audit`).
 
-    `parent` returns the id of the record before a round; `signed` tells whether a signature holds.
+    `parent` returns the id of the record before a round; `signed` returns whether a signature is valid.
     """
     if work is None:
         if record.audits or record.reaudits:

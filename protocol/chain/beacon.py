@@ -1,9 +1,9 @@
 """Randomness beacon: one unpredictable value a round, by commit and reveal of the leaders' secrets.
 
-A record's id would not do. Its leader can vary the record at no cost (the tokens in its own
-announcement, the peers that it admits) and try until the id suits it, and colluding members have told
-it their secrets. So everything that is drawn (audits, the auditors of a dispute, committees) is drawn
-by the beacon instead.
+A record's id could not serve as this value. Its leader can vary the record at no cost (the tokens in its
+own announcement, the peers that it admits) and try until the id suits it, and knows the secrets of
+members that collude with it. So everything that is drawn (audits, the auditors of a dispute, committees)
+is drawn by the beacon instead.
 
 Each update commits its author to a secret. The leader of a round reveals in its record the secret to
 which it committed `REVEALED_AFTER` rounds before, and the beacon is the hash of the previous beacon and
@@ -35,8 +35,8 @@ from ..wire.manifest import Manifest
 from ..wire.messages import Record
 
 REVEALED_AFTER = 8
-"""Rounds from the update that commits its author to a secret to the record that reveals it. By then the
-audit that the same secret draws is over, with `overlap` as well (`audits`)."""
+"""Rounds from the update that commits its author to a secret to the record that reveals it. When it is
+revealed, the audit that the same secret draws is over, also with `overlap` (`audits`)."""
 
 
 class Beacon:
@@ -78,21 +78,22 @@ def next_value(value: bytes, secret: bytes) -> ContentId:
 
 
 def beacon_of(manifest: Manifest, records: Callable[[int], Record]) -> Beacon | None:
-    """Return the beacon of a new ledger; None where nothing is drawn."""
+    """Return the beacon of a new ledger; None if the swarm has neither audits nor committees, and so
+    draws nothing."""
     draws = manifest.audits is not None or manifest.committees is not None
     return Beacon(manifest.swarm, records) if draws else None
 
 
 def check_commitment(bound_to: bytes, beacon: Beacon | None) -> None:
-    """Check that an update has a commitment exactly where the swarm draws something. Raises
-    `ProtocolError` (`look`)."""
+    """Check that an update has a commitment if the swarm draws something, and none otherwise. Raises
+    `ProtocolError` (`audit`)."""
     if len(bound_to) != (0 if beacon is None else CONTENT_ID_BYTES):
         raise ProtocolError("audit", f"an update with a commitment of {len(bound_to)} bytes")
 
 
 def check_reveal(record: Record, beacon: Beacon | None, leader: PeerId) -> None:
     """Check the commitments of the next record's updates and the secret that the leader of its slot
-    reveals. Raises `ProtocolError` (`look`, `record`)."""
+    reveals. Raises `ProtocolError` (`audit`, `record`)."""
     for update in record.updates:
         check_commitment(update.commitment, beacon)
     bound = b"" if beacon is None else beacon.bound(leader, record.round)

@@ -26,7 +26,7 @@ Verify = Callable[[str, bytes, PeerId, bytes, bytes], bool]
 
 
 # Distinct masks are few: the common one, and that of a member that has just noticed a change. Only
-# ballots made to waste time have many; this bounds their cost.
+# ballots made to waste time have many masks; this bounds their cost.
 _MAX_FLOORS = 64
 
 

@@ -72,7 +72,8 @@ def draw_committees(
 def may_aggregate(
     members: Collection[PeerId], standings: Mapping[PeerId, AggregatorStanding], epoch: int
 ) -> list[PeerId]:
-    """Return the members that may be drawn for an epoch: all, if fewer than half are not excluded."""
+    """Return the members that may be drawn for an epoch: those that are not excluded, or all members if
+    more than half are excluded."""
     able = [peer for peer in members if standings.get(peer, AggregatorStanding()).back <= epoch]
     return able if 2 * len(able) >= len(members) else list(members)
 
@@ -80,16 +81,16 @@ def may_aggregate(
 def agreed_aggregate(
     committee: Committee, said: Mapping[PeerId, ContentId], present: Collection[PeerId]
 ) -> ContentId | None:
-    """Return the aggregate of a committee that counts; None if none does. `said`: the aggregate of each
-    member that the record names; `present`: the members of the round."""
+    """Return the aggregate of a committee that counts; None if none does. `said`: the announced
+    aggregate of each member with one in the record; `present`: the members of the round."""
     told = [said[peer] for peer in committee if peer in said]
     needed = min(2, len(present))
     return told[0] if told and len(told) >= needed and len({*told}) == 1 else None
 
 
 def dissenters(committee: Committee, said: Mapping[PeerId, ContentId]) -> frozenset[PeerId]:
-    """Return the members of a committee that deviated from its most frequent aggregate; all announcers,
-    if they differ and no aggregate is the most frequent."""
+    """Return the members of a committee that deviated from its most frequent aggregate; if two or more
+    are equally frequent, all members that announced one. `said` as for `agreed_aggregate`."""
     told = {peer: said[peer] for peer in committee if peer in said}
     ranked = Counter(told.values()).most_common(2)
     if len(ranked) < 2:

@@ -58,7 +58,8 @@ class CommitteeChain:
         memberships: Sequence[Membership],
         beacon: Beacon,
     ) -> None:
-        """`memberships` and `beacon` are the ledger's, and are extended before this."""
+        """`memberships` and `beacon` are the ledger's, which extends them with each record before it
+        extends this object."""
         self._manifest = manifest
         self._spec = spec
         self._memberships = memberships
@@ -77,7 +78,7 @@ class CommitteeChain:
 
     def place(self, round: int, peer: PeerId) -> Place | None:
         """Return the section that a member aggregates in the step of a round, and the number of
-        sections; None if it aggregates none, or if that round's committees are not drawn."""
+        sections; None if it aggregates none, or if that round's committees are not drawn yet."""
         epoch = self._known(round)
         section = None if epoch is None else epoch.section_of(peer)
         return None if epoch is None or section is None else (section, len(epoch.committees))
@@ -107,8 +108,8 @@ class CommitteeChain:
         return frozenset(peer for committee in self.epoch(round).committees for peer in committee)
 
     def aggregates(self, record: Record) -> tuple[ContentId | None, ...]:
-        """Return by section the aggregate that counts in a round in which committees aggregate; None
-        where none counts."""
+        """Return, for a record of a round in which committees aggregate, each section's aggregate that
+        counts; None for a section without one."""
         said = _said(record)
         present = self._memberships[record.round].peers
         committees = self.epoch(record.round).committees
@@ -159,8 +160,8 @@ class CommitteeChain:
         copy = CommitteeChain.__new__(CommitteeChain)
         vars(copy).update(vars(self))
         copy._memberships, copy._beacon = memberships, beacon
-        # The epoch of the next round has begun if that is its first round; the epoch's own records are
-        # read again.
+        # An epoch begins when the record before its first round is decided. The records of the latest
+        # epoch are processed again.
         begun = 0 if length == 0 else min(self._number(length) + 1, len(self._epochs))
         copy._epochs = self._epochs[:begun]
         if length == self._length:
@@ -253,7 +254,7 @@ def _said(record: Record) -> dict[PeerId, ContentId]:
 def new_committee_chain(
     manifest: Manifest, memberships: Sequence[Membership], beacon: Beacon | None
 ) -> CommitteeChain | None:
-    """Return the committees of a new ledger; None where every member sends complete updates."""
+    """Return the committees of a new ledger; None if every member sends complete updates."""
     spec = manifest.committees
     if spec is None or beacon is None:
         return None

@@ -3,7 +3,7 @@
 After Chan & Pass, "Simplex Consensus" (TCC 2023, eprint 2023/463), with one block to decide instead of
 a chain of them. The rules:
 
-1. A round has slots 1, 2, 3 …; each slot has another leader, in an order that no member can choose
+1. A round has slots 1, 2, 3 …; each slot has one leader, in an order that no member can choose
    (`leaders`).
 2. The leader of the current slot proposes. A proposal is *well founded* if it repeats the block that
    was certified in an earlier slot s, or is fresh (s = 0), and every slot between s and its own was
@@ -11,7 +11,7 @@ a chain of them. The rules:
 3. A member votes at most once a slot, for a well-founded proposal of the slot's leader that it finds
    acceptable, and only while it is in that slot.
 4. A member skips a slot when its timer runs out, or when the members that have not skipped it are no
-   quorum any more. It may have voted before.
+   longer a quorum, even if it has voted in that slot.
 5. A quorum of votes certifies a block, a quorum of skips ends a slot; either takes a member into the
    next slot. A member finalizes a certified block unless it skipped that slot, and never skips a slot
    that it has finalized.
@@ -38,12 +38,12 @@ one.
 *Doubted certificates.* Byzantine members can mark any member as silent: by marking nearly all others
 they form a quorum alone. So a member doubts a certificate if its signers have no more votes than
 byzantine members may have and the member itself is not among them. That includes every certificate of
-heirs, who have no votes, that it has not signed. Every other certificate of votes or skips bears the
-signature of an honest member or of the member itself, so the arguments above hold. A doubted
-certificate of votes or skips is set aside. This blocks no member: with one more ballot, the member's own
-or another, the certificate is no longer doubted, and a member that has skipped a slot finally leaves it
-by a doubted certificate (`concede`). Whether a doubted decision binds depends on which peers the member
-hears; the round judges that (`Round.binds`).
+members without votes (heirs, see `certificates`) that it has not signed. Every other certificate of
+votes or skips bears the signature of an honest member or of the member itself, so the arguments above
+hold. A doubted certificate of votes or skips is set aside. This blocks no member: with one more ballot,
+the member's own or another, the certificate is no longer doubted, and a member that has skipped a slot
+finally leaves it by a doubted certificate (`concede`). Whether a doubted decision binds depends on which
+peers the member hears; the round judges that (`Round.binds`).
 
 *Restarts.* Rules 3 and 5 cover everything that a member ever signed, so each ballot is written to disk
 before it is sent, together with the proposal that it votes for. A node that lost its disk first asks
@@ -58,8 +58,8 @@ that every peer can check. It is kept here, gossiped, and expels the signer by t
 (`evidence`). Meanwhile both ballots count where other members cast the same, since some members may
 hold a certificate by either; the argument above allows this, as it relies on honest signers alone.
 
-`Consensus` keeps the ballots and applies the rules. The member decides when to use them: timers, what
-is acceptable, which updates are held.
+`Consensus` keeps the ballots and applies the rules. The member decides when to act by them: it has the
+timers, and knows which proposals are acceptable and which updates it holds.
 """
 
 from __future__ import annotations
@@ -86,16 +86,17 @@ from .evidence import RULED_OUT, accuse, contradict
 from .leaders import Leaders
 
 SLOT_WINDOW = 32
-"""Slots ahead of the current one for which ballots are accepted; it bounds what a peer can make us
-keep."""
+"""Slots ahead of the current one for which ballots are accepted. This bounds how much a peer can make a
+node keep."""
 
-# A member casts the same ballot again when another member falls silent or is heard again.
+# Most versions kept of one member's ballot: a member casts it again, with another mask, when another
+# member falls silent or is heard again.
 _MAX_MASKS = 16
 
 # The best preference of a certificate: it is not doubted and does not mark this member as silent.
 _BEST = (False, False)
 
-# A member's ballots of one kind for one block, by mask: it signed them all.
+# The versions of a member's ballot of one kind for one block, by mask; it signed each of them.
 _Versions = dict[bytes, SignedBallot]
 
 
@@ -105,11 +106,11 @@ class BallotSet:
 
     cast: dict[PeerId, _Versions] = field(default_factory=dict)
     silent: dict[PeerId, int] = field(default_factory=dict)
-    """Most votes that each signer marks as silent; it bounds how small a quorum can be. For signers
-    without votes that could be heirs, the most members."""
+    """For each signer, the most votes that one of its masks marks as silent, which bounds how small a
+    quorum can be. For signers without votes that could be heirs, the most members."""
     tried: tuple[int, int] = (0, 0)
-    """Sizes for which a certificate was last searched, in votes and in heirs. There is no new search
-    while no more can have signed one."""
+    """The result of `_most_signers` when a certificate was last searched: the most votes and heirs that
+    could have signed one. There is no new search until it is greater."""
     settled: bool = False
     """Whether a certificate was found that is not doubted and does not mark this member as silent."""
 
@@ -119,6 +120,8 @@ class BallotSet:
 
 @dataclass
 class SlotBallots:
+    """Proposal, ballots and certificates of one slot."""
+
     proposal: RecordId | None = None
     # Ballots by kind, then by block: almost always a single block.
     ballots: dict[BallotKind, dict[RecordId, BallotSet]] = field(
@@ -172,8 +175,9 @@ class Consensus:
     def add_proposal(self, sender: PeerId, slot: int, record: Record) -> None:
         """Accept a proposal. Raises `ProtocolError` as `check_proposal` does.
 
-        Keeps the first of several proposals for one slot. Members vote for a block, so a leader that
-        sends different proposals to different members only wastes its slot.
+        The first of several proposals for a slot is the one that this member may vote for. Members vote
+        for a block, so a leader that sends different proposals to different members only wastes its
+        slot.
         """
         self.check_proposal(sender, slot, record)
         state = self._state(slot)
@@ -182,10 +186,12 @@ class Consensus:
         self.records[record.id] = record
 
     def check_proposal(self, sender: PeerId, slot: int, record: Record) -> None:
-        """Raise `ProtocolError` if a proposal is of no use.
+        """Raise `ProtocolError` if a proposal is to be refused, with the reason `too_far` if its slot is
+        too far ahead, `not_leader` if its sender does not lead the slot, or `equivocation` if it is a
+        second proposal for the slot for which no member has voted.
 
-        A second proposal for a slot is accepted only if a member has voted for it: otherwise a leader
-        could make all members forward any number of proposals of the greatest length.
+        Other second proposals are accepted, in case a quorum votes for them. If all were, a leader could
+        make all members forward any number of proposals of the greatest length.
         """
         self._check_slot(slot)
         if sender != self.leader(slot):
@@ -213,18 +219,19 @@ class Consensus:
         contradiction = self._find_contradiction(
             sender, state, ballot.slot, BallotHalf(kind, ballot.block, ballot.silent, signature)
         )
-        # A byzantine member sends one ballot to some and another to others, who may hold a certificate
-        # by it. All must reach the same decision, so its ballots count wherever another member cast the
-        # same.
+        # A byzantine member may send one ballot to some members and another to others, and some of them
+        # may hold a certificate that includes it. All must reach the same decision, so a contradicting
+        # ballot counts if another member cast the same.
         backed = ballot.block in by_block and by_block[ballot.block].cast.keys() - {sender}
         if contradiction and not backed:
             raise ProtocolError("equivocation", contradiction)
-        # The same ballot with another mask (silence is noticed over time) is kept beside the first:
-        # members that received them in another order, or not all, must reach the same decision.
+        # The same ballot with another mask (silence is noticed over time) is kept in addition to the
+        # first: members that receive the versions in different orders, or only some of them, must reach
+        # the same decision.
         ballot_set = by_block.setdefault(ballot.block, BallotSet())
         if sender == self._me or sender in ballot_set.cast:
-            # A certificate of the same size with this member's own ballot, or with another mask, may be
-            # better.
+            # Search again: a certificate of the same size that includes this member's own ballot, or a
+            # ballot with the new mask, may be preferable.
             ballot_set.tried = (0, 0)
         if self.votes[sender]:
             called = weigh(silent, self.membership, self.votes)
@@ -238,13 +245,15 @@ class Consensus:
         self._certify(kind, ballot.slot, ballot.block, ballot_set)
 
     def concede(self) -> None:
-        """Leave the current slot, which this member has skipped, by a certificate that it doubted.
+        """Leave the current slot by a doubted certificate of it, if there is one and this member has
+        skipped the slot.
 
-        Called when this member hears no quorum at work: the signers may be honest, and all members left,
-        and in a later slot where they need this member. If they are byzantine, this is still safe. If a
-        quorum finalizes a block in this slot, the others, byzantine members included, are too few for a
-        quorum and certify nothing else, whatever byzantine members make them believe; and this member's
-        skip counts here whatever slot it is in.
+        Called when this member does not hear a quorum at work. The signers of the certificate may be
+        honest: they may be the only members left, and wait for this member in a later slot. If they are
+        byzantine, leaving the slot is still safe. If a quorum finalizes a block in this slot, the
+        others, byzantine members included, are too few for a quorum and certify nothing else, whatever
+        byzantine members make them believe; and this member's skip of the slot counts whatever slot it
+        is in.
         """
         known = self._state(self.slot).certificates
         for kind in ("vote", "skip"):
@@ -303,11 +312,11 @@ class Consensus:
         return self._may("skip", self.slot)
 
     def gap(self) -> int | None:
-        """Return the slot that keeps all later slots from being founded; None if there is none or this
-        member may not skip it. The end of that slot is not known, although slots after it are known to
-        have ended.
+        """Return the slot that keeps proposals in all later slots from being well founded (rule 2): the
+        last one before the current slot for which no certificate of skips is known. None if there is no
+        such slot, if a block was certified in it or after it, or if this member may not skip it.
 
-        Certificates are in memory alone. If all members that had one were restarted, and a byzantine
+        Certificates are kept in memory only. If all members that had one were restarted, and a byzantine
         signer of it withholds its ballot, the certificate cannot be rebuilt unless the members that
         were absent skip the slot.
         """
@@ -322,8 +331,8 @@ class Consensus:
     def hopeless(self) -> bool:
         """Whether the members that did not skip the current slot are too few for a quorum.
 
-        In the fault model `byzantine` at least one of them is honest, so byzantine members alone cannot
-        end a slot.
+        In the fault model `byzantine` at least one of the members that did skip it is then honest, so
+        byzantine members alone cannot end a slot.
         """
         ballot_set = self._state(self.slot).ballots["skip"].get(NO_BLOCK, BallotSet())
         total = self.votes.total
@@ -379,8 +388,8 @@ class Consensus:
     def _find_contradiction(
         self, sender: PeerId, state: SlotBallots, slot: int, new: BallotHalf
     ) -> str:
-        """Return how a ballot contradicts an earlier one of its sender, or an empty text, and keep the
-        proof."""
+        """Return how a ballot contradicts an earlier one of its sender; an empty text if it does not.
+        Keeps the proof of a contradiction."""
         for kind, by_block in state.ballots.items():
             for block, ballot_set in by_block.items():
                 versions = ballot_set.cast.get(sender)
@@ -397,10 +406,10 @@ class Consensus:
         return ""
 
     def _certify(self, kind: BallotKind, slot: int, block: RecordId, ballot_set: BallotSet) -> None:
-        """Search for a certificate if one is possible and none that suffices is known.
+        """Search for a certificate if a new one is possible and no preferred one is known yet.
 
-        A search takes time in the number of members, and ballots arrive as often, so it does not run
-        for each ballot.
+        A search takes time in proportion to the number of members, and each member sends ballots. So a
+        search does not run for every ballot.
         """
         most = (0, 0) if ballot_set.settled else self._most_signers(ballot_set)
         if most <= ballot_set.tried:
@@ -429,8 +438,8 @@ class Consensus:
             state.certificates[kind], state.decision_preference = certificate, preference
 
     def _most_signers(self, ballot_set: BallotSet) -> tuple[int, int]:
-        """Return the most votes, and the most heirs, that can support a certificate: a quorum of the
-        members that as many signers could agree to count.
+        """Return upper bounds of the votes and of the heirs that can support a certificate; 0 if no
+        quorum is possible.
 
         A single byzantine member that marks all others as silent is a quorum alone, and would otherwise
         cause a search through all ballots of a slot with each ballot that arrives.
@@ -442,8 +451,9 @@ class Consensus:
         return self._most(voters, self.votes.total), self._most(heirs, len(self.membership))
 
     def _most(self, signers: list[tuple[int, int]], total: int) -> int:
-        """Return the largest weight that could agree. `signers`: for each, how much of the `total` it
-        marks as silent, and its own weight."""
+        """Return the largest weight of signers that could be a quorum together, by how much they mark as
+        silent; 0 if none could. `signers`: for each, how much of the `total` it marks as silent at most,
+        and its own weight."""
         signers.sort(reverse=True)
         weights = itertools.accumulate(weight for _, weight in signers)
         return max(
@@ -464,7 +474,7 @@ class Consensus:
         self._ended = max(self._ended, slot)
 
     def _preference(self, certificate: Certificate) -> tuple[bool, bool]:
-        """Return a sort key: the certificate with the lesser key is the more credible."""
+        """Return a sort key: the certificate with the smaller key is more credible."""
         return self.doubts(certificate), self.accused_by(certificate)
 
     def _founded(self) -> list[RecordId | None]:

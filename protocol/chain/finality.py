@@ -31,7 +31,7 @@ class FinalitySet:
 
     members: frozenset[PeerId]
     votes: Votes | None
-    """None where each member has one vote: a chain can have very many of these sets."""
+    """None if each member has one vote. This saves memory: a chain can have very many of these sets."""
 
     @property
     def counted(self) -> Votes:
@@ -108,9 +108,9 @@ class Finality:
         memberships: Sequence[Membership],
         votes: VotesOf,
     ) -> None:
-        """Discount the members of the finality sets that were not `present`; then the last record that
-        a quorum of the rest supports, up to that of `round`, is final. The length of the chain follows
-        from `memberships`.
+        """Do not count the members of the finality sets that were not `present`. Then the last record
+        that a quorum of the others supports, up to that of `round`, is final. The length of the chain
+        follows from `memberships`.
 
         For a member that has seen the others away for a whole finality lease (`lease`): no record can
         prove this to another member.
@@ -236,13 +236,13 @@ def _set_after(round_: int, memberships: Sequence[Membership], votes: VotesOf) -
     return FinalitySet(frozenset(memberships[round_ + 1].peers), None if known.equal else known)
 
 
-# Masks, because a chain without a final record can be long.
+# Masks save memory: a chain without a final record can be long.
 _Supporters = tuple[int, int, tuple[PeerId, ...]]
 
 
 def _supporters(record: Record, memberships: Sequence[Membership]) -> _Supporters:
-    """Return the members with statements in a record, of its own round and of the round before, and the
-    members that it removes.
+    """Return the members with statements in a record (of its own round, and of the round before), and
+    the members that it removes for another reason than silence.
 
     The first two are masks of the memberships of these rounds.
     """

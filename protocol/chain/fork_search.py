@@ -1,11 +1,11 @@
 """Chain comparison: which peers to ask for their chain, what to request, at what cost, when to give up.
 
-One message of one peer can claim that there is another chain, and a byzantine peer can claim it for
-ever. So examining the claim must be cheap: a peer is first asked for the ids of a few records, until
-the fork is located (probes at doubling distances, then between them: three requests for a hundred
+One message of one peer can claim that there is another chain, and a byzantine peer can repeat the claim
+without end. So examining the claim must be cheap: a peer is first asked for the ids of a few records,
+until the fork is located (probes at doubling distances, then between them: three requests for a hundred
 thousand rounds). Only then are entries fetched, from the fork on, in portions, each checked before more
-are requested. This ends as soon as the chain is preferred whatever follows, or when the peer has used
-up its budget. Nothing before our last final record is requested.
+are requested. This ends as soon as the chain is preferred whatever follows, or when the peer has used up
+its budget. Nothing before our last final record is requested.
 
 Several peers are asked at a time, present and former members first, so slow peers and strangers delay
 no one. A peer whose chain was fetched in vain is not asked again for a while.
@@ -33,11 +33,11 @@ AT_ONCE = 4
 PATIENCE_SECONDS = 10.0
 """Time after which a comparison gives up on a peer's answer."""
 
-# Per comparison: more than a few members of our chain, and some strangers, which may have joined the
-# other chain, or invented it.
+# Most peers asked in one comparison, and most strangers among them: a stranger may have joined the other
+# chain, or invented it.
 _MOST_PEERS = 12
 _MAX_STRANGERS = 4
-# A search for the fork takes three answers, unless they contradict each other.
+# Most answers in a search for the fork. It takes three, unless they contradict each other.
 _MOST_PROBES = 6
 # Entries per request, and the most bytes of one peer's entries in one comparison.
 _PORTION = 64
@@ -75,8 +75,9 @@ class ChainComparison:
         me: PeerId,
         abandoned: bool,
     ) -> None:
-        """`peers` are reachable from `me`, in random order. `abandoned`: no member of our chain is left
-        on it (`Member.is_abandoned`)."""
+        """`peers` are reachable from `me`, in random order. `rests`: the pauses of peers whose chains
+        were fetched in vain. `abandoned`: no member of our chain is left on it
+        (`Member.is_abandoned`)."""
         peers = list(peers)
         known = [peer for peer in peers if ours.has_been_member(peer)]
         strangers = [peer for peer in peers if not ours.has_been_member(peer)]
@@ -84,8 +85,8 @@ class ChainComparison:
         self.better: Ledger | None = None
         """The chain to follow instead of ours, once one was found."""
         self.named: dict[PeerId, RecordId | None] = {}
-        """For each answering present or former member, its record at our last final round; None: the
-        same as ours (`diverged_peers.DivergedPeers`)."""
+        """For each present or former member that answered, its record of our last final round; None if
+        it is the same as ours (`diverged_peers.DivergedPeers`)."""
         self._ours = ours
         self._rests = rests
         self._me = me
@@ -163,13 +164,13 @@ class ChainComparison:
 
 
 class ChainProbe:
-    """Progress through one peer's chain: to the fork, and from there on."""
+    """Progress through one peer's chain: first to the fork, then through the entries from there on."""
 
     def __init__(self, ours: Ledger, me: PeerId, abandoned: bool) -> None:
         self.better: Ledger | None = None
         self.fetched = 0
         self.named: RecordId | None = None
-        """Its record before our floor, once it has reported one."""
+        """The id of its record before our floor (`Ledger.floor`), once it has reported one."""
         self._ours = ours
         self._me = me
         self._abandoned = abandoned
@@ -263,7 +264,8 @@ class ChainProbe:
         if decided_early(self._ours, chain, fork, me=me, abandoned=abandoned):
             self.better = chain
             return False
-        # Up to the checkpoint the chain may be forged; a forged one ends there.
+        # Up to the checkpoint the chain may be forged, so it is fetched at least that far: a forged one
+        # cannot contain the checkpoint's record.
         spent = self._bytes >= _MOST_BYTES or len(chain) - fork >= COMPARED_ROUNDS
         if len(chain) < answer.height and not (spent and chain.anchored):
             return True

@@ -58,8 +58,7 @@ class Ledger:
     ) -> None:
         """`spill` stores the entries' bytes; without one all entries are kept in memory. A chain
         without the record of the `checkpoint` is refused. `max_version`: the highest protocol version
-        that
-        this program supports."""
+        that this program supports."""
         self.swarm = manifest.swarm
         self.manifest = manifest
         self.order = order_of(manifest)
@@ -69,16 +68,17 @@ class Ledger:
         """Whether this node has worked on the chain, and so never reverts a final record of it. A
         newcomer may still learn that it followed the wrong chain."""
         self.held: Checkpoint | None = None
-        """The record that was final for this node on the chain that it left for this one, which has
-        that record too: by a finality lease, or by records that are not on this chain."""
+        """The last record that was final for this node on the chain that it left for this one. This
+        chain has the record too, but need not show that it is final: a finality lease may have made it
+        so, or records that are only on the other chain."""
         self._entries = EntryStore(spill)
         self._ids: list[RecordId] = []
         self._memberships = MembershipHistory(founding(manifest.founder))
         self._finality = Finality(manifest.fault_model, self._memberships[0])
         self.beacon = beacon_of(manifest, self._record)
-        """The randomness beacon; None where nothing is drawn."""
+        """The randomness beacon; None if this swarm draws nothing."""
         self.committee_chain = new_committee_chain(manifest, self._memberships, self.beacon)
-        """The committees; None where every member sends complete updates."""
+        """The committees; None if every member sends complete updates."""
         self.assignments = SampleAssignments(
             manifest, self.order, self._memberships, self._record, self.committee_chain
         )
@@ -86,12 +86,12 @@ class Ledger:
         self.audits = new_audit_ledger(
             manifest, self.assignments, self._memberships, self._record, self.beacon
         )
-        """The audit results; None where work is not audited."""
+        """The audit results; None if work is not audited."""
         self._leads = LeaderHistory(manifest.swarm)
         self.versions = VersionHistory(manifest, max_version)
         """Protocol version of the swarm by round."""
-        # Snapshots by round, and each peer with the round that first admitted it: with these no query
-        # reads all entries again.
+        # Certified snapshots with the round of the record that certifies each, and each peer with the
+        # round that first admitted it: with these no query has to read all entries again.
         self._snapshots: list[tuple[int, SnapshotEntry]] = []
         self._everybody = {manifest.founder: 0}
         # Approximate bytes of the updates of all rounds before each round.
@@ -129,9 +129,9 @@ class Ledger:
         return self._leads.leaders(round, self._memberships[round], self.votes(round))
 
     def counts(self, record: Record) -> tuple[int, ...]:
-        """Return the update weights of a record in the step, in the order of its updates. A weight of 0
-        is not applied; sign votes have it, since only the committees' aggregates make a step. The
-        record must have been checked, and is the next one at most."""
+        """Return the update weights of a record in the step, in the order of its updates. An update of
+        weight 0 is not applied. Sign votes have weight 0, because with committees a step consists of
+        their aggregates only. The record must have been checked, and is the next one at most."""
         who_says = self.assignments if self.committee_chain is None else self.committee_chain
         found = who_says.counts(record)
         if self.audits is not None:
@@ -139,8 +139,8 @@ class Ledger:
         return tuple(found[entry.peer] for entry in record.updates)
 
     def deal(self, round: int) -> StreamCursors:
-        """Return the stream cursors of a round from 1 on: at most the next round, with `overlap` the
-        one after it."""
+        """Return the stream cursors of a round: 1 to the next round, with `overlap` to the one after
+        it."""
         return self.assignments.cursors(round)
 
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
@@ -152,11 +152,11 @@ class Ledger:
         return self[round].record
 
     def update_bytes(self, first: int, end: int) -> int:
-        """Return the approximate size of the updates that count in the rounds from `first` to before
-        `end`.
+        """Return the approximate size in bytes of the updates that count in the rounds from `first` to
+        `end` - 1.
 
-        All updates of a swarm have much the same size. So each is counted with the lower median of its
-        round: sizes that a few members state for their own updates change nothing.
+        All updates of a swarm have about the same size. So each is counted with the lower median of the
+        sizes in its round, which a few members cannot change by stating wrong sizes for their updates.
         """
         return self._bytes[end] - self._bytes[first]
 
@@ -172,7 +172,7 @@ class Ledger:
 
     @property
     def finality_set(self) -> frozenset[PeerId]:
-        """The members in which a quorum makes the next record final."""
+        """The members of whom a quorum makes the next record final."""
         return self._finality.members
 
     @property
@@ -206,9 +206,9 @@ class Ledger:
 
     @property
     def bound(self) -> Checkpoint | None:
-        """The last record that is final for this node: the checkpoint, the final one of a chain that it
-        left, or a later one of this chain if it has worked on it. None before the chain reaches the
-        checkpoint."""
+        """The last record that is final for this node: the latest of the checkpoint, the record `held`
+        and, if the node has worked on this chain, the chain's last final record. None if there is none
+        of these, or before the chain reaches the checkpoint."""
         if not self.anchored:
             return None
         points = self.checkpoint, self.held, self.final if self.binding else None
@@ -221,16 +221,17 @@ class Ledger:
         return Checkpoint(round_, self._ids[round_]) if round_ >= 0 else None
 
     def move_finality_on(self, round: int, present: frozenset[PeerId]) -> bool:
-        """Count only the members of the finality set that were `present` lately, so that a record up to
-        that of `round` may become final (`Finality.move_on`). Returns whether one did."""
+        """Count only the members of the finality set that were `present` recently, so that records up to
+        that of `round` may become final (`Finality.move_on`). Returns whether any did."""
         before = self.final_round
         if before < round < len(self):
             self._finality.move_on(round, present, self._memberships, self.votes)
         return self.final_round > before
 
     def believe_checkpoint(self) -> bool:
-        """Treat the checkpoint's record as final although the records do not show it. Returns whether
-        this changed anything: the checkpoint is on this chain, and no record as late is final."""
+        """Treat the checkpoint's record as final although the records do not show that it is. Returns
+        whether this changed anything: True if the chain has reached the checkpoint and its last final
+        record was an earlier one."""
         known = self.checkpoint
         if known is None or not self.final_round < known.round < len(self):
             return False
@@ -361,15 +362,16 @@ class Ledger:
         vars(self).update(vars(self.truncated(length)))
 
     def followers(self, fork: int, end: int | None = None) -> dict[PeerId, int]:
-        """Return the members that continued with this chain after it diverged from another before round
-        `fork`, each with the last round since then in which the chain admitted it; -1 if it did not.
-        Only records before round `end` are examined.
+        """Return the members that continued with this chain after it diverged from another one, from
+        round `fork` on. Each comes with the last round since `fork` in which the chain admitted it, or
+        -1 if it did not. Only records before round `end` are examined.
 
         A follower has signed one of the chain's certificates since the fork, or has an update in a
         record after the first one since: updates in the first were announced before the chains
-        diverged, later ones name a record of this chain as their parent. Without the certificates, two
-        of three members that have decided one record could continue neither with the third, which
-        continued alone, nor without it.
+        diverged, later ones name a record of this chain as their parent. Certificates count because of
+        this case: of three members, one continues alone, and the others decide only one record. Without
+        certificates these two would not count as followers, so they could continue neither with the
+        third nor without it.
         """
         admitted: dict[PeerId, int] = {}
         followers: set[PeerId] = set()
@@ -384,7 +386,7 @@ class Ledger:
     def allows_leave(self, said: int, peer: PeerId) -> bool:
         """Whether the next record may hold a leave that `peer` announced for round `said`.
 
-        It must be recent and not withdrawn: an update in a later round withdraws it.
+        The leave must be recent and not withdrawn: an update of `peer` in a later round withdraws it.
         """
         now = len(self)
         if not leave_is_current(said, peer, now, self.membership(now)):
@@ -401,8 +403,8 @@ class Ledger:
 def check_record(record: Record, ledger: Ledger) -> None:
     """Check everything about a record that follows from its signatures and the `ledger` before it.
 
-    What depends on the reader (its fingerprint, the updates that it holds, the members that it hears)
-    is not checked here. Raises `ProtocolError` with the reason `record`.
+    What depends on the checking member (its fingerprint, the updates that it holds, the members that it
+    hears) is not checked here. Raises `ProtocolError` with the reason `record` or `audit`.
     """
     manifest, membership, verify = ledger.manifest, ledger.membership(len(ledger)), ledger.verify
     swarm = manifest.swarm

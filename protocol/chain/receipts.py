@@ -95,7 +95,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class ReceiptContent:
-    """Facts that the bytes of a receipt prove alone."""
+    """Facts that the bytes of a receipt alone prove."""
 
     manifest: Manifest
     signers: frozenset[PeerId]
@@ -120,8 +120,8 @@ def certifying_rounds(ledger: Ledger) -> list[int]:
 
 
 def write_receipt(ledger: Ledger, round: int, peer: PeerId) -> Receipt | None:
-    """Return what the record of `round` certifies for a member; None if none of its work counted
-    before.
+    """Return a receipt of what the record of `round` certifies for a member; None if none of its work
+    counted before that round.
 
     Raises `ProtocolError` (`mismatch`) if that record certifies no contributions.
     """
@@ -157,7 +157,7 @@ def with_claim(receipt: Receipt, relayed: int, sign: Callable[[bytes], bytes]) -
 
 def examine(receipt: Receipt, verify: Verify = verify_detached) -> ReceiptContent:
     """Check everything that a receipt's own bytes show: that its parts belong together, that the
-    member's entry is included in the certified root, and that the signatures hold.
+    member's entry is included in the certified root, and that the signatures are valid.
 
     Raises `ProtocolError`: `mismatch` or `certificate` for an invalid receipt, `OtherVersion`, and the
     errors of `decode_manifest`.
@@ -196,7 +196,8 @@ def examine(receipt: Receipt, verify: Verify = verify_detached) -> ReceiptConten
 def against_checkpoint(receipt: Receipt, swarm: SwarmId, known: Checkpoint | None) -> bool:
     """Whether the receipt's record is the `known` one; False if none is known for its round.
 
-    Raises `ProtocolError` (`mismatch`) if the receipt is of another swarm, or of another record there.
+    Raises `ProtocolError` (`mismatch`) if the receipt is of another swarm, or if the known record of its
+    round is another one.
     """
     if receipt.swarm != swarm:
         raise ProtocolError("mismatch", "the receipt is of another swarm")
@@ -208,10 +209,10 @@ def against_checkpoint(receipt: Receipt, swarm: SwarmId, known: Checkpoint | Non
 
 
 def against_chain(receipt: Receipt, ledger: Ledger) -> bool:
-    """Whether the chain, checked from its beginning on, holds the record and accepts the certificate;
-    False if the chain ends before.
+    """Whether the chain, checked from its beginning on, contains the receipt's record and accepts its
+    certificate; False if the chain ends before that record's round.
 
-    Raises `ProtocolError` if the receipt does not hold.
+    Raises `ProtocolError` if the chain contradicts the receipt.
     """
     round_ = receipt.anchor.round
     if receipt.swarm != ledger.swarm:
@@ -220,6 +221,6 @@ def against_chain(receipt: Receipt, ledger: Ledger) -> bool:
         return False
     if round_ < len(ledger) and ledger[round_].record.id != receipt.anchor.record:
         raise ProtocolError("mismatch", f"the chain has another record in round {round_}")
-    # The rules for a record and its certificate have one place: where the chain is extended.
+    # Appending the receipt's record checks it and its certificate by the rules of the chain.
     ledger.truncated(round_).append(receipt.decided)
     return True
