@@ -140,9 +140,9 @@ def _free(owner: Any, *locks: str) -> None:
 
 
 async def _reset(self: YamuxStream) -> None:
-    # The library waits until the line is free; if the caller is cancelled meanwhile, the other side
-    # never gets the reset and keeps its end open. The bytes that such a stream had received would stay
-    # in memory for another minute or more.
+    # The library waits until the connection is free for writing. If the caller is cancelled meanwhile,
+    # the other side never gets the reset and keeps its end open, and the bytes that the stream had
+    # received stay in memory for another minute or more.
     abandon(self)
 
 

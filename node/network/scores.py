@@ -1,7 +1,7 @@
 """Misbehaviour scores of peers.
 
-Offences add up and decay with time, and beyond a limit the peer is refused for a while. Time is an
-argument; the table is bounded, so that throw-away identities cannot fill the memory.
+Offences add up and decay with time, and beyond a limit the peer is refused for a while. The caller
+passes the time. The table is bounded, so that throw-away identities cannot fill the memory.
 """
 
 from __future__ import annotations

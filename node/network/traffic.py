@@ -25,6 +25,7 @@ class TrafficTotals:
         self.sent: dict[str, int] = dict.fromkeys(KINDS, 0)
         """Payload bytes sent, by traffic class."""
         self.received: dict[str, int] = dict.fromkeys(KINDS, 0)
+        """Payload bytes received, by traffic class."""
         self.rejected: Counter[str] = Counter()
         """Gossip messages and requests rejected, by reason."""
 
@@ -49,6 +50,7 @@ class Traffic:
         self.upload = upload or Rate()
         """The limit shared by everything that is sent."""
         self.download = download or Rate()
+        """The limit shared by everything that is received."""
         totals = totals or TrafficTotals()
         self.sent, self.received, self.rejected = totals.sent, totals.received, totals.rejected
         """As in `TrafficTotals`."""
@@ -56,6 +58,7 @@ class Traffic:
         self.wire_sent = 0
         """All bytes written to connections that have ended; `Network.wire_bytes` adds the open ones."""
         self.wire_received = 0
+        """The same for bytes read."""
         self.dropped: Counter[str] = Counter()
         """Accepted gossip messages lost to a slow reader, by topic."""
         self.failures: Counter[str] = Counter()
