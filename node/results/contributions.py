@@ -2,8 +2,9 @@
 
 In a swarm without audits the table holds the numbers that members announced, marked as not audited.
 
-Everything follows from the records, each of which is verified as it is read. The node may be running
-or not, and its data is not changed. It needs neither a model nor PyTorch.
+Everything but the node's own count of relayed bytes follows from the records, each of which is verified
+as it is read. The node may be running or not, and its data is not changed. Neither a model nor PyTorch
+is needed.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class ContributionRow:
     sequences: int | None
     """Number of sequences from which they were made; None without audits."""
     tokens: int
-    """Number of tokens in these; without audits by the peer's own account."""
+    """Number of tokens in these sequences; without audits, the number that the peer announced."""
     audited_tokens: int | None
-    """Number of these tokens for which another member's audit has vouched; None without audits."""
+    """Number of these tokens that another member's audit has confirmed; None without audits."""
     member: bool
     """Whether it is a member now."""
     votes: int
@@ -62,8 +63,8 @@ class ContributionTable:
 
 
 def read_account(data: DataDir, swarm: SwarmId) -> ContributionTable:
-    """Return the contributions of all peers by the chain on this disk. Raises `UserError`:
-    `NOTHING_TO_EXPORT` where there is no chain, and `VERSION`."""
+    """Return the contributions of all peers according to the chain on this disk. Raises `UserError` as
+    `read_ledger` does."""
     ledger = read_ledger(data, swarm)
     rows = _announced(ledger) if ledger.audits is None else _audited(ledger, ledger.audits)
     rows.sort(key=lambda row: (-(row.audited_tokens or 0), -row.tokens, row.peer))
@@ -138,8 +139,9 @@ def audited_work_of(ledger: Ledger) -> AuditLedger:
 
 
 def read_ledger(data: DataDir, swarm: SwarmId) -> Ledger:
-    """Return the chain of a swarm on this disk, with at least one record. Raises `UserError`
-    (`NOTHING_TO_EXPORT`, `VERSION`)."""
+    """Return the chain of a swarm on this disk, with at least one record. Raises `UserError`:
+    `NOTHING_TO_EXPORT` if there is none, or no usable manifest; `VERSION` for another protocol
+    version."""
     store = SwarmStore(data.swarm(swarm), read_manifest(data, swarm))
     ledger = store.load_ledger(mend=False)
     if len(ledger) == 0:

@@ -1,7 +1,7 @@
 """Evaluation of a model state on lm-eval's tasks, and storage of the scores with that state.
 
-The state is reconstructed and written to a temporary folder, measured there by another process
-(`evaluation_worker`), and the scores are added to the swarm's history under round and record id.
+The state is reconstructed and written to a temporary folder. Another process (`evaluation_worker`)
+measures it there, and the scores are added to the swarm's history under its round and record id.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ class EvaluateSettings:
     limit: int | None = None
     """Number of questions of each task; None: all."""
     fewshot: int | None = None
-    """Examples before each question; None: the task's default."""
+    """Examples before each question; None: the task's default, or 0 if only presets are given."""
     chat: bool | None = None
     """Whether questions go through the chat template; None: if the swarm learns from conversations."""
     batch_size: int = 1
+    """Number of lm-eval's requests that the model computes at a time."""
     device: str = "cpu"
     threads: int | None = None
     seed: int = 0
@@ -64,8 +65,8 @@ class EvaluateSettings:
 async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
     """Measure a state, add the scores to the history, and send them to the node if it runs.
 
-    Raises `UserError`: `EVALUATION` for tasks that cannot be measured, `HUB` for those that need the
-    internet where there is none, and what `made_again` raises.
+    Raises `UserError`: `EVALUATION` for tasks that cannot be measured, `HUB` for tasks that need the
+    Hugging Face hub if it cannot be reached, and what `made_again` raises.
     """
     tasks = chosen_tasks(settings.tasks)
     data = DataDir(settings.data_dir)
@@ -117,14 +118,14 @@ async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
 
 
 def _before(data: DataSpec) -> int | None:
-    """Return the token before the first one of a document; None if unknown."""
+    """Return the token that precedes a document in training; None if unknown."""
     return data.end_token if data.start_token is None else data.start_token
 
 
 def chosen_tasks(given: tuple[str, ...]) -> tuple[str, ...]:
     """Return the selected tasks without duplicates; files by their absolute path.
 
-    Raises `UserError` (`EVALUATION`).
+    Raises `UserError` (`EVALUATION`) if a file does not exist, or for no task or too many.
     """
     tasks: list[str] = []
     for each in given:
@@ -145,7 +146,7 @@ def chosen_tasks(given: tuple[str, ...]) -> tuple[str, ...]:
 
 def asks_by_template(wanted: bool | None, task: str, model: Path) -> bool:
     """Return whether questions are put as a user's messages, which the assistant answers. Raises
-    `UserError` (`EVALUATION`) where that is wanted and the model has no template."""
+    `UserError` (`EVALUATION`) if that is wanted and the model has no chat template."""
     has = (model / CHAT_TEMPLATE_NAME).exists()
     if wanted and not has:
         raise _unmeasured(
@@ -206,7 +207,7 @@ def _explained(kind: str, message: str) -> UserError:
 
 def _keep(history: Path, scores: TaskScores) -> None:
     line = {"round": scores.round, "time": scores.time, "scores": to_plain(scores, named=True)}
-    # In one write: the node may be adding its own lines.
+    # In one write, because the node may be adding lines of its own.
     with history.open("ab", buffering=0) as file:
         file.write(json.dumps(line).encode() + b"\n")
 

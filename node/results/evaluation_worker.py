@@ -1,7 +1,7 @@
 """The process that measures a model on lm-eval's tasks: one request in a file, one answer in another.
 
-It is separate because lm-eval imports torch and many other packages, which the node's own process
-never loads. The request is JSON; the answer has the scores or the failure.
+The process is separate because lm-eval imports torch and many other packages, which the node's own
+process never loads. Request and answer are JSON; the answer has the scores or the failure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..util.first_line import first_line
 
 _REACH_SECONDS = 5.0
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
-# Classes of the hub, of datasets and of the HTTP libraries which mean that something cannot be
+# Exceptions of the hub, of datasets and of the HTTP libraries which mean that something cannot be
 # fetched from here.
 _OFFLINE = (
     *("OfflineModeIsEnabled", "LocalEntryNotFoundError", "ConnectError", "ConnectTimeout"),
@@ -55,10 +55,10 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     files = [Path(name) for name in request["tasks"] if _is_file(name)]
     named = [name for name in request["tasks"] if not _is_file(name)]
     if not named or not _hub_answers():
-        # Before the libraries are loaded, which read it at import. Their caches still work.
+        # Set before the libraries are loaded, which read this at import. Their caches still work.
         os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     try:
-        # By name: type checkers also run where it is not installed.
+        # Imported by name, because type checkers also run where lm-eval is not installed.
         evaluator = import_module("lm_eval.evaluator")
         task_manager = import_module("lm_eval.tasks").TaskManager
         models = import_module("lm_eval.models.huggingface")
@@ -91,7 +91,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def scores(found: Any) -> list[dict[str, Any]]:
-    """Return every measured number, a row for each task and metric."""
+    """Return every measured number in lm-eval's results, a row for each task and metric."""
     rows = []
     for task, measured in found["results"].items():
         counted = found.get("n-samples", {}).get(task, {}).get("effective")
@@ -143,7 +143,7 @@ def _is_file(name: str) -> bool:
 
 
 def _task_in(path: Path) -> str:
-    # Not parsed as YAML: these files name Python code to run, which only lm-eval may decide to do.
+    # Not parsed as YAML: these files can name Python code to run, and only lm-eval may decide to run it.
     found = _TASK_NAME.search(path.read_text(encoding="utf-8"))
     if found is None:
         raise _Unknown(f"{path} (it has no line 'task: NAME')")
@@ -156,7 +156,7 @@ def _model(kind: Any, tokenizer: Any, request: dict[str, Any]) -> Any:
 
     class StartedModel(kind):
         def loglikelihood_rolling(self, *given: Any, **named: Any) -> Any:
-            # It puts a start token before a text itself, and another one would count as a part of it.
+            # This method puts a start token before a text; a second one would be scored as its text.
             added, self.add_bos_token = self.add_bos_token, False
             try:
                 return super().loglikelihood_rolling(*given, **named)
@@ -175,9 +175,9 @@ def _model(kind: Any, tokenizer: Any, request: dict[str, Any]) -> Any:
 
 
 def beginning(model: Path, before: int | None, *, chat: bool) -> dict[str, Any]:
-    """Return lm-eval's options on how a text starts. `before` precedes a document in training: the start
-    token, else the end token of the previous one. Where there is neither, as with bytes, it is zero,
-    which occurs in no text. With `chat` the template writes the start token itself."""
+    """Return lm-eval's options on how a text starts. `before` is the token that precedes a document in
+    training: the start token, else the end token of the previous document. If there is neither, as with
+    bytes, zero is used, which occurs in no text. With `chat` the template writes the start token."""
     table = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
     told: dict[str, Any] = {"add_bos_token": table["add_bos_token"] and not chat}
     if before is None and (table.get("bos_token") or table.get("eos_token")):

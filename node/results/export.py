@@ -1,6 +1,7 @@
 """Export of the trained model: one of its states as a checkpoint that other programs can open.
 
-It is written beside its destination and moved there when complete; a failure leaves nothing behind.
+The checkpoint is written next to its destination and moved there when complete; a failure leaves nothing
+behind.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class ExportSettings:
     to: Path
     which: StateSelector = NEWEST
     merged: bool = False
-    """For a swarm that trains adapters: export the whole model with them, and not the adapters alone."""
+    """For a swarm that trains adapters: whether to export the base model with the adapters merged into
+    it, and not the adapters alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,7 @@ def written_aside(directory: Path) -> Iterator[Path]:
         aside.mkdir()
         yield aside
         for path in aside.rglob("*"):
-            # A disk or a server may report only now that it is full.
+            # A disk or a file server may report only now that it is full.
             sync(path)
         if inside:
             for path in aside.iterdir():

@@ -49,8 +49,8 @@ class Writer:
     async def write(self, prompt: str, show: Callable[[str], None]) -> None:
         """Pass the text after `prompt` to `show`, piece by piece.
 
-        Raises `UserError` (`USAGE`) for a prompt that the model cannot take; another one can be
-        tried then.
+        Raises `UserError` (`USAGE`) for a prompt that the model cannot take; the writer can be used
+        with another prompt after that.
         """
         settings = self._settings
         try:

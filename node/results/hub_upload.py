@@ -28,7 +28,7 @@ def push(directory: Path, name: str) -> str:
             "the package huggingface_hub is not installed",
             "install it with: pip install 'distro-node[train]'",
         ) from None
-    # Its messages about retries would appear between ours.
+    # The library's messages about retries would appear between ours.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     api = HfApi()
     try:
@@ -44,7 +44,7 @@ def push(directory: Path, name: str) -> str:
             first_line(error, 300, empty=""),
             "log in with `hf auth login` as a user who may write there",
         ) from None
-    # Each library below has its own exception for a missing connection.
+    # Each library that huggingface_hub uses has its own exception for a missing connection.
     except Exception as error:
         text = first_line(error, 300, empty="")
         raise _refused(

@@ -1,6 +1,7 @@
 """A grid of images from the model, as one PNG file.
 
-As for text, the state is reconstructed in a process of its own, and a training node is not disturbed.
+As in `generate`, the state is reconstructed in a process of its own, and a training node is not
+disturbed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class GridSettings:
     to: Path
     which: StateSelector = NEWEST
     count: int = 16
+    """Number of images."""
     steps: int = 50
+    """Denoising steps per image."""
     seed: int = 0
     threads: int = 1
     device: str = "cpu"
@@ -53,14 +56,15 @@ class ImageGrid:
     round: int
     columns: int
     classes: tuple[str, ...]
-    """The class in each column; empty where there are no classes, or more than columns."""
+    """The class in each column; empty if there are no classes, or more of them than columns."""
 
 
 async def draw_grid(settings: GridSettings) -> ImageGrid:
     """Draw images and write them to a file.
 
-    Raises `UserError`: `USAGE` where the swarm does not learn from images, `NOT_WRITABLE` or
-    `DISK_FULL` for a place that cannot be written, and what `made_again` raises.
+    Raises `UserError`: `USAGE` if the swarm does not learn from images or the destination is no file
+    name in an existing directory, `NOT_WRITABLE` or `DISK_FULL` if it cannot be written, and what
+    `made_again` raises.
     """
     known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
     images = image_settings(known.manifest)
@@ -71,7 +75,7 @@ async def draw_grid(settings: GridSettings) -> ImageGrid:
             "leave --grid out",
         )
     require_task(DIFFUSION)
-    # Drawing takes minutes: the destination is checked before.
+    # The destination is checked first, because drawing takes minutes.
     if settings.to.is_dir() or not settings.to.parent.is_dir():
         problem = (
             "is a directory" if settings.to.is_dir() else "is in a directory that does not exist"
@@ -96,14 +100,14 @@ async def draw_grid(settings: GridSettings) -> ImageGrid:
 
 
 def columns_for(count: int, settings: ImageSettings) -> int:
-    """Return the number of images per row: one for each class, if these are few; else a square."""
+    """Return the number of images per row: one per class if these are few, else as in a square."""
     if 1 < len(settings.classes) <= _MOST_COLUMNS:
         return len(settings.classes)
     return min(_MOST_COLUMNS, math.ceil(math.sqrt(count)))
 
 
 def png(images: list[bytes], settings: ImageSettings, columns: int) -> bytes:
-    """Return images of size × size × channels bytes on a grid, row by row, as a PNG file."""
+    """Return a PNG file with the images, of size × size × channels bytes each, on a grid, row by row."""
     image: Any = _library()
     mode = "L" if settings.channels == 1 else "RGB"
     times = max(1, _SHOWN_SIZE // settings.size)

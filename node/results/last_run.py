@@ -13,7 +13,7 @@ from ...protocol.wire.manifest import SwarmId, decode_manifest
 from ...protocol.wire.swarm_id import swarm_text
 from ..storage.data_dir import DataDir
 
-# Lines of the history have some hundred bytes, or with a sample some kilobytes.
+# How much of the history's end is read: a line has some hundred bytes, or with a sample some kilobytes.
 _TAIL_BYTES = 1 << 16
 
 

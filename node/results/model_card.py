@@ -20,7 +20,7 @@ from .contributions import announced_work
 from .saved_state import State, image_settings
 
 PROVENANCE_NAME = "distro-node.json"
-# Some hundred members fill a page; the ledger has them all.
+# Most rows of a list: some hundred members fill a page, and the ledger has them all.
 _MEMBERS_SHOWN = 100
 _CLASSES_SHOWN = 100
 _SOURCES_SHOWN = 100
@@ -37,8 +37,8 @@ _KINDS = {
 
 
 def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
-    """Return the card's facts, for programs; `heldout`: the loss of this state that this node
-    measured."""
+    """Return the card's facts, for programs; `heldout`: the held-out loss that this node measured for
+    this state, or None."""
     manifest, ledger = state.known.manifest, state.known.ledger
     data, images = manifest.data, image_settings(manifest)
     return {
@@ -71,8 +71,8 @@ def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
 
 
 def contributions(ledger: Ledger, last: int) -> dict[str, Any]:
-    """Return tokens and rounds of every member up to round `last`, the most tokens first, from the
-    records."""
+    """Return, from the records up to round `last`, the tokens and rounds of every member, the member
+    with the most tokens first."""
     done = announced_work(ledger, last)
     order = sorted(done, key=lambda peer: (-done[peer][1], peer))
     return {
@@ -218,8 +218,8 @@ def _where(mirrors: list[str], images: bool) -> str:
 
 
 def _opened_images(images: dict[str, Any]) -> list[str]:
-    """Return the code that opens a model of images: as a pipeline, or its parts where it takes a
-    class."""
+    """Return the code that opens a model of images: as a pipeline or, if the model takes a class, in
+    parts."""
     if not images["classes"]:
         return [
             "```python",
@@ -256,7 +256,7 @@ def _opened(opener: str, whole: bool) -> list[str]:
         *(() if whole else ("from peft import PeftModel",)),
         f"from transformers import {opener}, PreTrainedTokenizerFast",
         "",
-        # AutoTokenizer takes some families' own way to cut words, whatever the file says.
+        # For some model families AutoTokenizer uses a built-in way to cut words, whatever the file says.
         'tokenizer = PreTrainedTokenizerFast.from_pretrained(".")',
         f'{named} = {opener}.from_pretrained("{place}")',
         *(() if whole else ('model = PeftModel.from_pretrained(base, ".")',)),
@@ -296,13 +296,13 @@ def _adapter(manifest: Manifest) -> dict[str, Any] | None:
 
 
 def provenance_bytes(facts: dict[str, Any]) -> bytes:
-    """Return the file for programs. It is pure ASCII: it contains a stranger's text, and people
+    """Return the facts as JSON. It is pure ASCII, because it contains strangers' text, and people
     display it in a terminal."""
     return (json.dumps(facts, indent=2) + "\n").encode("ascii")
 
 
 def _snapshot(ledger: Ledger, round_: int) -> str | None:
-    """Return the content id of the state's snapshot, where the next record certifies one."""
+    """Return the content id of the state's snapshot if the next record certifies one, else None."""
     if round_ + 1 >= len(ledger):
         return None
     entry = ledger[round_ + 1].record.snapshot
@@ -310,7 +310,7 @@ def _snapshot(ledger: Ledger, round_: int) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """Remove or escape what Markdown or a terminal would take for more than text."""
+    """Remove or escape what Markdown or a terminal would interpret instead of showing it."""
     shown = "".join(c if c.isprintable() else " " for c in text)
-    # Addresses too, which many pages turn into links by themselves.
+    # Escape web and mail addresses, too: many pages turn them into links.
     return re.sub(r"([\\`*_{}\[\]<>()#|!&~:@]|(?<=www)\.)", r"\\\1", " ".join(shown.split()))

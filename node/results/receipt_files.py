@@ -1,8 +1,8 @@
-"""Receipts on disk: made from a node's chain, and verified against a chain, a link or nothing.
+"""Receipts on disk: made from a node's chain, and verified against a chain, a link or nothing else.
 
-The input is a stranger's file: it is bounded, decoded strictly, and every statement in it is
-checked. How much is proved then depends on what it could be compared with, and the result states
-that.
+A receipt to verify is a stranger's file: its size is bounded, it is decoded strictly, and every
+statement in it is checked. How much it proves then depends on what it could be compared with, and the
+result states that.
 """
 
 from __future__ import annotations
@@ -55,8 +55,11 @@ class ReceiptFacts:
     updates: int
     """Number of the peer's updates that counted."""
     sequences: int
+    """Number of sequences from which these updates were made."""
     tokens: int
+    """Number of tokens in these sequences."""
     audited_tokens: int
+    """Number of these tokens that another member's audit has confirmed."""
     record: str
     """The id of the record that certifies it, in hex: the record of the round after `round`."""
     signers: tuple[str, ...]
@@ -73,7 +76,7 @@ class ReceiptVerdict:
     facts: ReceiptFacts
     proof: Proof
     final: bool
-    """Whether its record is final in the chain that it was compared with."""
+    """Whether its record is final in the chain that it was compared with; False without a chain."""
     missing: str = ""
     """Why the proof is not stronger; empty for a full proof."""
 
@@ -81,7 +84,9 @@ class ReceiptVerdict:
 def make_receipt(data: DataDir, swarm: SwarmId, peer: PeerId) -> tuple[Receipt, ReceiptFacts]:
     """Return the newest receipt of a peer in the chain on this disk, certified by a final record.
 
-    Raises `UserError`: `NOTHING_TO_EXPORT` where there is none yet, `FINAL`, `VERSION`.
+    Raises `UserError`: `NOTHING_TO_EXPORT` if there is no chain or no such receipt yet, or the swarm has
+    no audits; `FINAL` if the file with the final record is damaged; `VERSION` for another protocol
+    version.
     """
     ledger = read_ledger(data, swarm)
     audited_work_of(ledger)
@@ -114,7 +119,7 @@ def claim_relayed(
 
 
 def save_receipt(receipt: Receipt, file: Path) -> None:
-    """Write a receipt, whole or not at all. Raises `UserError` (`NOT_WRITABLE`, `DISK_FULL`)."""
+    """Write a receipt, all of it or nothing. Raises `UserError` (`NOT_WRITABLE`, `DISK_FULL`)."""
     try:
         write_atomically(file, receipt.encode())
     except OSError as error:
@@ -122,10 +127,10 @@ def save_receipt(receipt: Receipt, file: Path) -> None:
 
 
 def verify_receipt(file: Path, ledger: Path | None, link: Invite | None) -> ReceiptVerdict:
-    """Verify a receipt, against a data directory and a link where given.
+    """Verify a receipt, against the chain in the data directory `ledger` and against a link, if given.
 
-    Raises `UserError`: `FALSE_RECEIPT` for one that does not hold, `USAGE` for a file that cannot be
-    read, and what reading the data directory raises.
+    Raises `UserError`: `FALSE_RECEIPT` for a receipt that does not hold, `VERSION` for one of another
+    protocol version, `USAGE` for a file that cannot be read, and what reading the data directory raises.
     """
     receipt = _read(file)
     try:
@@ -176,8 +181,8 @@ def _false(file: Path, error: ProtocolError) -> UserError:
 
 
 def _final_round(data: DataDir, ledger: Ledger) -> int:
-    """Return the last final round, from the records or from the node's memory. Raises `UserError`
-    (`FINAL`)."""
+    """Return the last final round: by the records, or by the node's file with the final record if that
+    is later and on this chain. Raises `UserError` (`FINAL`) if the file is damaged."""
     known = read_final(data.swarm(ledger.swarm).final)
     remembered = known is not None and known.round < len(ledger)
     if known is not None and remembered and ledger.parent(known.round + 1) == known.record:

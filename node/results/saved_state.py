@@ -1,7 +1,8 @@
 """Reconstruction of a state of the swarm's model from this disk, in a trainer process of its own.
 
-It starts from a local snapshot and replays the rounds after it, each compared with the fingerprint
-that the swarm agreed on. The node may be running or not; it is neither changed nor waited for.
+The trainer starts from a local snapshot and replays the rounds after it; after each, it compares the
+parameters with the fingerprint that the swarm agreed on. The node may be running or not; its data is not
+changed, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ..training.replay import NotKept, StoredRun, replay
 from ..training.task_names import DIFFUSION, ImageSettings, built_in_settings
 from ..util.protocol_version import explain_version
 
-# Below the priority of the owner's own work and of the node's training.
+# Niceness of the process: its priority is below that of the owner's own work and the node's training.
 _NICE = 10
 
 
@@ -66,7 +67,8 @@ class State:
 
 
 async def read_swarm(data: DataDir, swarm: SwarmId) -> StoredSwarm:
-    """Return what this disk has of a swarm. Raises `UserError` (`NOTHING_TO_EXPORT`, `VERSION`)."""
+    """Return what this disk has of a swarm. Raises `UserError`: `NOTHING_TO_EXPORT` if it has no usable
+    manifest, no record or no complete snapshot, `VERSION` for another protocol version."""
     directory = data.swarm(swarm)
     try:
         manifest = decode_manifest(directory.manifest.read_bytes(), swarm)
@@ -140,7 +142,8 @@ async def made_again(
 
 
 def _plan(known: StoredSwarm, which: StateSelector) -> tuple[LocalSnapshot, int | None]:
-    """Return the snapshot to start from and the round to replay to; None: as far as possible."""
+    """Return the snapshot to start from, and the round to replay to (None: as far as possible). Raises
+    `UserError` (`NOTHING_TO_EXPORT`) if no snapshot here leads to that round."""
     if which.best:
         end = _best_round(known)
     elif which.round is not None:
@@ -170,7 +173,8 @@ def _spans(known: StoredSwarm) -> str:
 
 
 def _best_round(known: StoredSwarm) -> int:
-    """Return the round with the lowest held-out loss among those that can be reconstructed."""
+    """Return the round with the lowest held-out loss among those that can be reconstructed. Raises
+    `UserError` (`NOTHING_TO_EXPORT`) if no such loss is known."""
     within = [(max(0, each.round), known.reach(each.round)) for each in known.snapshots]
     measured = {
         round_: loss
@@ -211,7 +215,7 @@ def image_settings(manifest: Manifest) -> ImageSettings | None:
 def nothing(
     problem: str, remedy: str = "join the swarm first and let the node reach the state 'training'"
 ) -> UserError:
-    """Return the error for a swarm without an available state of the model."""
+    """Return the error to raise if no (such) state of the model is available."""
     return UserError(
         ExitCode.NOTHING_TO_EXPORT,
         f"no model is available: {problem}",

@@ -3,7 +3,7 @@
 The weights in the directory are read into the manifest's own model, and their fingerprint and
 content id are looked up in the chain of records on this disk, each certified by a quorum.
 Configuration, tokenizer, chat template and generation settings follow from the manifest, and are
-compared with it. Of the directory's own statements only the claimed round is used.
+compared with it. Of what the directory says of itself, only the claimed swarm and round are used.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .model_card import PROVENANCE_NAME
 from .saved_state import StoredSwarm, read_swarm
 
 _MAX_PROVENANCE_BYTES = 16 << 20
-# What an export says of itself. Its claims are held against the records; no program takes a part of the
-# model from there.
+# Files in which an export describes itself. What they claim is compared with the records, and no program
+# takes a part of the model from them.
 _FOR_PEOPLE = frozenset({"README.md", PROVENANCE_NAME})
 
 
@@ -52,14 +52,14 @@ class Verified:
     record, which detect every accident, but an attacker with time could construct other parameters
     with the same ones."""
     unchecked: tuple[str, ...]
-    """Files beside the model that a program might read, and that nothing here says anything about."""
+    """Other files in the directory that a program might read, and that were not verified."""
 
 
 async def verify_model(settings: VerifySettings) -> Verified:
     """Find the round of the swarm that a directory's model comes from.
 
     Raises `UserError`: `NOT_THE_SWARMS` for a model that comes from none, or not from the claimed
-    one, `NOTHING_TO_EXPORT` without the swarm's ledger.
+    one, `USAGE` if the directory does not exist, and what `read_swarm` raises.
     """
     directory = settings.directory
     if not directory.is_dir():
@@ -69,7 +69,7 @@ async def verify_model(settings: VerifySettings) -> Verified:
             "name a directory that `distro-node export` wrote",
         )
     known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
-    # First, since it needs no trainer.
+    # Checked first, because this needs no trainer.
     claimed = _claims(directory, known)
     spec = TrainerSpec(
         manifest=known.manifest.encode(),
@@ -105,7 +105,7 @@ async def verify_model(settings: VerifySettings) -> Verified:
         )
     # A round's step may change nothing, so several rounds may match: the last one will do.
     round_ = rounds[-1] if claimed is None else claimed
-    # A record may certify the state before it.
+    # The next record may certify a snapshot of this state.
     entry = known.ledger[round_ + 1].record.snapshot
     if entry is not None and entry.blob != content_id(found.blob_list):
         raise _differs(directory, f"its parameters are not those that round {round_:,} certified")
@@ -129,7 +129,8 @@ def _rounds(known: StoredSwarm, fingerprint: int) -> list[int]:
 
 
 def _claims(directory: Path, known: StoredSwarm) -> int | None:
-    """Return the round that the directory claims; None if it claims none. Raises `UserError`."""
+    """Return the round that the directory claims; None if it claims none. Raises `UserError`
+    (`NOT_THE_SWARMS`) if it claims another swarm."""
     facts: Any = None
     with (
         suppress(OSError, ValueError, RecursionError),
