@@ -1,7 +1,7 @@
 """Entry point of the command `distro-node`, and of `python -m distro_node.node`.
 
-Importing the command line takes a good part of a second. A Ctrl-C before that has interrupted nothing,
-so the process ends without output.
+Importing the command line takes a good part of a second. A Ctrl-C during the import has no work to
+interrupt, so the process ends without output.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 
 
 def main() -> None:
-    """Run the command line and exit; the console entry of the package."""
+    """Run the command line and exit; the package's console script calls this."""
     before = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from .cli import main as run
 

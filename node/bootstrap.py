@@ -54,10 +54,10 @@ class BootstrapSettings:
 
     identity: Identity
     line: LineSettings = field(default_factory=LineSettings)
-    """Its addresses, and what it sends and receives for all peers together."""
+    """Its addresses, and the limits on what it sends and receives for all peers together."""
     max_connections: int = MAX_CONNECTIONS
     metrics_address: tuple[str, int] | None = None
-    """Where Prometheus metrics are served; None: nowhere."""
+    """Host and port at which Prometheus metrics are served; None: not served."""
     relay: RelayLimits | None = field(default_factory=RelayLimits)
     """Limits for relaying members' updates; None: none are relayed."""
     circuits: CircuitLimits = field(default_factory=CircuitLimits)
@@ -72,7 +72,8 @@ class BootstrapSettings:
 
 
 async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[str]], None]) -> None:
-    """Introduce peers and relay updates until told to leave; call `ready` with the addresses.
+    """Introduce peers and relay updates until told to leave; call `ready` with the addresses when it is
+    reachable.
 
     Cancelling it also closes the connections properly. Raises `PortInUse` and `BadAddress`, and
     `UserError` for an address at which no page can be served.
@@ -138,7 +139,7 @@ def _leave(leaving: trio.Event) -> dict[str, Any]:
 
 
 def read_bootstrap(network: Network, status: Callable[[], BootstrapStatus]) -> BootstrapReading:
-    """Return what the metrics of a bootstrap peer render."""
+    """Return the values from which a bootstrap peer's metrics are written."""
     relay = network.carrier
     if relay is None:
         return BootstrapReading(status=status())

@@ -2,7 +2,7 @@
 
 Typer reads the command line. This module reads the environment (`DISTRO_NODE_<COMMAND>_<OPTION>`,
 `DISTRO_NODE_<OPTION>`) and the TOML file into the map of defaults that Typer consults next. It refuses
-what it does not know there, and names the nearest thing it knows.
+variables, tables and keys that it does not know, and names the most similar one that it knows.
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ ENVIRONMENT_PREFIX = "DISTRO_NODE"
 # Variables that set no option of a command.
 _OTHER_VARIABLES = tuple(f"{ENVIRONMENT_PREFIX}_{n}" for n in ("CONFIG", "DEBUG", "PASSPHRASE"))
 
-# No real file is larger; a wrong path (a disk image, /dev/zero) must not fill the memory.
+# No real configuration file is larger; a wrong path (a disk image, /dev/zero) must not fill the memory.
 _MAX_CONFIG_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptionKind:
-    """The value that an option takes: `kind` is str, int, float, bool, Path or an Enum."""
+    """The value that an option takes."""
 
     kind: type
+    """str, int, float, bool, Path or an Enum."""
     multiple: bool
+    """Whether the option takes a list of such values."""
     low: float | None
+    """The smallest number allowed; None: any."""
     high: float | None
+    """The largest number allowed; None: any."""
 
 
 Commands = Mapping[str, Mapping[str, OptionKind]]
@@ -51,7 +55,8 @@ def default_config_file() -> Path:
 
 
 def command_options(command: Callable[..., Any]) -> dict[str, OptionKind]:
-    """Return the options of a command's function, read from its annotations, without arguments."""
+    """Return the options of a command's function, read from its annotations; positional arguments are
+    left out."""
     options = {}
     for name, hint in typing.get_type_hints(command, include_extras=True).items():
         if typing.get_origin(hint) is not Annotated:
@@ -73,8 +78,9 @@ def load_defaults(
 ) -> dict[str, dict[str, Any]]:
     """Read the configuration file and the environment into defaults by command and option.
 
-    Without `file`, the file at the default path is read if it exists. Raises `UserError` (`BAD_CONFIG`),
-    naming the file and the key, or the variable.
+    Without `file`, the file at the default path is read if it exists. Raises `UserError` (`BAD_CONFIG`)
+    for a file that cannot be read, and for an unknown name or a value that its option does not accept;
+    the error names the file and the key, or the variable.
     """
     defaults: dict[str, dict[str, Any]] = {name: {} for name in commands}
     path = file if file is not None else default_config_file()
@@ -154,7 +160,7 @@ def _read_environment(
             # Shells allow no hyphen in a variable's name.
             own = command.upper().replace("-", "_")
             names = (option.upper(), f"{own}_{option.upper()}")
-            # The one for this command comes last and wins.
+            # The variable for this command alone comes last and wins.
             for variable in (f"{ENVIRONMENT_PREFIX}_{name}" for name in names):
                 known.add(variable)
                 text = environment.get(variable)

@@ -1,8 +1,8 @@
 """The daemon: the parts that live as long as the program, around a series of sessions in the swarm.
 
-It opens the network and serves the owner's commands. A session runs between two pauses (`stay` for a
-member, `observer` for an observer). Every fault that a user can fix ends in a `UserError`; everything
-stored stays valid, and the same command resumes.
+It opens the network and serves the owner's commands. A session runs between two pauses (`SwarmSession`
+for a member, `ObserverSession` for an observer). Every fault that a user can fix ends in a `UserError`;
+everything stored stays valid, and the same command resumes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TICKET_BYTES = 64
-# How often to check for an address that is not there yet, and how often to log that.
+# Pause before checking again for an address that this machine does not have yet, and the shortest time
+# between log messages about that.
 _ADDRESS_SECONDS = 2.0
 _LOG_SECONDS = 60.0
 
@@ -86,8 +87,8 @@ async def run_daemon(settings: DaemonSettings) -> bool:
 
 
 async def _check_device(settings: TrainerSettings) -> None:
-    """Raise `UserError` (`NO_DEVICE`) for a device that the owner named and that is not here. It takes
-    seconds, and fetching a model first would take minutes."""
+    """Raise `UserError` (`NO_DEVICE`) for a device that the owner named and that is not here. This takes
+    seconds; finding out only after the model was fetched would take minutes."""
     named = {*settings.device.split(",")} - {"auto", "cpu"}
     if named and not settings.launched:
         _log.info("looking for the device %s: PyTorch takes some seconds to load", settings.device)
@@ -252,7 +253,7 @@ def _decode_ticket(text: str | None) -> bytes:
         ticket = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except (ValueError, binascii.Error):
         ticket = b""
-    # A ticket is a signature. Peers that forwarded anything else for us would be penalised for it.
+    # A ticket is a signature. Peers that forward anything else for us would be penalised for it.
     if len(ticket) != _TICKET_BYTES:
         raise UserError(
             ExitCode.BAD_SWARM_ID,

@@ -85,8 +85,8 @@ def address_missing(problem: str) -> UserError:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the single exceptions in an exception group, nested groups included; else the error
-    itself."""
+    """Yield the single exceptions in an exception group and its nested groups; an `error` that is no
+    group is yielded itself."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)

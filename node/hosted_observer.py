@@ -1,7 +1,8 @@
 """An observer of one swarm inside a bootstrap peer, with the swarm's page.
 
-It shares the bootstrap peer's identity, network and process. Its page is read-only. An error that
-keeps it from following the swarm is logged, shown on the page and retried; the bootstrap peer goes on.
+It shares the bootstrap peer's identity, network and process. Its page is read-only. If an error keeps it
+from following the swarm, the error is logged and shown on the page, and the observer tries again; the
+bootstrap peer goes on.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .util.progress import Progress
 
 _log = logging.getLogger(__name__)
 
-# Short enough to notice space freed on a full disk, long enough not to retry all the time.
+# Wait before trying again after an error, such as a full disk.
 _RETRY_SECONDS = 60.0
 _ALWAYS = ScheduleStatus(at_work=True, by_command=False, active=None, until=None, holds=())
 
@@ -104,8 +105,8 @@ class HostedObserver:
         return merged_status(self._node, _ALWAYS, self._telemetry, now)
 
     async def run(self, network: Network, registry: Registry) -> None:
-        """Follow the swarm over a bootstrap peer's network, and serve the page, for ever. `registry` has
-        the peer records of that bootstrap peer."""
+        """Follow the swarm over a bootstrap peer's network, and serve the page, until cancelled.
+        `registry` has the peer records of that bootstrap peer."""
 
         def invite(manifest: Manifest) -> str | None:
             entry = self._settings.entry

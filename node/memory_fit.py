@@ -1,6 +1,6 @@
-"""The memory that a machine needs to train a swarm's model, and the ways that fit: `distro-node fit`.
+"""The memory that each way to train a swarm's model needs, and which ways fit: `distro-node fit`.
 
-It uses the same arithmetic by which a trainer chooses at its start (`trainer/memory_plan.py`).
+It uses the same arithmetic by which a trainer chooses a way when it starts (`training/memory_plan.py`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MemoryFit:
     elements: int
     """Number of trained parameters."""
     frozen: int
-    """Number of weights beside them that are not trained."""
+    """Number of further weights that are not trained."""
     device: str
     """Description of the device that would train, for display."""
     kind: str
@@ -69,7 +69,7 @@ class MemoryFit:
 
     @property
     def chosen(self) -> MemoryPlan | None:
-        """The way that a trainer would choose; None: none fits."""
+        """The way to train that a trainer would choose; None: none fits."""
         return next((choice for choice in self.choices if choice.fits), None)
 
     @property
@@ -78,7 +78,7 @@ class MemoryFit:
         return self.chosen or min(self.choices, key=lambda choice: choice.needs.device)
 
     def plain(self) -> dict[str, Any]:
-        """Return it as a table for JSON."""
+        """Return the result as a table for JSON."""
         return {
             "name": self.name,
             "parameters": self.elements,
@@ -151,8 +151,8 @@ def fit_workload(
     micro_batch: int | None = None,
     split: Split = Split.AUTO,
 ) -> MemoryFit:
-    """Return how `work` fits on one device or several; `memory` replaces the free memory measured there.
-    Raises `UserError` (`MANIFEST`)."""
+    """Return how `work` fits on one device or several; `memory`, in bytes, replaces the free memory of a
+    device that was measured. Raises `UserError` (`MANIFEST`) for a model that cannot be used."""
     room = FreeMemory(
         device=device.free_bytes if memory is None else memory, host=device.host_bytes
     )

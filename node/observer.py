@@ -1,9 +1,9 @@
 """An observer: follows a swarm's decisions without being a member.
 
 It asks for the swarm's records repeatedly, as a newcomer does, and verifies them as a member does. No
-member waits for it, and it has no vote. Of two chains it follows the one that a newcomer would, with
-more contributors, and commits to none of them. It publishes what it learns on the swarm's page. It needs
-neither torch nor the model: the records are enough, some kilobytes a round.
+member waits for it, and it has no vote. Of two chains it follows the one that a newcomer would choose,
+with more contributors, and does not commit to it. It publishes what it learns on the swarm's page. It
+needs neither torch nor the model: the records are enough, some kilobytes a round.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ from .telemetry.status import ChangeStatus, MemberStatus, SessionStatus, SwarmSt
 from .telemetry.telemetry import Telemetry
 from .util.background import keep_running
 
-# A request of some hundred bytes to each of a few peers; a page three seconds late is still live.
+# Pause between requests for new records. Each has some hundred bytes and goes to a few peers; a page
+# three seconds late is still live.
 _RETRY_SECONDS = 3.0
-# After this many requests it compares its chain with others': its own may have been abandoned.
+# After this many requests an observer compares its chain with others': its own may have been abandoned.
 _COMPARED_AUDITS = 10
 
 
@@ -154,7 +155,8 @@ class ObserverSession:
         rounds, now = range(max(0, first), len(ledger)), trio.current_time()
         if rounds and self._host is not None:
             self._host.tell(ledger)
-        # Rounds learned with one request were decided one after the other since the request before.
+        # Rounds learned with one request were decided one after the other since the request before, so
+        # their times are spread over that interval.
         since, self._looked = self._looked, now
         for number, round_ in enumerate(rounds, 1):
             record, members = ledger[round_].record, ledger.membership(round_)
