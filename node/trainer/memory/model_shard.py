@@ -1,8 +1,8 @@
-"""The part of a model for which a trainer process keeps the optimizer's state and takes the shared step.
+"""The part of a model for which a trainer process keeps optimizer state and takes the exact step.
 
-A single process has the whole model (`WholeModelShard`). Where one member has several devices, each of
-their processes has some block rows of the tensors (`ranks/part`): a step is local to its blocks, so
-extracting, applying and fingerprinting them needs nothing else.
+A single process has the whole model (`WholeModelShard`). If a member has several devices, each of their
+processes, a rank, has some block rows of the tensors (`ranks/part`). A step changes each block by
+itself, so extracting, applying and fingerprinting these blocks needs nothing else.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ T = TypeVar("T")
 
 
 class ModelShard(Protocol):
-    """A model shard as a session uses it. With several ranks, all of them call the same methods at
-    the same time."""
+    """A model shard as a session uses it. With several ranks, all of them must call the same methods in
+    the same order."""
 
     layout: UpdateLayout
-    """How its own tensors are cut into blocks."""
+    """How the tensors that the shard holds ("its own") are cut into blocks."""
     parameters: Sequence[torch.Tensor]
-    """Its own parameters, in that order; a step changes them in place."""
+    """Its own parameters, in the layout's order; a step changes them in place."""
     seat: RankPlace
     """Its rank and the division of the model among ranks."""
 
     def deal(self, samples: Sequence[int]) -> Sequence[int]:
-        """Return the samples of a share that are computed here."""
+        """Return the samples of a share that this process computes."""
         ...
 
     def passes(self, samples: Sequence[int]) -> int:
-        """Return the number of its forward passes: one for each of its samples or, where a forward
-        pass needs all processes at once, as many as the busiest process has."""
+        """Return for how many samples this process does forward passes: those that it computes or, if a
+        forward pass needs all processes at once, as many as the process with the most samples has."""
         ...
 
     def agreed(self, prepare: Callable[[], T]) -> T:
-        """Prepare the inputs of a forward pass. Where a pass needs all processes at once, an error
-        in one of them is raised in all."""
+        """Prepare the inputs of a forward pass. If a pass needs all processes at once, an error in one
+        of them is raised in all."""
         ...
 
     def summed(self, compute: Callable[[], tuple[float, int]]) -> tuple[float, int]:
@@ -71,21 +71,23 @@ class ModelShard(Protocol):
         ...
 
     def merged(self, taken: Taken) -> Taken | None:
-        """Gather the coefficients taken of the whole model; return None in all processes but one."""
+        """Gather the coefficients taken from the whole model's momentum; `taken` are those of this
+        process. Return None in all processes but one."""
         ...
 
     def told(
         self, signs: Sequence[Signs], heard: Callable[[TensorLayout], int]
     ) -> Sequence[Signs] | None:
-        """Gather the signs sent for the whole model's tensors, `signs` here, `heard(tensor)` of each
-        block; return None in all processes but one."""
+        """Gather the signs to send for the whole model's tensors. `signs` are those of this process;
+        `heard(tensor)` is the number of signs in each block of a tensor. Return None in all processes
+        but one."""
         ...
 
     def gathered(
         self, values: Sequence[npt.NDArray[np.float32]]
     ) -> Sequence[npt.NDArray[np.float32]] | None:
-        """Gather the values at the positions of an update for the whole model's tensors, `values`
-        here; return None in all processes but one."""
+        """Gather the values at the positions of an update for the whole model's tensors; `values` are
+        those of this process. Return None in all processes but one."""
         ...
 
     def own(self, update: DecodedUpdate) -> DecodedUpdate:
@@ -94,8 +96,8 @@ class ModelShard(Protocol):
 
     @property
     def means(self) -> Means | None:
-        """What converts sums over its own blocks, one for each of its tensors, into the means over all
-        blocks of the whole tensors; None if its tensors are whole."""
+        """The function that converts sums over its own blocks, one for each of its tensors, into the
+        means over all blocks of the whole tensors; None if its tensors are whole."""
         ...
 
     def spread(self) -> None:

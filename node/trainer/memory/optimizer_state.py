@@ -1,13 +1,13 @@
-"""Storage of momentum and second moment: float32, bfloat16 or 8 bits, on the device or in main memory.
+"""Storage of the optimizer's state: float32, bfloat16 or 8 bits, on the device or in main memory.
 
 The optimizer works on stripes in float32 on its device: it reads some rows, changes them, and writes
-them back. Writing back rounds stochastically, which is right on average (Gupta et al., arXiv
-1502.02551): otherwise a momentum whose decay is smaller than its last digit would never change.
-Nothing here reaches the parameters except through the member's own update.
+them back. Writing back to fewer bits rounds stochastically, so that the expected result is exact (Gupta
+et al., arXiv 1502.02551): otherwise a momentum whose decay is smaller than its last digit would never
+change. Nothing here reaches the parameters except through the member's own update.
 
 8 bits: 256 neighbours share a scale, their largest magnitude (Dettmers et al., arXiv 2110.02861). A
-value is the square of its code (momentum, with a sign) or the fourth power (second moment, whose
-root is used), so that small numbers beside large ones keep their digits.
+value is the scale times the square of its code, with the code's sign; in the second moment, whose root
+is used, it is the scale times the fourth power. So small numbers next to large ones stay precise.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ..device import copies_while_computing, synchronize
 
 
 class StateTensor(ABC):
-    """Rows of numbers, initially zero."""
+    """One tensor of the optimizer's state, stored as rows of numbers, initially zero."""
 
     def __init__(self, shape: Sequence[int], rows: int, device: torch.device) -> None:
-        """`shape` is the tensor's outer shape, `rows` its number of rows; they are processed on
-        `device`."""
+        """`shape` is the shape of `whole`; `rows` is the number of rows into which it is cut for
+        storage; they are processed on `device`."""
         self.shape = torch.Size(shape)
         self.rows = rows
         self.columns = math.prod(shape) // rows
@@ -38,8 +38,8 @@ class StateTensor(ABC):
 
     @abstractmethod
     def read(self, rows: slice) -> torch.Tensor:
-        """Return some rows, (rows, columns) in float32 on the device, to be changed in place and
-        written."""
+        """Return some rows, (rows, columns) in float32 on the device. The caller may change them in
+        place, and then has to call `write`."""
 
     @abstractmethod
     def write(self, rows: slice, values: torch.Tensor) -> None:
@@ -47,11 +47,12 @@ class StateTensor(ABC):
 
     @abstractmethod
     def parts(self) -> dict[str, torch.Tensor]:
-        """Return the stored tensors by a short name; their first dimension is that of the rows."""
+        """Return the stored tensors by a short name (`PARTS`): values or codes, in the state's shape,
+        and scales, (rows, groups)."""
 
     def whole(self) -> torch.Tensor:
-        """Return everything in float32, in its shape: the memory itself where that is float32 on the
-        device."""
+        """Return everything in float32, in the state's shape: a view of the stored memory if that is in
+        float32 on the device."""
         return self.read(slice(0, self.rows)).view(self.shape)
 
 
@@ -76,7 +77,7 @@ class Floats(StateTensor):
         return self._values[rows].to(self.device, torch.float32, non_blocking=self._lets_copies_run)
 
     def write(self, rows: slice, values: torch.Tensor) -> None:
-        """Write as `StateTensor` does; free of cost where `read` returned a view."""
+        """Write as `StateTensor` does; does nothing if `read` returned a view."""
         target = self._values[rows]
         if values.data_ptr() == target.data_ptr():
             return
@@ -118,7 +119,8 @@ class Codes(StateTensor):
         return decoded(codes, scales)
 
     def write(self, rows: slice, values: torch.Tensor) -> None:
-        """Write as `StateTensor` does. A number that is not finite sets its group to zero."""
+        """Write as `StateTensor` does. A number that is not finite makes all of its group NaN in later
+        reads."""
         codes, scales = self._encode(values)
         self._codes[rows].copy_(codes, non_blocking=self._lets_copies_run)
         self._scales[rows].copy_(scales, non_blocking=self._lets_copies_run)
@@ -165,7 +167,7 @@ def decoded(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
 
 
 class Noise:
-    """The random numbers for rounding, reproducible from the same start."""
+    """The random numbers for rounding: the same sequence in every new instance on a device."""
 
     def __init__(self, device: torch.device) -> None:
         self._places = random.Random(0)
@@ -186,7 +188,7 @@ class Noise:
         return noise_table()[start : start + count].view(values.shape)
 
     def rounded(self, values: torch.Tensor) -> torch.Tensor:
-        """Round float32 to bfloat16, up or down with the probability that is right on average."""
+        """Round float32 to bfloat16, up or down, so that the expected result is exact."""
         bits = self.like(values).mul(1 << 16).to(torch.int32)
         bits += values.contiguous().view(torch.int32)
         # The upper half of a float32 is a bfloat16.
@@ -217,7 +219,7 @@ PARTS = ("", ".scales")
 def values_of(parts: Mapping[str, torch.Tensor], state: StateTensor) -> torch.Tensor:
     """Decode parts of any precision for this state: float32, (rows, columns), on the parts' device.
 
-    Raises `ValueError` for parts that cannot be this state's in any precision.
+    Raises `ValueError` for parts that cannot be this state's in any precision, or are not finite.
     """
     values, scales = parts[""], parts.get(".scales")
     if values.shape != state.shape:
@@ -239,8 +241,8 @@ def values_of(parts: Mapping[str, torch.Tensor], state: StateTensor) -> torch.Te
 
 
 def put(state: StateTensor, parts: Mapping[str, torch.Tensor], values: torch.Tensor) -> None:
-    """Store `parts`, decoded in `values`, as the state's own: bit-identical where both have one
-    precision."""
+    """Store `parts`, whose decoded numbers are `values`, in the state: the same bits if both have the
+    same precision."""
     own = state.parts()
     if own.keys() == parts.keys() and own[""].dtype == parts[""].dtype:
         for name, part in parts.items():
@@ -267,5 +269,5 @@ def _zeros(
 
 @functools.cache
 def noise_table() -> torch.Tensor:
-    """Return the shared table of random numbers, which must not be written."""
+    """Return the shared table of random numbers; callers must not change it."""
     return torch.rand(NOISE, generator=torch.Generator().manual_seed(0))

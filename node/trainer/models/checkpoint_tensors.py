@@ -1,9 +1,8 @@
 """Check of a checkpoint's tensors against its configuration.
 
 The library that loads a checkpoint drops tensors that it has no place for, and takes integers for
-weights. With quantised weights without their scales, surplus layers or an unmerged adapter, a swarm
-would then start from another model than the checkpoint's. Only the headers of the files are read
-here.
+weights. From a checkpoint with quantised weights, surplus layers or an unmerged adapter, a swarm would
+then start with another model than the checkpoint's. Only the headers of the files are read here.
 """
 
 from __future__ import annotations
@@ -24,8 +23,9 @@ WEIGHTS_NAME = "model.safetensors"
 _MAX_INDEX_BYTES = 64 << 20
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _NAMED = 3
-# Tables that older releases stored although they follow from the configuration, and what BERT
-# learned besides filling gaps: the order of two texts, from one vector for both.
+# Tensors that are dropped without harm: tables that older releases stored although they follow from the
+# configuration, and BERT's pooler and head for its second task, predicting whether two texts are
+# consecutive.
 _WITHOUT_PLACE = re.compile(
     r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids"
     r"|pooler\.dense\.(weight|bias)|seq_relationship\.(weight|bias))$"

@@ -3,10 +3,10 @@
 Compiling takes a minute or two at each start, may fail, and gains little on a CPU. So it is tried
 before the node takes part, on samples of zeros and with a time limit, and kept only if it is
 measured to be faster. The layers are alike, so that one compilation serves for all of them, and
-nothing is compiled later: shapes that do not fit (an evaluation, for example) are computed
+nothing is compiled later: inputs of other shapes (in an evaluation, for example) are computed
 uncompiled.
 
-The shared step is never compiled. Only a member's own gradient may change, in its last bits.
+The exact step is never compiled. Only a member's own gradient may change, in its last bits.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def compile_if_faster(
         with interrupted(seconds, late, again=1.0):
             for layer in layers:
                 layer.compile()
-            # Two sizes teach torch that the size varies. One sequence is a special case to it.
+            # Two sizes teach torch that the batch size varies; one sequence is a special case for it.
             for size in sorted({1, sequences}):
                 compute(size)
         took = time.perf_counter() - began
@@ -81,7 +81,7 @@ def compile_if_faster(
 
 def _leave(layers: Sequence[torch.nn.Module]) -> None:
     for layer in layers:
-        # This undoes `compile`, for which torch has no function.
+        # This undoes `compile`; torch has no function for that.
         layer._compiled_call_impl = None
     torch.compiler.reset()
 

@@ -1,7 +1,7 @@
 """A language model's loss computed without holding all logits at once.
 
-The logits of 2,048 tokens with a vocabulary of 128,000 take a gigabyte in float32; the loss, its
-softmax and their gradient would take three. Here a few rows at a time go through the head, into the
+The logits of 2,048 tokens with a vocabulary of 128,000 take a gigabyte in float32; with the softmax and
+the gradient of the logits it would be three. Here a few rows at a time go through the head, into the
 loss and into the gradients of hidden states and head, and are dropped.
 """
 
@@ -26,9 +26,8 @@ def token_loss(
 ) -> torch.Tensor:
     """Return the sum of the cross-entropy in nats, as float32.
 
-    `inputs` are the model's; `targets` are the tokens to be predicted, one after the other;
-    `chosen`, bool (samples, length), marks the places to predict, None: all. Other places do not go
-    through the head.
+    `inputs` are the model's; `targets` is a flat tensor of the tokens to be predicted; `chosen`, bool
+    (samples, length), marks the places to predict, None: all. Other places do not go through the head.
     """
     head: Any = model.get_output_embeddings()
     if type(head) is not torch.nn.Linear:
@@ -48,8 +47,8 @@ def _at(values: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
 def _without_head(model: PreTrainedModel, head: torch.nn.Linear) -> Iterator[float | None]:
     """Make the model return the inputs of its head; yield the bound of its logits, if it has one.
 
-    Whatever else a model does with its logits is linear (Granite divides them) and may as well come
-    before the head; only this bound may not (Gemma 2).
+    This bound (Gemma 2's) is not linear, so it has to be applied after the head. Whatever else a model
+    does with its logits is linear (Granite divides them) and may as well be done before the head.
     """
     cap = getattr(model.config, "final_logit_softcapping", None)
     setattr(head, "forward", _as_it_is)  # noqa: B010  (of another name than the class's own)
@@ -94,7 +93,7 @@ class _HeadLoss(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (factor,) = gradients
-        # Dropped here: the loss itself, and so this context, may live longer.
+        # The gradients are dropped here, because the loss, and with it this context, may live longer.
         kept, ctx.gradients = ctx.gradients, ()
         scaled = [None if each is None else each.mul_(factor) for each in kept]
         return (*scaled, None, None, None)

@@ -1,8 +1,8 @@
-"""A model's configuration for every reader: each value under its new name and its old one.
+"""A model's configuration for all programs that read it: each value under its new name and its old one.
 
 transformers 5 keeps the settings of rotary positions in `rope_parameters`. Release 4, and programs
-that convert checkpoints, look for `rope_theta` and `rope_scaling`; where these are missing they take
-a default, and compute another model. Values equal to a default are written, too: defaults differ
+that convert checkpoints, look for `rope_theta` and `rope_scaling`; if these are missing they take a
+default, and compute another model. Values equal to a default are written, too, because defaults differ
 between releases.
 """
 
@@ -21,8 +21,8 @@ def complete_config(config: PretrainedConfig) -> dict[str, Any]:
     plain = config.to_dict()
     common = PretrainedConfig().to_dict()
     kept = {key: value for key, value in plain.items() if value is not None and key not in common}
-    # Keys common to all models are written where they differ from the default; those of tokens and
-    # head always.
+    # Keys common to all models are written if they differ from the default; those of special tokens and
+    # of tied embeddings are always written.
     differing = {key: plain[key] for key in common if key in plain and plain[key] != common[key]}
     always = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
     return both_spellings(differing | kept | {key: plain.get(key) for key in always})
@@ -33,7 +33,7 @@ def both_spellings(config: dict[str, Any]) -> dict[str, Any]:
     spelled = dict(config)
     if spelled.get("dtype") is not None:
         spelled["torch_dtype"] = spelled["dtype"]
-    # The older name that a class keeps as an alias.
+    # `num_experts` is the older name, which a class keeps as an alias.
     if spelled.get("num_local_experts") is not None and "num_experts" not in spelled:
         spelled["num_experts"] = spelled["num_local_experts"]
     if spelled.get("model_type") == "gpt2":

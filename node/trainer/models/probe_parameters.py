@@ -1,4 +1,4 @@
-"""The parameters with which a model is probed (`probe`): bit-identical on every machine."""
+"""The parameters that the probe's losses are computed with (`probe`), the same bits on every machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ParameterFill:
 
     table: Sequence[ParameterSpec]
     start: int = 0
-    """Offset added to the number of an element."""
+    """Offset in the table of numbers at which the first element begins."""
 
     @torch.no_grad()
     def part(self, flat: torch.Tensor, tensor: int, first: int) -> None:
@@ -37,7 +37,8 @@ class ParameterFill:
             done += len(piece)
         spec = self.table[tensor]
         if len(spec.shape) > 1:
-            # A variance of 1 / inputs: a single product is rounded alike on every device.
+            # This makes the variance 1 / inputs. It is one multiplication per element, which every
+            # device rounds alike.
             flat.mul_(math.sqrt(3 / spec.shape[-1]))
         elif spec.name.endswith("bias"):
             flat.mul_(0.5)

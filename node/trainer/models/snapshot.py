@@ -1,8 +1,8 @@
-"""Conversion of canonical parameter bytes to blobs and back.
+"""Conversion of parameters to the blobs of a snapshot and back.
 
 A snapshot is every tensor in the manifest's order, float32, little-endian, in C order, with nothing
-between them, cut into chunks. It is streamed both ways: beside the model itself only a few chunks
-are in memory.
+between them, cut into chunks. It is streamed both ways: in addition to the model itself only a few
+chunks are in memory.
 """
 
 from __future__ import annotations

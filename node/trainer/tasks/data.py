@@ -29,7 +29,7 @@ class Tokens:
     ids: np.ndarray
     """int64."""
     begins: np.ndarray | None
-    """bool: a document begins here. None, like `learned`, where the data is not `marked`."""
+    """bool: a document begins here. None, like `learned`, if the data is not `marked`."""
     learned: np.ndarray | None
     """bool: this token is to be predicted."""
 
@@ -52,7 +52,8 @@ def read_tokens(spec: DataSpec, samples: Sequence[bytes]) -> Tokens:
 class Corpus:
     """The training shards of a manifest, or a member's own in their place, and the held-out shard.
 
-    Every method raises `TrainerFailed`: `missing_data` where bytes are missing on disk or damaged.
+    Every method raises `TrainerFailed`: `missing_data` if bytes are missing on disk or damaged,
+    `bad_data` if a sample does not exist or the data does not fit its lists.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Corpus:
         store: BlobStore,
         own: tuple[BlobStore, Sequence[ShardSpec]] | None = None,
     ) -> None:
-        """`own`: a member's own data, in a store of its own."""
+        """`own`: the member's own training data, as a store of its own and the shards in it."""
         self._spec = spec
         self._store = store
         self._training, self._shards = own or (store, spec.shards)
@@ -81,7 +82,7 @@ class Corpus:
         return [self._read(self._training, *self._locate(sample)) for sample in samples]
 
     def heldout(self, samples: Sequence[int]) -> list[bytes]:
-        """Return the bytes of held-out samples, likewise."""
+        """Return the bytes of held-out samples, of the same length."""
         return [self._read(self._store, self._spec.heldout, sample) for sample in samples]
 
     def _locate(self, sample: int) -> tuple[ShardSpec, int]:

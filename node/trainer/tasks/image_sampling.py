@@ -22,10 +22,10 @@ from .seeded_random import normal
 
 
 def draw_images(session: TrainingSession, count: int, seed: int, steps: int) -> Iterator[bytes]:
-    """Yield `count` images, each size × size × channels bytes, in `steps` steps or in as many as the
-    schedule has. Where there are classes, image i is of class i modulo their number.
+    """Yield `count` images, each size × size × channels bytes, made in `steps` steps, but at most in as
+    many as the noise schedule has. If there are classes, image i is of class i modulo their number.
 
-    Raises `TrainerFailed` (`bad_data`) where the swarm's task is another.
+    Raises `TrainerFailed` (`bad_data`) if the swarm does not learn from images.
     """
     task = session.task
     if not isinstance(task, Diffusion):
@@ -57,7 +57,7 @@ def draw_together(
     from diffusers.schedulers.scheduling_ddim import DDIMScheduler
 
     model.eval()
-    # Counted back from the last step, which is pure noise, however many steps there are.
+    # Steps are counted back from the schedule's last one, so that sampling always starts at pure noise.
     schedule: Any = DDIMScheduler.from_config(
         noise_schedule(settings).config, timestep_spacing="trailing"
     )
@@ -73,7 +73,7 @@ def draw_together(
         times = torch.full((len(numbers),), int(step), device=device)
         said = model(images, times, labels).float()
         images = schedule.step(said, step, images).prev_sample
-    # A value that is not a number becomes black, so that there is an image all the same.
+    # A value that is NaN becomes black, so that there is an image all the same.
     values = torch.nan_to_num(images.cpu(), nan=-1.0).clamp(-1, 1)
     pixels = ((values + 1) * 127.5).round().to(torch.uint8)
     return [image.permute(1, 2, 0).contiguous().numpy().tobytes() for image in pixels]

@@ -1,7 +1,7 @@
 """The built-in task for images: predicting the noise added to an image.
 
-An image x, its values between -1 and 1, is mixed with noise ε of the standard normal distribution,
-√ᾱ(t)·x + √(1 - ᾱ(t))·ε, at a step t of the schedule, and the model predicts ε (Ho et al., arXiv
+An image x, with values between -1 and 1, is mixed with noise ε of the standard normal distribution,
+√ᾱ(t)·x + √(1 - ᾱ(t))·ε, at a step t of the noise schedule, and the model predicts ε (Ho et al., arXiv
 2006.11239, algorithm 1). Step and noise follow from the manifest's seed, the round and the sample's
 number, so that every member computes the same gradient for a sample; held-out samples have the same
 step and noise in every round.
@@ -49,15 +49,15 @@ class Diffusion:
         self._noise_share = (1 - left).sqrt().float()
 
     def batch(self, samples: Sequence[StoredSample]) -> Batch:
-        """Return `noisy` and `noise`, float32 (count, channels, size, size), `times`, int64
-        (count,), and with classes `labels`, likewise. Raises `TrainerFailed` (`bad_data`) for a
+        """Return `noisy` and `noise`, float32 (count, channels, size, size), `times`, int64 (count,),
+        and if there are classes `labels`, int64 (count,). Raises `TrainerFailed` (`bad_data`) for a
         class that does not exist."""
         settings = self.settings
         row = (len(samples), self.manifest.data.sequence_length + 1)
         stored = np.frombuffer(b"".join(sample.data for sample in samples), np.uint8).reshape(row)
         ahead = settings.label_bytes
         shape = (len(samples), settings.size, settings.size, settings.channels)
-        # A sample's last byte is the first of the next image.
+        # A sample is one byte longer than an image with its class: the last byte is the next image's.
         pixels = stored[:, ahead : ahead + settings.values].reshape(shape).transpose(0, 3, 1, 2)
         images = torch.from_numpy(pixels.astype(np.float32) / _MIDDLE - 1)
         times, noise = zip(*(self._drawn(sample) for sample in samples), strict=True)

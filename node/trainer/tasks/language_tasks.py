@@ -23,8 +23,8 @@ from .task_batches import Batch, Loss, StoredSample
 
 # The target of a position without a loss.
 _LEFT_OUT = -100
-# A token to be predicted is masked four times in five; otherwise a random token replaces it, or it
-# stays: so the model learns something at unmasked places, too (Devlin et al., arXiv 1810.04805).
+# A token to be predicted is masked with probability 0.8, replaced by a random token with 0.1, and kept
+# with 0.1, so that the model learns something at unmasked places, too (Devlin et al., arXiv 1810.04805).
 _HIDDEN, _REPLACED = 0.8, 0.9
 _WHOLE = 1 << 32
 
@@ -61,8 +61,7 @@ class CausalLM:
             raise _bad(f"the task {self.manifest.task!r} takes no marked data")
 
     def batch(self, samples: Sequence[StoredSample]) -> Batch:
-        """Return `tokens`, and `begins` where attention stays within documents: (samples, length +
-        1)."""
+        """Return `tokens`, and `begins` if attention stays within documents: (samples, length + 1)."""
         tokens = self.read(samples)
         return {"tokens": torch.from_numpy(tokens.ids), **self.borders(tokens)}
 
@@ -97,7 +96,7 @@ class CausalLM:
     def learned(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return which tokens are predicted: bool, (samples, tokens of a sample)."""
         learned = torch.ones_like(batch["tokens"], dtype=torch.bool)
-        # It has no predecessor.
+        # The first token has no predecessor from which to predict it.
         learned[:, 0] = False
         return learned
 
@@ -106,7 +105,7 @@ class CausalLM:
         return read_tokens(self.manifest.data, [sample.data for sample in samples])
 
     def borders(self, tokens: Tokens) -> Batch:
-        """Return where documents begin, if attention depends on it."""
+        """Return where documents begin, as `begins`, if attention stays within documents."""
         data = self.manifest.data
         if data.attention == "sequence":
             return {}
@@ -129,7 +128,7 @@ class CausalLM:
 
 
 class InstructionTuning(CausalLM):
-    """Task: as `CausalLM`, over the marked tokens: the assistant's."""
+    """Task: predict each marked token, which is the assistant's, from those before it."""
 
     unit = "nats a token of the assistant's"
 

@@ -1,8 +1,8 @@
 """Attention that stays within documents, although several of them are packed into one sequence.
 
 A document begins after the manifest's end token, or where the data marks it. With `attention =
-"document"` a position attends back to its document's first token and no further, and is counted from
-there.
+"document"` a token attends back to its document's first token and no further, and its position is
+counted from there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...training.errors import TrainerFailed
 def starts_after(tokens: torch.Tensor, end_token: int) -> torch.Tensor:
     """Return where in tokens (batch, length) documents begin if each ends with `end_token`: bool, of
     the same shape."""
-    # A document's own end token belongs to it, so the next one begins a place later.
+    # A document's end token belongs to it, so the next document begins one place later.
     begins = torch.zeros_like(tokens, dtype=torch.bool)
     begins[:, 1:] = tokens[:, :-1] == end_token
     return begins
@@ -26,7 +26,7 @@ def starts_after(tokens: torch.Tensor, end_token: int) -> torch.Tensor:
 def document_inputs(
     begins: torch.Tensor, config: PretrainedConfig, *, both_ways: bool = False
 ) -> dict[str, torch.Tensor]:
-    """Return a model's inputs beside the tokens, given where documents begin, (batch, length):
+    """Return a model's inputs other than the tokens, given where documents begin, (batch, length):
     `position_ids` of the same shape, and an `attention_mask` (batch, 1, length, length) in the form
     that its attention implementation takes.
 
@@ -48,9 +48,9 @@ def document_inputs(
 
 
 def skip_packing_search() -> None:
-    """Stop the library from searching the positions of every micro-batch for packed documents, for
-    which it waits for the GPU: packed documents have a mask here, and with a mask the library does
-    not search either."""
+    """Stop the library from searching the positions of every micro-batch for packed documents, because
+    it waits for the GPU to do so. Nothing is lost: packed documents have a mask here, and with a mask
+    the library does not search."""
     if hasattr(masking_utils, "find_packed_sequence_indices"):
         masking_utils.find_packed_sequence_indices = lambda position_ids: None
 

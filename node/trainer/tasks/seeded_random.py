@@ -28,7 +28,7 @@ def normal(purpose: str, key: tuple[int, ...], count: int) -> np.ndarray:
     """
     pairs = (count + 1) // 2
     uniform = drawn(purpose, key, 2 * pairs).astype(np.float64)
-    # Never 0, which has no logarithm.
+    # The argument of the logarithm is never 0.
     radius = np.sqrt(-2.0 * np.log((uniform[:pairs] + 1.0) / _WHOLE))
     angle = 2.0 * np.pi * uniform[pairs:] / _WHOLE
     both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])

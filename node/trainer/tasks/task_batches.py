@@ -18,7 +18,7 @@ class StoredSample:
     number: int
     """Its number among the training samples, or among the held-out ones."""
     round: int
-    """0 for a held-out sample: it is the same in every round."""
+    """The round in which it is computed; 0 for a held-out sample, which is the same in every round."""
     heldout: bool = False
 
 

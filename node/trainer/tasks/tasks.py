@@ -32,7 +32,7 @@ class Task(Protocol):
     """
 
     unit: str
-    """The unit of the loss: "nats a token"."""
+    """The unit of the loss, for example "nats a token"."""
 
     def batch(self, samples: Sequence[StoredSample]) -> Batch:
         """Return tensors on the CPU, by name. The same samples in the same round give the same
@@ -51,8 +51,8 @@ class HasBeginnings(Protocol):
     samples to their ends."""
 
     def beginning(self, batch: Batch) -> Batch | None:
-        """Return the batch of one sample as if the sample ended in the middle of its targets; None
-        where it has fewer than two."""
+        """Return the batch of one sample as if the sample ended in the middle of its targets; None if it
+        has fewer than two."""
         ...
 
 
@@ -62,8 +62,8 @@ class HasProbe(Protocol):
     other task accepts members whose libraries may compute another function."""
 
     def probe(self, number: int, length: int) -> Batch:
-        """Return a sample of the probe, the same at every place and time, as a batch of one; of
-        `length` tokens, where samples consist of tokens."""
+        """Return sample number `number` of the probe, the same on every machine and in every round, as a
+        batch of one. If samples consist of tokens, it has `length` of them."""
         ...
 
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
@@ -87,7 +87,7 @@ def open_task(manifest: Manifest, config: PretrainedConfig) -> Task:
         return make(manifest, config)
     except TrainerFailed:
         raise
-    # Third-party code, of the owner's choice.
+    # A task may be third-party code, of the owner's choice, and raise anything.
     except Exception as error:
         raise TrainerFailed(
             "bad_model", f"the task {manifest.task!r} refuses the manifest: {error!r:.200}"
@@ -95,7 +95,7 @@ def open_task(manifest: Manifest, config: PretrainedConfig) -> Task:
 
 
 def _installed(name: str) -> Callable[[Manifest, PretrainedConfig], Task]:
-    """Load what a package offers under this name."""
+    """Load the task that an installed package offers under this name."""
     try:
         point = entry_point(name)
         if point is None:

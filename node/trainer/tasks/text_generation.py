@@ -28,12 +28,13 @@ def write_text(
     temperature: float,
     max_tokens: int,
 ) -> Iterator[str]:
-    """Yield the text of one token after the other, up to an end token or the model's longest context.
+    """Yield the text of one token after the other, up to an end token, `max_tokens` tokens or the
+    model's longest context.
 
     A token that ends in the middle of a character yields the empty string; the one that completes
     the character yields it. With `temperature` 0 each token is the likeliest one; otherwise it is
-    drawn, by `seed`. A model trained on conversations is prompted through the chat template; one
-    that fills gaps returns the whole text, with the likeliest token in each gap.
+    drawn, by `seed`. A model trained on conversations is prompted through the chat template. A model
+    that fills gaps yields the whole text at once, with the likeliest token in each gap.
 
     Raises `TrainerFailed`: `bad_data` for a prompt that the model cannot take.
     """
@@ -52,14 +53,14 @@ def write_text(
             raise TrainerFailed("bad_data", f"the prompt {error}") from None
     ids = cut(tokenizer, prompt).ids
     start = session.manifest.data.start_token
-    # A template writes the start token itself, and a beginning may spell it out.
+    # A chat template writes the start token itself, and a prompt may already begin with it.
     if not asks and ids[:1] != [start]:
         ids = cut(tokenizer, prompt, whole=True).ids
     special = special_ids(tokenizer, settings)
     if not ids:
         first = (session.manifest.data.end_token, special["eos_token_id"])
         others = special["bos_token_id"], special["pad_token_id"]
-        # As a text begins in training: after the end of another one.
+        # An empty prompt begins as a text does in training: after the end token of another text.
         ids = [number for number in (*first, *others) if number is not None][:1]
     longest = _longest(session)
     if not ids or len(ids) >= longest:
@@ -106,9 +107,9 @@ def _write(
 ) -> Iterator[str]:
     session.model.eval()
     vocabulary = session.manifest.data.vocabulary
-    # On the CPU: the same seed draws the same numbers on any device.
+    # Drawn on the CPU, so that the same seed draws the same numbers on any device.
     generator = torch.Generator().manual_seed(seed)
-    # It renders a token in the context of the previous ones, and waits until characters are complete.
+    # The stream decodes a token in the context of the previous ones, and waits for complete characters.
     stream = DecodeStream(skip_special_tokens=True)
     for token in ids:
         stream.step(tokenizer, token)
