@@ -34,7 +34,8 @@ def find_remote(connections: Iterable[Any]) -> Remote | None:
 
 
 def host_of(connection: Any) -> str | None:
-    """Return the remote IP address of a connection; None if it goes through a relay or has ended."""
+    """Return the remote IP address of a connection; None if it is not known, as for a connection through
+    a relay."""
     address = connection.muxed_conn.secured_conn.get_remote_address()
     return str(address[0]) if address is not None else None
 
