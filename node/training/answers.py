@@ -14,13 +14,12 @@ from ...protocol.wire.work_specs import ProbeSpec
 
 @dataclass(frozen=True)
 class StepApplied:
-    """Result of a step: the parameters' fingerprint, and what the step took."""
+    """Result of a step: the new parameters' fingerprint, and the seconds that the step took."""
 
     fingerprint: int
     seconds: float
     left_out: int
-    """Number of updates that the outlier filter left out of the step, because the others contradict
-    them."""
+    """Number of updates that the outlier filter left out of the step, because others contradict them."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,8 @@ class Judgement:
 
     whole: SignSums
     beginning: SignSums | None
-    """The agreement with the first half of the sample's targets alone; None if the task's samples
-    have no halves."""
+    """The agreement with the first half of the sample's targets alone; None if the task's samples cannot
+    be halved."""
 
     @classmethod
     def read(cls, found: dict[str, Any]) -> Judgement:
@@ -58,7 +57,8 @@ class SnapshotResult:
 
 @dataclass(frozen=True)
 class ExportedParameters:
-    """Parameters of an exported model: their fingerprint, and the blob list of their snapshot."""
+    """Parameters of an exported model: their fingerprint and the blob list of their snapshot, and which
+    files of the export differ from the swarm's."""
 
     fingerprint: int
     blob_list: bytes

@@ -315,12 +315,13 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
     "bert": _ENCODER,
     "roberta": _ENCODER,
 }
-"""By model type of Hugging Face transformers: every key that a configuration may contain."""
+"""By model type of Hugging Face transformers: every key that a configuration may contain, and the check
+of its value."""
 
 _BLOCKS_DOWN = ("DownBlock2D", "AttnDownBlock2D")
 _BLOCKS_UP = ("UpBlock2D", "AttnUpBlock2D")
-# Published ones have six levels of up to 896 channels, with two residual blocks each. Eight levels
-# are laid out in a moment.
+# Published U-Nets have six levels of up to 896 channels, with two residual blocks each. A model of
+# eight levels is still built in a moment.
 _MOST_LEVELS = 8
 _level_widths = _list_of(_whole(1, 4096), _MOST_LEVELS)
 _resampled = _rotation_steps(frozenset({"conv", "resnet"}))
@@ -355,7 +356,7 @@ DENOISERS: Mapping[str, Mapping[str, Check]] = {
 }
 """The same for the models of `diffusers` that predict the noise in images."""
 
-# They also attend to the tokens after a position, so they learn to fill gaps but not to continue a text.
+# Models that attend to both sides of a position: they learn to fill gaps but not to continue a text.
 _BOTH_WAYS = frozenset({"bert", "roberta"})
 
 
@@ -380,7 +381,8 @@ def longest_sequence(config: Mapping[str, Any]) -> int | None:
 
 
 def reserved_positions(config: Mapping[str, Any]) -> int:
-    """Return the number of positions that no token uses: RoBERTa counts from after its padding token."""
+    """Return the number of positions that no token uses: RoBERTa's first position is the number after
+    that of its padding token."""
     if config.get("model_type") != "roberta":
         return 0
     padding = config.get("pad_token_id")

@@ -27,10 +27,11 @@ class Band:
     first: int
     """First row in the tensor, a multiple of the block's rows."""
     stop: int
-    """Row after the last one, likewise."""
+    """Row after the last one, also a multiple of the block's rows."""
     start: int
-    """First element, counted through the whole model."""
+    """Offset of its first element among all elements of the model."""
     elements: int
+    """Number of its elements."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class BandPlan:
         return UpdateLayout(tensors=tuple(self._cut(band) for band in self.of(rank)))
 
     def table_of(self, rank: int) -> tuple[ParameterSpec, ...]:
-        """Return a rank's bands as a parameter table; the name of a part includes its first row."""
+        """Return a rank's bands as a parameter table; if a band is not a whole tensor, its name includes
+        its first row."""
         table = []
         for band in self.of(rank):
             tensor, spec = self.layout.tensors[band.tensor], self.table[band.tensor]

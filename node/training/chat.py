@@ -1,4 +1,4 @@
-"""Conversations as the text that a model reads, with the spans of it that are the assistant's.
+"""Conversations as the text that a model reads, and the spans of that text that the assistant wrote.
 
 A chat template is a small Jinja program that comes with a checkpoint, and so from a stranger.
 Jinja's sandbox confines it to the conversation that it is given, but it can still waste time. So it
@@ -33,7 +33,7 @@ SIMPLEST: tuple[Message, ...] = (
 )
 """A conversation that every template can write: one that fails on it fails on every other."""
 REFUSED = "is refused by the chat template"
-"""How the message of a `BadConversation` begins when the template itself raised the error."""
+"""Beginning of a `BadConversation`'s message if the template itself raised the error."""
 WRITES_DATE = "strftime_now"
 """The function with which templates write the current date."""
 # Unicode reserves these for programs' internal use, never for text.
@@ -46,7 +46,7 @@ class BadTemplate(Exception):
     template"."""
 
     line: int = 0
-    """The line or row of the conversation that shows the fault."""
+    """Number of the line or row whose conversation shows the fault."""
 
 
 class BadConversation(Exception):
@@ -59,12 +59,12 @@ class Conversation:
 
     text: str
     spans: tuple[tuple[int, int], ...]
-    """Where the assistant's parts are: offsets in the text, ascending, the ends excluded."""
+    """The assistant's parts, in order: the offset of each in the text, and the offset after its end."""
 
 
 class ChatTemplate:
-    """A compiled template. Raises `BadTemplate`, and `UserError` (`TRAINER`) where Jinja is not
-    installed."""
+    """A compiled template. Raises `BadTemplate` if there is none or it cannot be compiled, and
+    `UserError` (`TRAINER`) if Jinja is not installed."""
 
     def __init__(self, settings: TokenizerSettings) -> None:
         if settings.chat_template is None:
@@ -112,7 +112,8 @@ class ChatTemplate:
         Most templates do not mark these parts. Then a part begins where the rendering of the
         conversation before it, with a prompt, ends, and it ends where the rendering that includes it
         ends. That requires a template that writes the beginning of a conversation independently of
-        what follows. Raises `BadTemplate` for any other, and `BadConversation`.
+        what follows. Raises `BadTemplate` for any other, and `BadConversation` if the conversation
+        cannot be used or has no text to be learned.
         """
         wanted = [
             learned is None or learned[number]
@@ -208,7 +209,7 @@ class ChatTemplate:
     def _write(
         self, messages: Sequence[Message], prompt: bool, tools: Sequence[Tool] | None
     ) -> str:
-        # Templates test whether the last two are none; an undefined value is not none.
+        # Templates test whether `tools` and `documents` are none, which an undefined value is not.
         return self._template.render(
             messages=messages,
             add_generation_prompt=prompt,

@@ -63,7 +63,7 @@ _EXIT_SECONDS = 5.0
 # How long a killed trainer may take to die; one that is stuck in a driver does not.
 _DEATH_SECONDS = 5.0
 
-# The probable cause of a trainer's end, by signal (`resource_limits` sets the bound for the second).
+# The probable cause of a trainer's end, by signal (`resource_limits` sets the limit behind SIGXCPU).
 _HINTS: dict[int, str] = {
     signal.SIGKILL: " (out of memory?)",
     signal.SIGXCPU: " (the swarm's model or tokenizer exceeded the CPU time limit)",
@@ -75,10 +75,11 @@ _HINTS: dict[int, str] = {
 async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
     """Start a trainer process and wait until its model is built (`load` fills in the parameters later).
 
-    Resources: on leaving, the process is asked to exit, and killed after five seconds; cancellation
-    does not cut that short. It never outlives this process, however this process dies.
+    When the block is left, the process is asked to exit, and killed after five seconds; cancellation
+    does not shorten that time. It never outlives this process, however this process dies.
 
-    Errors: `TrainerFailed` (`no_device`, `model_too_large`, `bad_model`, …), `TrainerDied`.
+    Raises `TrainerFailed` (`no_device`, `model_too_large`, `bad_model`, …) if the trainer cannot build
+    the model, and `TrainerDied` if the process ends.
     """
     settings = spec.settings
     kept = () if spec.caches is None else (spec.caches,)
@@ -129,11 +130,11 @@ class TrainerClient:
     device: str
     gpus: tuple[str, ...]
     """The UUIDs of the GPUs of this machine on which it computes, where they have one."""
-    memory_use: str  # how much it takes and how the state is kept, for people
+    memory_use: str  # how much memory it takes and how the state is kept, for people
     compiled: str | None  # the result of trying to compile the model, for people; None: not tried
     sandbox: tuple[str, ...]  # the rights that it has given up (`sandbox.HOLDS`)
-    sequence_flops: int | None  # of one sequence's gradient
-    reached_flops: float | None  # per second, of a large matrix product on the device
+    sequence_flops: int | None  # floating-point operations for the gradient of one sequence
+    reached_flops: float | None  # operations per second in a large matrix product on the device
 
     def __init__(self, process: trio.Process, requests: int, answers: int) -> None:
         self._process = process
@@ -156,8 +157,8 @@ class TrainerClient:
     async def load(self, chunks: Sequence[ContentId]) -> int:
         """Replace the parameters by the snapshot in these chunks; return their fingerprint.
 
-        Pending updates are dropped (they can no longer be refunded), the momentum is kept. A bad
-        snapshot leaves the parameters unchanged.
+        Pending own updates are dropped (they can no longer be refunded), and the momentum is kept. A
+        bad snapshot leaves the parameters unchanged.
         """
         return await self._call("load", chunks=list(chunks))
 
@@ -181,17 +182,19 @@ class TrainerClient:
         return await self._call("audit", round_number=round, sample=sample, share=share)
 
     async def judge(self, round: int, body: bytes) -> Judgement | None:
-        """Return how well that member's update agrees with the sample audited in this round, one of
-        the two latest such rounds. The result is given once; None if no sample was audited."""
+        """Return how well an update, the audited member's, agrees with the sample audited in `round`.
+
+        Only the audits of the two latest rounds are kept, and each result is given once; otherwise, and
+        if no sample was audited, return None."""
         found = await self._call("judge", round_number=round, body=body)
         return None if found is None else Judgement.read(found)
 
     async def run_reaudit(
         self, round: int, body: bytes, samples: Sequence[int], others: Sequence[int], share: int
     ) -> list[SignSums]:
-        """Return how well an update of this round agrees with each of these samples, which are some
-        of the `share` samples assigned to its author, on the loaded parameters; `others` were not
-        assigned to the author."""
+        """Return how well an update of this round agrees with each of `samples`, computed on the loaded
+        parameters. They are some of the `share` samples assigned to the update's author. `others` are
+        samples assigned to other members: their gradient is the reference."""
         found = await self._call(
             "run_reaudit",
             round_number=round,
@@ -203,8 +206,8 @@ class TrainerClient:
         return [SignSums(**each) for each in found]
 
     async def train_aside(self, round: int, samples: Sequence[int]) -> TrainedUpdate | None:
-        """Start what `train` does in the background, beside later calls. Called again, return the
-        update if it is done, else None."""
+        """Do what `train` does, in the background of later calls. The first call starts it; each call
+        returns the update if it is done, and otherwise None."""
         found = await self._call("train_aside", round_number=round, samples=list(samples))
         return None if found is None else TrainedUpdate(**found)
 
@@ -223,7 +226,7 @@ class TrainerClient:
         outlier filter left it out, it is added back into the momentum. Without updates the
         parameters do not change.
         """
-        # One frame each: together they may exceed the longest frame.
+        # Each body has a frame of its own: together they may exceed the longest frame.
         return StepApplied(
             **await self._call(
                 "apply",
@@ -236,8 +239,8 @@ class TrainerClient:
         )
 
     async def expect(self, update: ExpectedUpdate) -> None:
-        """Have an update decoded that is in the blob store and that a record may name, beside the
-        call under way: `apply` will be quicker. There is no answer."""
+        """Let the trainer decode an update from the blob store, which a record may name, so that `apply`
+        is quicker. It may be sent while a call is in progress, and has no answer."""
         try:
             await self._send(-1, EXPECT, asdict(update))
         except trio.ClosedResourceError:
@@ -248,11 +251,11 @@ class TrainerClient:
         return SnapshotResult(**await self._call("snapshot"))
 
     async def evaluate(self, sequences: int) -> float:
-        """Return the mean loss over the first held-out samples, nats per token."""
+        """Return the mean loss over the first `sequences` held-out samples, in nats per token."""
         return await self._call("evaluate", sequences=sequences)
 
     async def save_momentum(self, path: Path) -> None:
-        """Write the optimizer's state to a file, whole or not at all."""
+        """Write the optimizer's state to a file, atomically."""
         await self._call("save_momentum", path=str(path))
 
     async def load_momentum(self, path: Path) -> bool:
@@ -298,8 +301,8 @@ class TrainerClient:
         return await self._call("memory")
 
     async def privacy(self, method: str, **about: Any) -> float:
-        """Call `dp_accountant`: `spent` returns the ε of `spent` rounds at a `delta`, `noise` the least
-        noise within a limit."""
+        """Call `dp_accountant`: with the method `spent`, return the ε that rounds have spent at a
+        `delta`; with `noise`, the least noise that keeps ε within a limit."""
         return await self._call(f"privacy_{method}", **about)
 
     async def initialise(self, **about: Any) -> dict[str, Any]:
@@ -407,7 +410,7 @@ class TrainerClient:
         with trio.move_on_after(_DEATH_SECONDS) as patience:
             patience.shield = True
             await self._process.wait()
-        # The descriptors' numbers will be reused soon.
+        # The closed descriptors' numbers will soon belong to other files: nothing may use them any more.
         self._closed = True
         for descriptor in (self._requests, self._answers):
             trio.lowlevel.notify_closing(descriptor)
@@ -425,7 +428,8 @@ async def trainer_process(
     several: Sequence[str] = (),
     caches: Path | None = None,
 ) -> AsyncIterator[TrainerClient]:
-    """Start a trainer process without a model. What it compiles is kept in `caches`, if given."""
+    """Start a trainer process without a model. What it compiles is kept in `caches`, if given.
+    `several` holds its command line's options for several devices."""
     await trio.to_thread.run_sync(make_device_node)
     for folder in writable:
         folder.mkdir(parents=True, exist_ok=True)
@@ -465,7 +469,7 @@ async def _spawned(
             stdout=words_in,
             stderr=words_in,
             pass_fds=(requests_out, answers_in),
-            # Ctrl-C in a terminal goes to the foreground group: only the daemon shall receive it.
+            # Ctrl-C in a terminal goes to the foreground process group: only the node shall receive it.
             start_new_session=True,
             env=environment,
         )

@@ -18,8 +18,9 @@ class StepInputs:
 
 
 def counted_bodies(store: BlobStore, needed: Sequence[StepBody]) -> StepInputs | None:
-    """Return the needed bodies that fit; None if one of them is missing here. They were decoded on
-    arrival, but not compared with what is expected of them: every member leaves the same ones out."""
+    """Return the needed bodies that fit; None if one of them is missing on this disk. On arrival it was
+    checked that a body decodes; whether it is for the expected section (`StepBody.fits`) is checked only
+    here, and every member leaves out the same bodies."""
     found = StepInputs([], [])
     for each in needed:
         body = store.get(each.entry.update)

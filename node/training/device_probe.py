@@ -18,11 +18,11 @@ class Survey:
     device: str
     """The device's name, for people."""
     free_bytes: int
-    """Memory that a model may take there; of several GPUs, that of the one with the least."""
+    """Memory that a model may take there; with several devices, on the one that has least."""
     host_bytes: int
-    """Free main memory beside it; 0 on a CPU."""
+    """Free main memory, if the device is a GPU; 0 on a CPU."""
     parameters: tuple[ParameterSpec, ...]
-    """The trained ones; empty if no model was given."""
+    """The trained parameters; empty if no model was given."""
     count: int = 1
     """Number of devices."""
     frozen: int = 0

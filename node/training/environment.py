@@ -21,17 +21,17 @@ _INEXACT = (
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
 )
 
-# Any of them is the owner's own setting of torch's allocator.
+# If any of these is set, the owner has configured torch's allocator.
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 _SECRET_NAMES = ("PASSPHRASE", "PASSWORD", "SECRET", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
 
-# Larger caches are dropped at the next start: compilers never drop anything themselves.
+# Larger caches are removed at the next start, because compilers never remove anything themselves.
 _CACHES_BYTES = 4 << 30
 
 
 def drop_if_large(caches: Path, limit: int = _CACHES_BYTES) -> None:
-    """Remove a cache folder that holds more than `limit` bytes. It is recreated on use."""
+    """Remove a cache folder if it holds more than `limit` bytes. It is recreated on use."""
     sizes = (
         Path(folder, name).lstat().st_size
         for folder, _, names in os.walk(caches, followlinks=False)
@@ -43,10 +43,11 @@ def drop_if_large(caches: Path, limit: int = _CACHES_BYTES) -> None:
 
 
 def environment(threads: int | None, scratch: str, caches: Path | None = None) -> dict[str, str]:
-    """Return the node's own variables, without secrets and without those that change arithmetic.
-    Libraries write to the folder `scratch`, and compiled code to `caches`, if given."""
+    """Return the node's own variables, without secrets and without those that change arithmetic, and
+    those that make libraries write to the folder `scratch`, and compiled code to `caches`, if given.
+    `threads` is the number of CPU threads; None: the library's default."""
     compiled = scratch if caches is None else str(caches.resolve())
-    # They may hold the keystore's passphrase and other programs' secrets; the trainer needs none.
+    # Variables may hold the keystore's passphrase and other programs' secrets; the trainer needs none.
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -60,7 +61,7 @@ def environment(threads: int | None, scratch: str, caches: Path | None = None) -
         "DO_NOT_TRACK": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "TRANSFORMERS_VERBOSITY": "error",
-        # Nor do they write to the user's own caches.
+        # Libraries do not write to the user's own caches either.
         "TMPDIR": scratch,
         "XDG_CACHE_HOME": scratch,
         "HF_HOME": scratch,

@@ -1,4 +1,4 @@
-"""Errors for the user, from a trainer's failures."""
+"""The errors that users see when a trainer fails."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .task_names import no_task
 def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = None) -> UserError:
     """Return the error to show for a trainer that failed or could not be started.
 
-    `place` is the directory that it wrote to. A failure of kind `internal` is a bug of ours: it is
-    raised again unchanged.
+    `place` is the directory to which it wrote. A failure of kind `internal` is a bug in this program: it
+    is raised again unchanged.
     """
     if isinstance(error, TrainerDied):
         return UserError(

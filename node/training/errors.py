@@ -1,4 +1,4 @@
-"""The errors between the node process and its trainer."""
+"""The errors by which a trainer's failures reach the node process."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 class TrainerDied(Exception):
     """The trainer process ended or never answered; it can be started again.
 
-    `micro_batch`, where it ended for lack of memory: the number of sequences at once to try next, 0
-    if one was too much.
+    `micro_batch`: if it ended for lack of memory, the number of sequences at once to try next, 0 if a
+    single one was too much; otherwise None.
     """
 
     def __init__(self, message: str, micro_batch: int | None = None) -> None:
@@ -37,11 +37,11 @@ class TrainerDied(Exception):
 class TrainerFailed(Exception):
     """The trainer could not carry out a request and reported why; the process lives on.
 
-    `kind` tells who can mend it: `no_device`, `out_of_memory`, `model_too_large`, `disk_full` and
-    `disk_broken` are the user's; `other_model` means that this computer computes another function
-    than the swarm's model; `bad_model`, `bad_data` and `bad_snapshot` come from the manifest or the
-    blobs that it names; `no_task` is a task that is not installed; `missing_data` is mended by
-    fetching it again; `internal` is a bug of ours.
+    `kind` tells who can mend it: the user can mend `no_device`, `out_of_memory`, `model_too_large`,
+    `disk_full` and `disk_broken`; `other_model` means that this computer computes another function
+    than the swarm's model; `bad_model`, `bad_data` and `bad_snapshot` are faults of the manifest or of
+    the blobs that it names; `no_task` means that the task is not installed; `missing_data` is mended
+    by fetching the data again; `internal` is a bug in this program.
     """
 
     def __init__(self, kind: FailureKind, message: str) -> None:

@@ -1,5 +1,5 @@
-"""Keys of published configurations beyond the model's: keys without meaning here, and similar
-architectures.
+"""Keys of published configurations that are not the model's own and have no effect on its training, and
+the supported architectures nearest to unsupported ones.
 
 Both processes use it, so nothing here imports torch or transformers.
 """
@@ -10,8 +10,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# How others ran, saved or classified with the model: none of it changes its training. The code that
-# `auto_map` names is never loaded.
+# Keys about how others ran, saved or classified with the model: none of them changes its training. The
+# code that `auto_map` names is never loaded.
 INERT_KEYS = frozenset(
     {"architectures", "dtype", "torch_dtype", "transformers_version", "attn_implementation"}
     | {"id2label", "label2id", "problem_type", "is_encoder_decoder", "chunk_size_feed_forward"}
@@ -37,7 +37,8 @@ INERT_KEYS = frozenset(
     | {"pooler_size_per_head", "pooler_type", "output_router_logits", "router_aux_loss_coef"}
 )
 
-# Keys that enable features which no architecture here has, each with the value that disables it.
+# Keys that enable features, each with the value that disables it. An architecture without the feature
+# accepts that value.
 _NEUTRAL: Mapping[str, Any] = {
     "attention_bias": False,
     "attn_logit_softcapping": None,
@@ -55,7 +56,7 @@ _NEUTRAL: Mapping[str, Any] = {
     "use_mrope": False,
     "use_sliding_window": False,
 }
-# Their attention always has a bias: False would not be neutral.
+# Architectures whose attention always has a bias: for them False would not be neutral.
 _BIASED = frozenset({"bert", "gpt2", "phi", "qwen2", "qwen2_moe", "roberta"})
 
 
@@ -85,7 +86,7 @@ def quantised(value: Any) -> str:
     )
 
 
-# For models that are often requested: the nearest supported one, and what is missing.
+# Unsupported models that are often requested: the nearest supported one, and what is missing there.
 _FAMILIES: Mapping[str, str] = {
     "gemma3": "the nearest is 'gemma3_text', its language model alone: images are not trained",
     "gemma3n": "the nearest is 'gemma3_text'; embeddings of each layer are missing",

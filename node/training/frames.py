@@ -1,7 +1,7 @@
 """Framing of the pipes between node and trainer: a length of four bytes, then one MessagePack value.
 
-The two ends trust each other's intentions but not their health: lengths are bounded, and anything
-but exactly one value is an error rather than a guess.
+Either end may fail, and then send anything: lengths are bounded, and a frame that does not hold exactly
+one value is an error.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import msgpack
 from ...crypto.hashing import ContentId
 
 MAX_FRAME_BYTES = 64 << 20
-"""Four times the largest blob: every message carries at most one update, and none is longer."""
+"""Four times the largest blob: a message carries at most one update, which is no longer than a blob."""
 
 EXPECT = "expect"
-"""The method of a message that has no answer and may be sent during a call: an `ExpectedUpdate`."""
+"""The method of a message that carries an `ExpectedUpdate`: it has no answer and may be sent during a
+call."""
 
 _HEADER_BYTES = 4
 
@@ -28,9 +29,11 @@ class TrainedUpdate:
 
     body: bytes
     loss: float
-    """Mean, nats per token, always finite."""
+    """Mean in nats per token, always finite."""
     tokens: int
+    """Number of tokens over which the loss is the mean."""
     coefficients: int
+    """Number of coefficients in the update."""
     compute_seconds: float
     encode_seconds: float
 

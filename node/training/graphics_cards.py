@@ -1,4 +1,4 @@
-"""The system's own information on its GPUs, without torch: used by both processes.
+"""The system's own information on its GPUs, read without torch and used by both processes.
 
 On a Linux machine without a screen NVIDIA's `/dev/nvidia-uvm` appears only when CUDA starts: the
 library runs `nvidia-modprobe`, which is setuid. A confined trainer may gain no rights, so for it the

@@ -30,8 +30,8 @@ async def initialise_model(
     base, and adapters are drawn. The chunks go into the store at `blobs`; the list is returned, not
     stored.
 
-    `describe` makes a manifest of them; its data need not be stored yet. The process then builds the
-    model as members will, and computes the probe.
+    `describe` makes a manifest from them; that manifest's data need not be stored yet. If it is given,
+    the process then builds the model as members will, and computes the probe.
 
     Raises `TrainerFailed`, `TrainerDied`, and what `describe` raises.
     """

@@ -1,4 +1,4 @@
-"""Landlock file rules of a process: access is refused except beneath the named paths.
+"""Restriction of a process's file access by Landlock: it is refused except beneath the named paths.
 
 The numbers are those of the kernel's include/uapi/linux/landlock.h.
 """
@@ -20,12 +20,12 @@ _REFER, _TRUNCATE = 1 << 13, 1 << 14
 _FIRST_VERSION = (1 << 13) - 1
 _FOR_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 _SCOPED = 0b11
-"""No signals to processes outside, and no access to their abstract sockets."""
+"""Scopes: no signals to processes outside the sandbox, and no access to their abstract sockets."""
 
 READ = _READ_FILE | _READ_DIR
 RUN = READ | _EXECUTE
 DEVICE = _READ_FILE | _WRITE_FILE | _TRUNCATE
-# No links, pipes, sockets or device nodes: they could harm other programs.
+# Links, pipes, sockets and device nodes may not be made: they could harm other programs.
 WRITE = READ | _WRITE_FILE | _TRUNCATE | _REFER | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG
 
 SCOPES_SIGNALS = 6
@@ -33,14 +33,14 @@ SCOPES_SIGNALS = 6
 
 
 def version(library: ctypes.CDLL) -> int:
-    """Return the kernel's version of Landlock; 0 or less where it is missing or switched off."""
+    """Return the kernel's version of Landlock; 0 or less if it is missing or switched off."""
     return library.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION_FLAG)
 
 
 def restrict_files(library: ctypes.CDLL, rules: Iterable[tuple[Path, int]]) -> bool:
-    """Restrict this process and its children to the rights on files that `rules` name.
+    """Restrict this process and its future children to the rights on files that `rules` name.
 
-    Paths that do not exist are skipped. Returns whether the kernel enforces it.
+    Paths that do not exist are skipped. Returns whether the kernel enforces the restriction.
     """
     known = version(library)
     if known < 1:

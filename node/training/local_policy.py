@@ -1,6 +1,6 @@
 """A member's local policy: which data it trains on, with what noise, and what state it keeps.
 
-None of it changes the form of an update, and other members cannot tell.
+An update has the same format whatever the policy, so other members cannot read the policy from it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class LocalPolicy:
     shards: tuple[ShardSpec, ...] = ()
     """The shards in that store."""
     clipping: Clipping | None = None
-    """None: gradients are used unchanged."""
+    """Bound and noise for gradients; None: gradients are used unchanged."""
     stateless: bool = False
-    """After each update momentum and second moment are reset, and what was not sent is dropped."""
+    """Whether momentum and second moment are reset after each update, which drops what was not sent."""
 
 
 DEFAULT_POLICY = LocalPolicy()

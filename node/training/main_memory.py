@@ -10,7 +10,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_main_memory() -> int:
-    """Return the available memory in bytes, within the cgroup limit."""
+    """Return the available main memory in bytes, within the cgroup's limit."""
     available = psutil.virtual_memory().available
     # A container's limit (cgroup 2), which the machine's own figure ignores.
     try:

@@ -34,43 +34,47 @@ from .memory_options import (
 MANY_MEMBERS = 32
 """Number of updates for which memory is counted by default."""
 
-# Stripe-sized float32 arrays that the optimizer holds at once: for the gradient's transform, its
-# quintic and the state's coding, and for the step's inverse transform.
+# Number of stripe-sized float32 arrays that the optimizer holds at once: `_EXTRACTING`, by the state's
+# precision, for the gradient's transform, Muon's quintic iteration and the encoding of the state;
+# `_APPLYING` for the step's inverse transform.
 _EXTRACTING: Mapping[Precision, int] = {"float32": 7, "bfloat16": 8, "int8": 15}
 _APPLYING = 5
-# Bytes per coefficient of an update: its position (16 bits) and sign on the device; there also its
-# offset (32 bits) and sign (float32) while its tensor is processed; and decoded in main memory, 16
-# and 8 bits.
+# Bytes per coefficient of an update. `_SENT`: its position (16 bits) and sign on the device. `_PLACED`:
+# in addition its offset (32 bits) and sign (float32) there, while its tensor is processed. `_DECODED`:
+# its position and sign (16 and 8 bits) in main memory.
 _SENT, _PLACED, _DECODED = 3, 8, 3
-# Bytes that the fingerprint holds per element of a piece, and elements of a piece.
+# Bytes that the fingerprint holds per element of a piece, and elements of a piece on a CPU and a GPU.
 _CHECKED, _CPU_PIECE, _GPU_PIECE = 8, 1 << 16, 1 << 24
 
 _MOST_DECODED = 1 << 29
 """Bytes of updates that a trainer decodes before they are needed."""
 
-# Arrays that each residual block and each attention of a U-Net keeps for the backward pass, in
-# images of the block's width.
+# Number of arrays that a block of a U-Net, with its attention, keeps for the backward pass. Each has
+# the block's number of channels at the image size of its level.
 _KEPT_BY_BLOCK = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """Bytes that a layer keeps per token and unit of each size; the total is the sum over all sizes."""
+    """Bytes that a layer keeps for the backward pass, per token and per unit of each size. The total per
+    token is the sum of all sizes, each times its bytes."""
 
     hidden: float
+    """Bytes per unit of the hidden size."""
     inner: float
-    """Of the feed-forward part."""
+    """Bytes per unit of the feed-forward part's inner size."""
     heads: float
+    """Bytes per attention head."""
     keys: float = 0.0
-    """Of the keys (or values) of all heads that have their own."""
+    """Bytes per unit of the size of all keys, of the heads that have keys (and values) of their own."""
     queries: float = 0.0
-    """Of the queries of all heads, where their size differs from the hidden one."""
+    """Bytes per unit of the size of all heads' queries; 0 where that always is the hidden size."""
 
 
 # The names of the states that a member keeps from round to round.
 MOMENTUM, SECOND_MOMENT, SMOOTHED = "momentum", "second moment", "smoothed gradient"
 
-# Heads keep the logarithm of their sums, and share sines and cosines.
+# Each head keeps the logarithm of its softmax sums; all heads share the rotary sines and cosines.
 _LLAMA = Kept(hidden=24, inner=16, heads=5, keys=8, queries=8)
 _COUNTED: dict[str, tuple[Kept, Kept]] = {
     name: (_LLAMA, Kept(hidden=26, inner=8, heads=5, keys=4, queries=4))
@@ -111,8 +115,8 @@ _COUNTED: dict[str, tuple[Kept, Kept]] = {
 }
 KEPT: Mapping[str, tuple[Kept, Kept]] = {
     **_COUNTED,
-    # Taken from the most similar architecture, not counted on their own tensors; of a mixture, only
-    # the experts that a token goes through.
+    # Taken from the most similar architecture, not counted on their own tensors. For a mixture of
+    # experts, only the experts that a token goes through are counted.
     "gemma3_text": _COUNTED["qwen3"],
     "mixtral": _COUNTED["mistral"],
     "olmo3": _COUNTED["olmo2"],
@@ -122,7 +126,7 @@ KEPT: Mapping[str, tuple[Kept, Kept]] = {
 }
 """By architecture: in float32, and under bfloat16's casts."""
 
-# Bytes of each score (of one head and two tokens) where attention keeps scores: with dropout, and
+# Bytes of each score (of one head and two tokens), if attention keeps its scores: with dropout, and
 # with soft-capping.
 _SCORES_DROPPED, _SCORES_BOUNDED = 12, 8
 
@@ -136,7 +140,7 @@ class MemoryItem:
     device: int = 0
     """Bytes on the device; on a CPU, where the device's memory is main memory, everything."""
     host: int = 0
-    """Bytes of main memory beside a GPU."""
+    """Bytes of main memory, if the device is a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +164,7 @@ class Needs:
 
     @property
     def host(self) -> int:
-        """Peak of bytes of main memory beside it."""
+        """Peak of bytes of main memory, if the device is a GPU."""
         return _host_bytes(self.lasting) + max(map(_host_bytes, self.passing))
 
 
@@ -233,13 +237,13 @@ def needs(
     micro_batch: int = 1,
     members: int = MANY_MEMBERS,
 ) -> Needs:
-    """Return what `work` takes on a kind of device (cpu, cuda, mps) with `micro_batch` sequences at
-    once and the updates of `members` members.
+    """Return the memory that `work` takes on a kind of device (cpu, cuda, mps) with `micro_batch`
+    sequences at once and the updates of `members` members.
 
-    For several devices the result has the figure of the device with the most; main memory, which
+    For several devices the result has the figures of the device that needs most; main memory, which
     they share, is added up over all of them.
 
-    Raises `TrainerFailed` (`bad_model`) for a configuration that may not be built.
+    Raises `TrainerFailed` (`bad_model`) for a configuration that `check_configuration` refuses.
     """
     each = [
         _needs_of(work, portion, device, options, micro_batch, members)
@@ -250,10 +254,10 @@ def needs(
 
 @dataclass(frozen=True, kw_only=True)
 class _Portion:
-    """The part of one of several devices."""
+    """What one of a member's devices has of the model."""
 
     layout: UpdateLayout
-    """Blocks whose state it keeps, and whose parameters it steps."""
+    """Blocks whose state it keeps, and whose parameters it changes in a step."""
     elements: int
     """Number of parameters that it holds, with their gradients."""
 
@@ -315,7 +319,7 @@ def _needs_of(
         MemoryItem(name=name, host=size) if aside else MemoryItem(name=name, device=size)
         for name, size in sizes.items()
     ]
-    # Sent and not yet counted: a position of 16 bits and a float32 each.
+    # The own update, sent and not yet counted: for each coefficient a position of 16 bits and a float32.
     pending = _beside(device, 6 * layout.coefficients)
     parameters = 4 * (portion.elements + work.frozen)
     lasting = [MemoryItem(name="parameters", device=parameters), *states]
@@ -357,15 +361,15 @@ def sequence_bytes(work: Workload, device: str, options: MemoryOptions) -> int:
 
 
 def image_bytes(config: Mapping[str, Any]) -> int:
-    """Estimate the bytes that one image in a micro-batch needs beside the model. Raises
-    `TrainerFailed` (`bad_model`) for a configuration that may not be built."""
+    """Estimate the bytes that one image in a micro-batch needs in addition to the model. Raises
+    `TrainerFailed` (`bad_model`) for a configuration that `check_configuration` refuses."""
     try:
         known = check_configuration(config)
     except StructureError as error:
         problem = f"the manifest's model cannot be used: {error}"
         raise TrainerFailed("bad_model", problem[:500]) from None
     levels, width = known["block_out_channels"], known["sample_size"]
-    # On the way down; on the way up there is one block more.
+    # Of each level: `layers_per_block` on the way down, and one more than that on the way up.
     blocks = 2 * known["layers_per_block"] + 1
     pixels = (channels * (width >> level) ** 2 for level, channels in enumerate(levels))
     return 4 * _KEPT_BY_BLOCK * blocks * sum(pixels)
@@ -380,14 +384,16 @@ class _Sizes:
     inner: int
     heads: int
     queries: int
+    """Size of the queries of all heads."""
     keys: int
+    """Size of the keys of all heads that have keys of their own."""
     vocabulary: int
     scores: int
-    """Bytes of each score that attention keeps."""
+    """Bytes of each attention score that a layer keeps; 0 if it keeps none."""
 
 
 def _sizes(config: Mapping[str, Any]) -> _Sizes:
-    """Return the sizes; an unknown kind of model counts as small."""
+    """Return the sizes. A size that can neither be read nor derived from others counts as 1."""
     hidden = _whole(config, "hidden_size", "n_embd")
     heads = _whole(config, "num_attention_heads", "n_head")
     each = _whole(config, "head_dim", otherwise=max(1, hidden // heads))
@@ -430,7 +436,7 @@ def _activations(work: Workload, device: str, options: MemoryOptions, micro_batc
     # The residual stream between the layers stays in float32.
     stream = 4 * tokens * sizes.hidden
     head = _head(sizes, tokens, stream, device)
-    # A layer's own gradients during its backward pass, with the gradient of one of its weights.
+    # A layer's own gradients during its backward pass, and the gradient of one of its weights.
     backward = 8 * tokens * (sizes.inner + sizes.hidden) + 4 * sizes.hidden * sizes.inner
     if work.shards:
         head += _gathered(work, sizes, device)
@@ -497,7 +503,7 @@ def _applying(layout: UpdateLayout, device: str, members: int, step: Step) -> in
 
 
 def _beside(device: str, size: int) -> dict[str, int]:
-    """Attribute bytes to main memory: the device's own on a CPU."""
+    """Attribute bytes to main memory, which is the device's memory on a CPU."""
     return {"device": size} if device == "cpu" else {"host": size}
 
 

@@ -13,29 +13,29 @@ Precision = Literal["float32", "bfloat16", "int8"]
 Place = Literal["device", "host"]
 
 GROUP = 256
-"""Numbers that share a scale in 8 bits: 4 bytes for 256 are a sixty-fourth more, and one large
-number coarsens only its neighbours."""
+"""Consecutive values that share one scale in an 8-bit state: 4 bytes for 256 values add a sixty-fourth,
+and one large value makes only its neighbours less precise."""
 SHORTEST_ROW = 64
-"""Rows shorter than this stay in float32: scales would take what the codes save."""
+"""Rows shorter than this stay in float32: their scales would take what 8 bits save."""
 CPU_STRIPE, GPU_STRIPE = 1 << 17, 1 << 24
-"""Elements of the optimizer's stripes. A CPU is fastest while the few arrays of that size in use
-stay in its caches (half a MiB each in float32); 64 MiB keep a GPU busy, and are small beside any
-model that needs one."""
+"""Elements in a stripe, the piece of a tensor that the optimizer processes at once. A CPU is fastest
+while the few arrays of that size in use stay in its caches (half a MiB each in float32); 64 MiB keep a
+GPU busy, and are small compared with any model that needs one."""
 
 CPU_KEPT_SUMS, GPU_KEPT_SUMS = 1 << 22, 1 << 26
 """Elements of the sums that a scaled step keeps until it knows its factors, in float32: a layer or two
 of a model that a CPU trains, and 256 MiB on a GPU, where the gradient's memory is free meanwhile."""
 
 NOISE = 1 << 20
-"""Random numbers drawn once, with which a CPU rounds: drawing is slow there, compared with rounding.
-Each stripe uses a run that starts at a different offset, and 4 MiB stay near the caches."""
+"""Number of random numbers, drawn once, with which a CPU rounds the stored state: drawing is slow there,
+compared with rounding. Each stripe uses those from a different offset on; 4 MiB stay near the caches."""
 
 AUDIT_BYTES = 12
-"""Bytes of main memory that must be free per trained parameter before an audit of another member's
-work, or there is none: what the audits of two rounds keep, and two bytes for a gradient in use
-(`audit_cache`)."""
+"""Bytes of main memory per trained parameter that must be free for an audit of another member's work to
+take place: what the audits of two rounds keep, and two bytes for a gradient in use (`audit_cache`)."""
 
-# Logits at a time, in float32: enough to keep a GPU busy, few enough to stay near a CPU's caches.
+# Number of logits computed at once, in float32: enough to keep a GPU busy, and few enough to stay near a
+# CPU's caches.
 _GPU_LOGITS = 1 << 25
 _CPU_LOGITS = 1 << 22
 
@@ -46,7 +46,8 @@ class StateOptions:
 
     precision: Precision = "float32"
     place: Place = "device"
-    """`host`: in main memory, pinned where the device is a GPU, and processed a stripe at a time."""
+    """`device`: in the device's memory. `host`: in main memory, pinned if the device is a GPU, and
+    processed a stripe at a time."""
 
 
 IN_FLOAT32 = StateOptions()
@@ -62,7 +63,7 @@ class MemoryOptions:
 
 
 def stored_bytes(rows: int, columns: int, precision: Precision) -> int:
-    """Return the bytes of a state of rows × columns."""
+    """Return the bytes that a state of rows × columns takes."""
     if precision == "float32" or (precision == "int8" and columns < SHORTEST_ROW):
         return 4 * rows * columns
     if precision == "bfloat16":

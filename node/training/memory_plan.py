@@ -1,4 +1,4 @@
-"""The choice of how a member keeps its state and activations: the cheapest option that fits.
+"""The choice of how a member keeps its optimizer state and activations: the cheapest option that fits.
 
 It uses arithmetic alone (`memory_model`), so that `distro-node fit` reports for a machine what a
 trainer there would choose.
@@ -27,11 +27,11 @@ LARGEST_MICRO_BATCH = 32
 """More sequences at once than this only cost memory."""
 
 CPU_TOKENS = 1024
-"""Tokens at once on a CPU: with more, a layer's activations no longer stay in its caches
+"""Most tokens at once on a CPU: with more, a layer's activations no longer stay in its caches
 (benchmarks/results/2026-11-24-throughput.json)."""
 
-# What an allocator reserves beyond what it hands out: at most 7.5 % in measurements. The arithmetic
-# itself is within 5 % of the measured values.
+# Factor for what an allocator reserves beyond what it hands out: at most 7.5 % in measurements. The
+# arithmetic itself is within 5 % of the measured values.
 _SLACK = 1.075
 
 
@@ -42,7 +42,7 @@ class FreeMemory:
     device: int
     """Bytes on the device."""
     host: int = 0
-    """Bytes of main memory beside a GPU."""
+    """Bytes of main memory, if the device is a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,14 +111,14 @@ def choices(
     if wanted is not None:
         every = iter((wanted,))
     elif work.shards:
-        # Memory is short there, and a pass that runs out of it cannot be restarted.
+        # With shards memory is short, and a pass that runs out of it cannot be restarted.
         every = (options for options in every if options.checkpointing)
     for options in every:
         size = micro_batch or 1
         takes = needs(work, device, options, size)
         fits = _SLACK * takes.device <= room.device and (device == "cpu" or takes.host <= room.host)
         if fits and micro_batch is None:
-            # As many as fit into half of the remaining memory: more would be taken from other programs.
+            # As many sequences as fit into half of the remaining memory; the rest is for other programs.
             spare = room.device - int(_SLACK * takes.device)
             size += min(
                 _most_at_once(work, device) - 1,
@@ -143,9 +143,10 @@ def in_shards(
     wanted: MemoryOptions | None = None,
     split: Split = Split.AUTO,
 ) -> bool:
-    """Whether each of several devices, with a room each, gets a shard of the model instead of a
-    copy: as the owner wants it, or else because a copy does not fit somewhere. Adapters are small
-    beside their frozen base; such a model stays whole. Raises as `needs` does."""
+    """Whether each of several devices, which have `rooms` of free memory, gets a shard of the model
+    instead of a copy: as `split` says or, with `AUTO`, because a copy does not fit on one of them. A
+    model with adapters is never sharded: they are small compared with their frozen base. Raises as
+    `needs` does."""
     if split is not Split.AUTO or work.frozen:
         return split is Split.SHARDS and not work.frozen
     return not all(

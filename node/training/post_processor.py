@@ -1,8 +1,9 @@
-"""The tokens that a `tokenizer.json` adds before and after a text by itself: reading and replacing them.
+"""The tokens that a `tokenizer.json` adds before and after every text: reading and replacing them.
 
-A published file has a post-processor that adds them. A swarm adds its start token or nothing
-(`DataSpec.start_token`), and nothing after a text that is to be continued. The file is edited as JSON,
-so that everything else in it stays unchanged; neither torch nor the tokenizers library is needed.
+In a published file a post-processor adds them. A swarm adds its start token or nothing
+(`DataSpec.start_token`) before a text, and nothing after a text that is to be continued. The file is
+edited as JSON, so that everything else in it stays unchanged; neither torch nor the tokenizers library
+is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SEQUENCE, _TEMPLATE, _OFFSETS = "Sequence", "TemplateProcessing", "ByteLevel"
 _BERT, _ROBERTA = "BertProcessing", "RobertaProcessing"
 # Published files have no sequences of sequences.
 _DEEPEST = 4
-# Raised by reading another form: a stranger's, or that of a newer version of the library.
+# Errors raised by reading a file of unexpected form: a malicious one, or one of a newer library version.
 _ODD = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
@@ -45,8 +46,9 @@ def added_tokens(definition: bytes) -> Added:
 
 
 def with_added_tokens(definition: bytes, wanted: Added, spelled: Mapping[int, str]) -> bytes:
-    """Return a `tokenizer.json` that adds these tokens to a text, and to both texts of a pair; the same
-    bytes if it does already. `spelled` has the text of each token. Raises `OddPostProcessor`."""
+    """Return this `tokenizer.json`, changed so that it adds the `wanted` tokens to a text, and to both
+    texts of a pair; unchanged if it already does. `spelled` has the text of each token. Raises
+    `OddPostProcessor`."""
     if added_tokens(definition) == wanted:
         return definition
     try:

@@ -1,12 +1,13 @@
-"""The re-audit worker: it recomputes shares that others scored low, in a trainer process of its own.
+"""The re-audit worker: it recomputes shares to which another member's audit gave a low score.
 
-It reconstructs the parameters on which the update was computed, from a snapshot and the later
-updates, and computes the share's samples on them. It uses only idle CPU time, half of the free
-memory, and the time until the dispute ends. Where anything is missing there is no re-audit: other
-members are called as well. All members choose the same dispute to audit first (`next_reaudit`).
+It does so in a trainer process of its own. It reconstructs the parameters on which the update was
+computed, from a snapshot and the later updates, and computes the share's samples on them. It uses only
+idle CPU time, half of the free memory, and the time until the dispute ends. If anything is missing it
+omits the re-audit, since other members are called to re-audit the same share. All members choose the
+same dispute to audit first (`next_reaudit`).
 
 For a small model, starting the trainer takes longer than an audit. So the trainer stays while there
-are disputes to audit, and continues from its current parameters to those of a later round.
+are disputes to audit, and goes on from its current parameters to those of a later round.
 """
 
 from __future__ import annotations
@@ -39,24 +40,25 @@ from .replay import NotKept, ReplayTrainer, StoredRun
 
 _log = logging.getLogger(__name__)
 
-# More are never open: the records of the rounds that a dispute lasts contain at most this many audits.
+# Most disputes that can be open: the records of the `OPEN` rounds that one lasts have no more audits.
 _MAX_WAITING = OPEN * MAX_AUDITS
-# How long an idle trainer stays: it takes memory, but a new one takes time to start.
+# How long an idle trainer is kept: it takes memory, but a new one takes time to start.
 _KEEP_ALIVE_SECONDS = 60.0
-# The number of other members' samples whose gradient is subtracted; about the size of a share.
+# Number of other members' samples whose mean gradient serves as the reference: about a share.
 _OTHERS = 4
-# A dispute may last for hours where rounds are long. An audit that takes longer than this is given up.
+# A dispute may last for hours if rounds are long. An audit that takes longer than this is given up.
 _LONGEST_SECONDS = 3600.0
+# How often the worker checks whether the dispute is still open.
 _WATCH_SECONDS = 1.0
-# Below the priority of the owner's own work and of the node's training.
+# The re-audit's scheduling priority, below that of the owner's programs and of the node's training.
 _NICE = 10
 
 
 class SnapshotSource(Protocol):
-    """The states of the model on this disk: `Snapshots`."""
+    """The snapshots on this disk: `Snapshots`."""
 
     async def at_hand(self) -> list[LocalSnapshot]:
-        """Return the snapshots from which other states can be reconstructed, sorted from the oldest."""
+        """Return the complete snapshots, sorted from the oldest."""
         ...
 
 
@@ -86,8 +88,9 @@ class ReauditWorker:
         bring: Callable[[Sequence[int]], Awaitable[None]],
         start: Callable[[TrainerSpec], AbstractAsyncContextManager[TrainerClient]] = open_trainer,
     ) -> None:
-        """`spec` is that of the training trainer, and `momentum` the path where it saves its state;
-        `bring` returns when the data of these samples is on disk."""
+        """`spec` describes the node's training trainer, and `momentum` is the path where that one saves
+        its state. `states` lists snapshots, `me` is this member, and `start` starts a trainer. `bring`
+        returns when the data of these samples is on disk."""
         self._manifest = manifest
         self._spec = spec
         self._store = store
@@ -104,7 +107,7 @@ class ReauditWorker:
     def put(self, effect: RunReaudit) -> None:
         """Queue a re-audit."""
         if len(self._waiting) == _MAX_WAITING:
-            # The oldest, which has ended by now.
+            # Drop the oldest: as many newer ones are open, so its dispute must have ended.
             del self._waiting[next(iter(self._waiting))]
         self._waiting[effect.first] = effect
         self._wake.set()
@@ -114,7 +117,7 @@ class ReauditWorker:
         while True:
             first = await self._next_dispute(hears)
             if not await self._is_replayable(first.round, hears.ledger()):
-                # Not worth starting a trainer.
+                # Starting a trainer would be useless.
                 _log.info(
                     "no re-audit of round %d: its parameters are no longer stored", first.round
                 )
@@ -124,12 +127,12 @@ class ReauditWorker:
                 async with self._start(self._aside()) as trainer:
                     await self._reaudit_with(trainer, hears)
             except (TrainerFailed, TrainerDied) as problem:
-                # It did not start, and would not start for the next one.
+                # The trainer did not start, and would not start for the next dispute either.
                 _log.info("no re-audit of %d rounds: %s", len(self._waiting), problem)
                 self._waiting.clear()
 
     async def _next_dispute(self, hears: ReauditReports) -> Audit:
-        """Wait for a dispute to audit, and return the next one. It stays in the queue."""
+        """Return the dispute to audit next, once there is one. It stays in the queue."""
         while (first := self._next(hears.ledger())) is None:
             self._wake = trio.Event()
             await self._wake.wait()
@@ -151,13 +154,12 @@ class ReauditWorker:
         return start is not None
 
     def _past(self, ledger: Ledger) -> StoredRun:
-        # A copy, which does not grow while it is read.
+        # A copy of the chain, which does not grow while it is read.
         known = ledger.truncated(len(ledger))
         return StoredRun(manifest=self._manifest, ledger=known, store=self._store)
 
     def _trained_on(self, round_: int) -> int:
-        """Return the round after which the parameters were in the state that this round was trained
-        on."""
+        """Return the round after which the model had the parameters that this round was trained on."""
         return round_ - 1 - self._manifest.rounds.overlap
 
     async def _reaudit_with(self, trainer: TrainerClient, hears: ReauditReports) -> None:
@@ -176,8 +178,8 @@ class ReauditWorker:
     async def _while_open(
         self, replayed: ReplayTrainer, effect: RunReaudit, hears: ReauditReports
     ) -> bool:
-        """Audit, unless the dispute ends first. Return whether the trainer can be used further: not
-        while it is still busy with an abandoned audit."""
+        """Audit, unless the dispute ends first. Return whether the trainer can be used further: not if
+        it died or is still busy with an abandoned audit."""
         began, usable, done = len(hears.ledger()), False, False
         async with trio.open_nursery() as nursery:
 
@@ -197,7 +199,7 @@ class ReauditWorker:
             nursery.cancel_scope.cancel()
         if not done:
             _log.info("no re-audit of round %d: it was not finished in time", effect.first.round)
-            # At least this many.
+            # The audit would have taken at least as many rounds as have been decided since it began.
             self._takes = max(self._takes, len(hears.ledger()) - began)
         return usable
 
@@ -233,7 +235,7 @@ class ReauditWorker:
         await self._bring((*effect.samples, *others))
         before = self._trained_on(round_)
         await replayed.go_to(past, before, await self._states.at_hand())
-        # After the replay, which would change it.
+        # Only after the replay, which would change the momentum.
         await replayed.trainer.load_momentum(self._momentum)
         return await replayed.trainer.run_reaudit(
             round_, body, effect.samples, others, effect.share
@@ -258,8 +260,8 @@ class ReauditWorker:
 
 
 def assigned_to_others(ledger: Ledger, round_: int, peer: PeerId, me: PeerId) -> tuple[int, ...]:
-    """Return the samples that a round assigned to members other than `peer`: this node's own first,
-    whose data is here."""
+    """Return the samples that a round assigned to members other than `peer`. Those of this node (`me`)
+    come first, because their data is here."""
     runs = ledger.assignments.assignment(round_).runs
     found: list[int] = []
     for other in sorted(runs.keys() - {peer}, key=lambda each: (each != me, each)):

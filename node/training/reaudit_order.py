@@ -1,9 +1,9 @@
 """The order of re-audits: which open dispute a member audits next, chosen so that all members agree.
 
 A dispute is settled when re-audits with enough votes agree, and is dropped when its rounds are over.
-Where audits take longer than rounds, and each member took the dispute that is newest *to itself*,
-all would take different ones, and none would ever be settled. So the choice follows from the chain.
-It is not enforced: a member that chooses otherwise helps less.
+If audits take longer than rounds, and each member took the dispute that was newest when it became
+free, all would take different ones, and none would ever be settled. So the choice follows from the
+chain. It is not enforced: a member that chooses otherwise merely helps less.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from ...protocol.wire.encoding import encode
 def next_reaudit(
     waiting: Iterable[Audit], accounts: ReputationTable, me: PeerId, now: int, takes: int
 ) -> Audit | None:
-    """Return the dispute that `me` audits next; None if none waits for it that can still be settled.
+    """Return the dispute that `me` audits next; None if no dispute in `waiting` expects its re-audit and
+    can still be settled.
 
-    `now` is the round of the next record, `takes` the number of rounds that a recent audit took.
+    `now` is the round of the next record, `takes` the number of rounds that a recent re-audit took.
     """
     useful = [
         first
@@ -33,7 +34,7 @@ def next_reaudit(
 
 
 def _can_be_settled(accounts: ReputationTable, first: Audit) -> bool:
-    """Whether the dispute would be settled if all missing auditors agreed."""
+    """Whether the dispute would be settled if all re-auditors still missing agreed with each other."""
     dispute = accounts.disputes[first]
     missing = accounts.pending_reauditors(first)
     return dispute.jury is not None and any(
@@ -47,10 +48,11 @@ def _order(
     accounts: ReputationTable, first: Audit, now: int, takes: int
 ) -> tuple[bool, int, bytes]:
     dispute = accounts.disputes[first]
-    # Last come disputes that end before an audit is done; first come those with most re-audits,
-    # which are nearest to a settlement. Among the rest the hash decides: the smallest hash of all
-    # open disputes seldom changes while a member is still busy, so fast and slow members choose the
-    # same one. The hash leaves out the score, which its author may choose.
+    # Disputes that end before a re-audit would be done come last. The others are sorted by their number
+    # of re-audits: those with most are nearest to a settlement and come first. Among equals the hash
+    # decides: the smallest hash of all open disputes seldom changes while a member is still busy, so
+    # fast and slow members choose the same one. The hash leaves out the score, which the first auditor
+    # may choose.
     late = now + takes >= dispute.since + OPEN
     name = content_id(encode([first.round, first.auditor, first.peer]))
     return late, -len(dispute.reaudits), name

@@ -1,7 +1,7 @@
-"""Reconstruction of a state of the swarm's model in a trainer, from what this disk has.
+"""Reconstruction of a past state of the swarm's model in a trainer, from what this disk has.
 
 It starts from a local snapshot and applies the records after it; each state is compared with the
-fingerprint that the swarm agreed on. The training node's own state is not changed.
+fingerprint that the swarm agreed on. The state of the node's training trainer is not changed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StoredRun:
 
     def reach(self, start: int, end: int | None = None) -> int:
         """Return the last round, up to `end`, that can be replayed from the state after round
-        `start` with the updates here."""
+        `start` with the updates on this disk."""
         last = start
         limit = len(self.ledger) if end is None else min(len(self.ledger), end + 1)
         closing = self.manifest.schedule.closing_round
@@ -53,7 +53,7 @@ class StoredRun:
         """Return the latest of these snapshots, sorted from the oldest, from which round `end` can
         be reached."""
         for start in reversed([*snapshots]):
-            # A snapshot's own round needs no updates; round 0 changes nothing.
+            # A snapshot's own round needs no updates; round 0 does not change the parameters.
             if start.round <= end <= max(0, self.reach(start.round, end)):
                 return start
         return None
@@ -62,8 +62,9 @@ class StoredRun:
 async def replay(
     trainer: TrainerClient, past: StoredRun, start: LocalSnapshot, end: int | None
 ) -> tuple[int, int]:
-    """Load `start` and apply the records up to `end`; None: as far as the updates are here. Return
-    the last round and the fingerprint after it. Raises `NotKept`, and what a trainer raises."""
+    """Load `start` and apply the records up to `end`; None: as long as their updates are on this disk.
+    Return the last applied round and the fingerprint after it. Raises `NotKept`, and what a trainer
+    raises."""
     blobs = await trio.to_thread.run_sync(
         blob_list_at, past.store, "snapshot", blob_of(start), start.size
     )
@@ -74,12 +75,12 @@ async def replay(
 
 
 class ReplayTrainer:
-    """A trainer that holds one past state after another: from its current state it goes on to a
-    later one."""
+    """A trainer that holds one past state after another; to reach a later state, it can go on from its
+    current one."""
 
     def __init__(self, trainer: TrainerClient) -> None:
         self.trainer = trainer
-        # The round whose state it holds, and the fingerprint; None where unknown.
+        # The round whose state it holds, and the fingerprint; None if unknown.
         self._at: tuple[int, int] | None = None
 
     async def go_to(self, past: StoredRun, end: int, snapshots: Sequence[LocalSnapshot]) -> None:
@@ -105,7 +106,8 @@ def _is_nearer(past: StoredRun, at: int, start: LocalSnapshot | None, end: int) 
 async def _go_on(
     trainer: TrainerClient, past: StoredRun, last: int, fingerprint: int, end: int | None
 ) -> tuple[int, int]:
-    """Apply the records after round `last`, whose state with this fingerprint the trainer holds."""
+    """Apply the records after round `last`; the trainer holds the state after that round, with this
+    fingerprint."""
     ledger, store = past.ledger, past.store
     for round_ in range(last + 1, len(ledger) if end is None else end + 1):
         record = ledger[round_].record
@@ -115,7 +117,7 @@ async def _go_on(
             if end is not None:
                 raise NotKept("an update was removed meanwhile")
             break
-        # The closing record comes without a step: the result is the state of the round before it.
+        # The closing record has no step: the result is the state of the round before it.
         if round_ == past.manifest.schedule.closing_round:
             break
         rate = learning_rate(past.manifest.schedule, max(1, round_))

@@ -1,9 +1,9 @@
 """Limits of time and memory while the trainer processes a stranger's definition.
 
 A few bytes of a configuration or of a tokenizer can ask for hours of work or all of a machine's
-memory. `architectures` checks beforehand what it knows; this covers the rest. Python code is
-interrupted. A library's own code cannot be, so the kernel ends the process, and the node reports
-why.
+memory. `architectures` checks beforehand the settings that it knows; these limits cover the rest.
+Python code is interrupted. A library's native code cannot be interrupted, so the kernel ends the
+process, and the node reports why.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _GRACE_SECONDS = 5.0
 def limited(
     kind: FailureKind, what: str, *, seconds: float = 60.0, memory: int = 2 << 30
 ) -> Iterator[None]:
-    """Limit the block to `seconds`, and to `memory` bytes more than the process has. The largest
-    published tokenizers take some seconds and less than a gigabyte.
+    """Limit the block to `seconds`, and to `memory` bytes more than the process has at its start. The
+    largest published tokenizers take some seconds and less than a gigabyte.
 
-    Raises `TrainerFailed` of this kind. Memory is limited on Linux only. In a thread other than the
-    main one, where signals do not arrive, only the kernel's limits apply.
+    If a limit is reached, raises `TrainerFailed` of this `kind`, with `what` as its subject. Memory is
+    limited on Linux only. In a thread other than the main one, where signals do not arrive, only the
+    kernel's limits apply.
     """
     late = TrainerFailed(kind, f"{what} takes more than {seconds:g} s")
     with _processor(seconds + _GRACE_SECONDS), _memory(memory), interrupted(seconds, late):
@@ -71,7 +72,7 @@ def interrupted(seconds: float, error: Exception, again: float = 0.0) -> Iterato
 
 @contextmanager
 def _processor(seconds: float) -> Iterator[None]:
-    """Make the kernel end the process (SIGXCPU) after that much CPU time in the block."""
+    """Make the kernel end the process (SIGXCPU) after it has used that much CPU time in the block."""
     if sys.platform == "win32":
         yield
         return
@@ -98,8 +99,8 @@ def _memory(more: int) -> Iterator[None]:
 
 
 class _Limit:
-    """One of the kernel's limits of this process. Several threads may lower it at a time: the lowest
-    one applies, and when all have left, the original limit."""
+    """One of the kernel's limits of this process. Several threads may lower it at the same time: then
+    the lowest value applies. When all have left the block, the original limit applies again."""
 
     def __init__(self, which: int) -> None:
         self._which = which
@@ -133,8 +134,8 @@ if sys.platform != "win32":
 
 
 def _data_bytes() -> int | None:
-    """Return the process's own memory as the kernel counts it for RLIMIT_DATA; None where it is not
-    reported."""
+    """Return the process's own memory in bytes, as the kernel counts it for RLIMIT_DATA; None if the
+    system does not report it."""
     try:
         lines = Path("/proc/self/status").read_text("ascii").splitlines()
     except OSError:

@@ -1,8 +1,8 @@
 """Whether a trainer that failed is restarted, with which settings, and after which pause.
 
-A restart mends a driver reset or a killed process. On a desktop memory comes and goes, too: a
-browser or a game takes the GPU. A trainer that ran out of memory is started with a plan for what is
-free then, repeatedly for some minutes, before the node gives up and reports why.
+A restart mends a driver reset or a killed process. On a desktop the free memory also changes: a
+browser or a game takes the GPU. A trainer that ran out of memory is started again with a plan for the
+memory that is then free, repeatedly for some minutes, before the node gives up and reports why.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from .trainer_spec import TrainerSpec
 
 _log = logging.getLogger(__name__)
 
-# Between restarts: doubled while the trainer dies before it has done anything, or has too little memory.
+# Pause between restarts: doubled while the trainer has too little memory or dies before it does a job.
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
-# Consecutive failures before a trainer has done a single job.
+# Consecutive trainers that failed before they had done a single job, after which the node gives up.
 _MAX_FALSE_STARTS = 5
-# Consecutive shortages of memory in the same kind of job: with the pauses five minutes and more.
+# Consecutive shortages of memory in the same kind of job, after which it gives up: with the pauses
+# between them, after five minutes or more.
 _MAX_SHORTAGES = 10
 
 # Failures that a restart may mend; anything else that a trainer reports is for the user to mend.
@@ -34,7 +35,7 @@ class RestartPolicy:
     """The record of one node's trainer starts, and the decision about the next one."""
 
     def __init__(self, spec: TrainerSpec) -> None:
-        """`spec`: the owner's settings."""
+        """`spec` holds the owner's settings."""
         self._wanted = spec
         self.spec = spec
         """The settings for the next start."""
@@ -44,7 +45,7 @@ class RestartPolicy:
         self._pause = BackoffTimer(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         self._false_starts = 0
         self._worked = False
-        # Whether any trainer has completed a job: then the device exists, with enough memory.
+        # Whether any trainer has completed a job: then the device exists and has enough memory.
         self._has_worked = False
         self._shortages = 0
         # The kind of job that ran out of memory last; None means that no trainer could be started.
@@ -109,12 +110,12 @@ class RestartPolicy:
             self._pause.reset()
             self._false_starts, self.certified_only = 0, False
         if isinstance(failure, TrainerFailed):
-            # A driver that resets takes the device away for a moment.
+            # While a driver resets, its device is missing for a moment.
             comes_back = failure.kind == "no_device" and self._has_worked
             if failure.kind not in _RESTARTABLE and not comes_back:
                 raise explain_trainer(failure, self._wanted.blobs) from None
             reason = f"{failure.kind}: {failure}"
-            # Unless it had worked: then the snapshot that it loaded was good.
+            # If it had worked, the snapshot that it loaded was good.
             self.certified_only = not self._worked
         self._false_starts += 1
         if self._false_starts >= _MAX_FALSE_STARTS:

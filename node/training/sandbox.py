@@ -1,13 +1,13 @@
-"""The trainer's sandbox: no access to the network, other files or programs, whatever code it is made
-to run.
+"""The trainer's sandbox: no access to the network, other files or programs, whatever code the process
+is made to run.
 
 A stranger's configuration, tokenizer and data are checked before libraries see them, but the
-libraries are large. So before any of them is loaded the process permanently gives up all rights that
-training does not need. On Linux, Landlock leaves it the system's software, Python and the GPU's
-device nodes, and the blobs and a scratch folder to write; a filter of system calls leaves it no
-socket that leads anywhere, no memory of another process and no namespace or mount; and it drops all
-capabilities, as root too. Where the kernel has neither, or on another system, nothing is enforced,
-and `confine` returns that.
+libraries are large and may have bugs. So before any of them is loaded the process permanently gives up
+all rights that training does not need. On Linux, Landlock restricts it to the system's software, Python
+and the GPU's device nodes, and to writing the blobs and a scratch folder; a filter of system calls
+(seccomp) refuses sockets that lead to other programs, other processes' memory, namespaces and mounts;
+and the process drops all capabilities, even as root. What the kernel does not offer is not enforced, on
+other systems nothing is; `confine` returns what is enforced.
 
     python -m distro_node.node.training.sandbox
 
@@ -41,7 +41,7 @@ HOLDS: dict[str, str] = {
     "kernel": "no namespaces, mounts or keys",
     "privileges": "no capabilities, even as root",
 }
-"""What a sandbox may enforce, by name, with what it puts out of the trainer's reach."""
+"""The restrictions that a sandbox may enforce, by name, each in words for people."""
 
 # Where systems keep software.
 _SOFTWARE = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt", "/nix/store")
@@ -61,12 +61,12 @@ _KERNEL = (
     *("/sys/kernel/mm", "/sys/firmware/devicetree"),
 )
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-# NVIDIA's, including its Tegra chips and WSL, AMD's, and render nodes.
+# Device nodes of NVIDIA's GPUs (including Tegra chips and WSL) and of AMD's, and render nodes.
 _GPUS = (
     *("nvidia*", "nvhost-*", "nvmap", "nvgpu", "host1x-fence", "dxg", "kfd", "dri/renderD*"),
     "gdrdrv",
 )
-# Devices by which several machines communicate past the kernel.
+# Devices by which several machines communicate without going through the kernel.
 _BETWEEN_MACHINES = ("/dev/infiniband",)
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -94,9 +94,9 @@ def confine(
     `readable` and `writable` are added to what every trainer needs; paths that do not exist are
     skipped. Returns which of `HOLDS` are enforced.
 
-    With `several` the process and those it forks get a private network and private shared memory.
-    Where the system refuses that, or where `apart` is false because other ranks are on other
-    machines, neither is restricted.
+    `several`: the process forks others, one for each further device. Together they get a private
+    network and private shared memory. If the system refuses that, or if `apart` is false because other
+    ranks are on other machines, neither is restricted.
     """
     if sys.platform != "linux":
         return ()
@@ -109,7 +109,7 @@ def confine(
     enforced: set[str] = set()
     rules = [*_rules(readable, writable, gpus)]
     if several:
-        # Each of them reads its own entry there; and NCCL, which connects GPUs, shares memory by name.
+        # Each process reads its own entry in /proc; NCCL, which connects GPUs, shares memory by name.
         rules += [(Path("/proc"), landlock.READ)]
         rules += [(_SHARED_MEMORY, landlock.WRITE)] if gpus else []
         rules += [] if apart else [(Path(each), landlock.DEVICE) for each in _BETWEEN_MACHINES]
@@ -119,8 +119,8 @@ def confine(
             enforced |= {"signals"}
     if _drop_capabilities(library, writable):
         enforced |= {"privileges"}
-    # CUDA does not start without a socket on which other processes could request its memory. NCCL's
-    # ranks pass each other memory through datagrams.
+    # CUDA does not start without a sequenced-packet socket, on which other processes could request its
+    # memory. NCCL's ranks pass each other memory through datagram sockets.
     unix = () if not gpus else (SEQUENCED, DATAGRAM) if several else (SEQUENCED,)
     if restrict_calls(library, platform.machine(), network=several, unix=unix):
         enforced |= {"sockets", "processes", "kernel"}
@@ -142,19 +142,19 @@ def _rules(
     readable: Iterable[Path], writable: Iterable[Path], gpus: Iterable[Path]
 ) -> Iterator[tuple[Path, int]]:
     python = (sys.prefix, sys.base_prefix, sys.executable, *filter(None, sys.path))
-    # In a checkout this package is beside the user's own files.
+    # In a checkout this package is in the same folder as the user's own files.
     root = Path(__file__).resolve().parents[2]
     own = [root / name for name in ("__init__.py", "crypto", "protocol", "node")]
     for path in (*map(Path, (*_SOFTWARE, *python)), *own):
         yield path, landlock.RUN
-    # Debian keeps a part of Python there.
+    # Debian keeps a part of Python in /etc.
     configuration = [
         *Path("/etc").glob("python3*"),
         *(Path("/etc", each) for each in _CONFIGURATION),
     ]
     for path in (*configuration, *map(Path, _KERNEL), *readable):
         yield path, landlock.READ
-    # Only the process's own entry: names of threads.
+    # Only the process's own entry, to which it writes the names of its threads.
     yield Path("/proc/self"), landlock.READ | landlock.DEVICE
     yield Path("/dev/dri"), landlock.READ
     for path in (*map(Path, _DEVICES), *gpus):
@@ -180,19 +180,19 @@ def _drop_capabilities(library: ctypes.CDLL, folders: Iterable[Path]) -> bool:
     """Drop all capabilities, which give root, or a user with some of them, more rights than an
     ordinary user.
 
-    Where one of the folders belongs to another user, root keeps its access to other users' files, of
-    which Landlock leaves it few. Returns whether no capability is left.
+    If one of the folders belongs to another user, root keeps its access to other users' files, of
+    which Landlock leaves only few reachable. Returns whether no capability is left.
     """
     user = os.geteuid()
     owners = {path.stat().st_uid for path in folders if path.exists()}
     kept = _ANY_OWNER if user == 0 and owners - {user} else 0
     for capability in range(_LAST_CAPABILITY + 1):
         if not kept >> capability & 1:
-            # Fails without capabilities, and beyond the last capability that the kernel knows.
+            # It fails without capabilities, and beyond the last capability that the kernel knows.
             library.prctl(_DROP_BOUND, capability, 0, 0, 0)
     library.prctl(_AMBIENT, _CLEAR_AMBIENT, 0, 0, 0)
     header = struct.pack("<Ii", _CAPABILITIES_VERSION, 0)
-    # Effective, permitted and inheritable, of the first 32 and of the others.
+    # The effective, permitted and inheritable sets: of the first 32 capabilities, then of the others.
     sets = struct.pack("<6I", kept, kept, 0, 0, 0, 0)
     return library.capset(header, sets) == 0 and kept == 0
 
@@ -204,17 +204,17 @@ def _own_namespaces(library: ctypes.CDLL) -> bool:
     """
     user, group = os.geteuid(), os.getegid()
     if library.unshare(_OWN_NAMESPACES) != 0:
-        # Without root they need a user namespace, where the system allows one.
+        # Without root these namespaces need a user namespace, which some systems refuse.
         if library.unshare(_OWN_NAMESPACES | _NEW_USERS) != 0:
             return False
         with suppress(OSError):
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
             Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    # Not available on every system.
+    # Imported here because it is not available on every system.
     import fcntl
 
-    # If the loopback interface stays down, ranks cannot find each other, and report that.
+    # If the loopback interface stays down, the ranks cannot find each other, and report that.
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
     library.mount(None, b"/", None, _RECURSIVE_PRIVATE, None)

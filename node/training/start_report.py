@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 def report_start(trainer: TrainerClient, telemetry: Telemetry) -> None:
-    """Report what a started trainer computes on, what it takes and what confines it."""
+    """Report the device of a started trainer, the memory that it takes, and how it is sandboxed."""
     telemetry.device, telemetry.gpus = trainer.device, trainer.gpus
     telemetry.memory_use, telemetry.sandbox = trainer.memory_use, trainer.sandbox
     telemetry.recent.sequence_flops = trainer.sequence_flops

@@ -1,8 +1,8 @@
 """The supervisor of the trainer process: it queues the process's work, and restarts it.
 
-Jobs run one at a time, in the order they were queued. A trainer that dies is restarted, loaded with
-the newest available snapshot and caught up by replaying rounds. Meanwhile the node stays in the
-swarm; only its own next update waits.
+Jobs run one at a time, in the order in which they were queued; only the judging of an audit goes
+first. A trainer that dies is restarted, loaded with the newest available snapshot and caught up by
+replaying rounds. Meanwhile the node stays in the swarm; only its own next update waits.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ from .task_names import DIFFUSION
 
 _log = logging.getLogger(__name__)
 
-# Before lost data is requested once more.
+# Wait before training data that was lost from the disk is requested once more.
 _DATA_PAUSE_SECONDS = 1.0
 
 _HELDOUT_SEQUENCES = 128
 
-# A few lines on a page; on a CPU some seconds of an otherwise idle trainer.
+# Length of a sample text: a few lines on a page, and on a CPU some seconds of an otherwise idle trainer.
 _SAMPLE_TOKENS = 64
 _SAMPLE_TEMPERATURE = 0.8
 
-# How often a gradient that takes several rounds is polled for.
+# How often the trainer is asked whether a gradient that takes several rounds is done.
 _ASIDE_SECONDS = 0.25
 
 SequenceDraw = Callable[[TrainerClient, int], Awaitable[tuple[int, ...] | None]]
-"""Return which sequences of the node's own data to train, given how many are assigned; None: no
-more, ever."""
+"""Return which sequences of the node's own data to train on, given how many are assigned; None if the
+privacy budget of that data is spent, so that no more training is allowed."""
 
 
 class AuditData(Protocol):
     """The source of data for audited samples: `Prefetch`."""
 
     def wish(self, samples: tuple[int, ...]) -> None:
-        """Fetch these before anything that is not needed immediately."""
+        """Fetch the data of these samples before any data that is not needed immediately."""
 
     def has(self, samples: tuple[int, ...]) -> bool:
-        """Whether the samples of the last `wish` are here."""
+        """Whether the data of these samples, those of the last `wish`, is here."""
         ...
 
 
@@ -85,7 +85,7 @@ class Reports(Protocol):
         """Report that the trainer holds the parameters after `round`."""
 
     async def trained(self, what: Train, made: TrainedUpdate) -> None:
-        """Accept the requested own update."""
+        """Accept this node's own update, which `what` requested."""
 
     async def applied(
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
@@ -103,7 +103,7 @@ class Reports(Protocol):
 class _Train:
     effect: Train
     begun: bool = False
-    """Whether the trainer is computing it beside other work."""
+    """Whether the trainer is already computing it in the background."""
     drawn: tuple[int, ...] | None = None
     """The sequences of the node's own data that are trained instead of the assigned ones."""
 
@@ -141,11 +141,12 @@ class TrainerSupervisor:
         draw: SequenceDraw | None = None,
         start: OpenTrainer = open_trainer,
     ) -> None:
-        """After each evaluation the model continues `sample_prompt`, if given and the model writes
-        text. `data_ready` returns when the data of these training samples is on disk, `base_ready`
-        when the frozen weights under adapters are. `audit_data` fetches the data of audited samples;
-        without it nothing is audited. `draw` chooses the sequences of the node's own data to train,
-        if it trains any. `start` starts a trainer."""
+        """The model is evaluated every `evaluate_every` rounds, and after `last_round`, in which the
+        node leaves, if given. After each evaluation the model continues `sample_prompt`, if given and
+        if the model writes text. `data_ready` returns when the data of these training samples is on
+        disk, `base_ready` when the frozen weights under adapters are. `audit_data` fetches the data of
+        audited samples; without it nothing is audited. `draw`, if given, chooses sequences of the
+        node's own data to train on in place of the assigned ones. `start` starts a trainer."""
         self._manifest = manifest
         self._start = start
         self._spec = spec
@@ -165,7 +166,7 @@ class TrainerSupervisor:
         self._draw = draw
         self._overtaken = trio.Event()
         self._jobs: deque[_Job] = deque()
-        # The job that the trainer computes beside other work.
+        # The job that the trainer computes in the background.
         self._aside: _Train | None = None
         self._wake = trio.Event()
         self._reload = False
@@ -175,13 +176,13 @@ class TrainerSupervisor:
 
     def expect(self, round: int, update: ContentId) -> None:
         """Note that an update of `round` is in the store, so that the trainer may decode it early."""
-        # With this many waiting, the step decodes the others.
+        # If the channel is full, the update is decoded only when its step is taken.
         with suppress(trio.WouldBlock):
             self._say_expected.send_nowait(ExpectedUpdate(round, update))
 
     def train(self, effect: Train) -> None:
-        """Queue the computation of an update, with `aside` in the background while other rounds are
-        applied."""
+        """Queue the computation of an update. If it is `long`, it runs in the background while other
+        rounds are applied."""
         self._put(_Train(effect))
 
     def apply(self, effect: Apply) -> None:
@@ -203,10 +204,10 @@ class TrainerSupervisor:
         self._overtaken.set()
 
     async def run(self, reports: Reports) -> None:
-        """Run for ever. Raises `UserError` for what a restart cannot mend."""
+        """Run for ever. Raises `UserError` if the trainer fails in a way that a restart cannot mend."""
         while True:
             if self._base_ready is not None:
-                # Before each start: the previous one may have found that the disk lost some of it.
+                # Before each start, since the previous trainer may have found some of the base missing.
                 await self._base_ready()
             self._telemetry.report(STARTING_TRAINER)
             try:
@@ -221,9 +222,9 @@ class TrainerSupervisor:
             await trio.sleep(self._restarts.pause_seconds())
 
     async def forward_expected(self) -> None:
-        """Pass what is expected to the trainer that runs, for ever."""
+        """Pass expected updates to the running trainer, for ever."""
         async for update in self._expected:
-            # A call under way reports that the trainer has died.
+            # If the trainer has died, the call in progress reports it.
             with suppress(TrainerDied):
                 if self._trainer is not None:
                     await self._trainer.expect(update)
@@ -239,7 +240,7 @@ class TrainerSupervisor:
                 certified_only = True
 
     async def _load(self, trainer: TrainerClient, reports: Reports, certified_only: bool) -> None:
-        """Load a snapshot and the momentum, and report it."""
+        """Load a snapshot and the momentum, and report the loaded snapshot."""
         snapshot = await self._snapshots.best(certified_only=certified_only)
         what = "the parameters" if snapshot.round < 0 else f"the state of round {snapshot.round}"
         self._telemetry.report(Progress(what=f"loading {what}"))
@@ -249,7 +250,7 @@ class TrainerSupervisor:
         keeps = not self._spec.ways.stateless
         if keeps and await trainer.load_momentum(self._momentum):
             _log.info("resumed with the saved momentum")
-        # All queued jobs were for other parameters; after the report the member requests its jobs again.
+        # All queued jobs were for other parameters. After the report the member requests its jobs again.
         self._jobs.clear()
         self._aside = None
         self._applied = snapshot.round
@@ -300,7 +301,7 @@ class TrainerSupervisor:
                     "some of your data, as prepared for training, is missing on the disk",
                     "start the same command again: it reads the missing data again",
                 ) from None
-            # The disk has lost some of it since: wait for it once more.
+            # Some of the data has been lost from the disk since it was fetched: wait until it is back.
             _log.warning("%s", failure)
             await trio.sleep(_DATA_PAUSE_SECONDS)
             self._jobs.appendleft(replace(job, begun=False))
@@ -312,7 +313,7 @@ class TrainerSupervisor:
         times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
         update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens, len(samples))
         self._telemetry.trained(round_, update)
-        # The delay by an audit belongs to the update's time, not to the time of its sequences.
+        # The delay by an audit counts as encoding: `compute_seconds` must hold only the sequences' time.
         encoding, self._delayed = trained.encode_seconds + self._delayed, 0.0
         await reports.trained(effect, replace(trained, encode_seconds=encoding))
         if audits:
@@ -323,7 +324,7 @@ class TrainerSupervisor:
         """Compute another member's sample after the update was handed over, if its data is here and
         there is time."""
         sample, audit_data = effect.audit, self._audit_data
-        # A node that is behind would fall further behind.
+        # If a record of this round is already queued, the node is late and must not fall further behind.
         late = any(isinstance(j, Apply) and j.record.round >= effect.round for j in self._jobs)
         if late or self._reload or sample is None or audit_data is None:
             return
@@ -350,13 +351,13 @@ class TrainerSupervisor:
             reports.looked(found.said_of(job.round))
 
     async def _evaluate(self, trainer: TrainerClient) -> None:
-        """Evaluate the current parameters; several rounds may have been queued since."""
+        """Evaluate the current parameters: rounds applied since the job was queued are included."""
         try:
             loss = await trainer.evaluate(_HELDOUT_SEQUENCES)
         except TrainerFailed as failure:
             if failure.kind != "missing_data":
                 raise
-            # Nothing waits for an evaluation; the data is fetched again until the next one.
+            # No work depends on an evaluation; the data is fetched again before the next one.
             _log.warning("%s", failure)
         else:
             # The rounds after the run's last one change nothing: these are still that round's
@@ -368,7 +369,8 @@ class TrainerSupervisor:
                 await self._sample(trainer, self._sample_prompt, of)
 
     async def _sample(self, trainer: TrainerClient, prompt: str, round_: int) -> None:
-        """Let the model write a sample, so that people see its progress; queued work comes first."""
+        """Let the model write a sample text, so that people see its progress. It ends early if other
+        work is queued."""
         text = ""
         try:
             # A fixed seed, so that differences come from learning alone.
@@ -386,7 +388,7 @@ class TrainerSupervisor:
             _log.warning("the model generates no sample text: %s", failure)
             self._sample_prompt = None
         except TrainerDied:
-            # A tokenizer may be built to kill its process. It does so only once.
+            # A malicious tokenizer may kill its process. It can do so only once: no sample text follows.
             _log.warning("the trainer ended while generating a sample text: no more are generated")
             self._sample_prompt = None
             raise
@@ -422,12 +424,13 @@ class TrainerSupervisor:
         record: then it is too late."""
         waiting = [each.record.round for each in self._jobs if isinstance(each, Apply)]
         if waiting and waiting[-1] < job.effect.round and not self._reload:
-            # With overlap: the data may be here by then, and there is never more than one record.
+            # This happens if rounds overlap. When that record is applied, the data may be here. At most
+            # one record waits.
             self._jobs.append(job)
 
     async def _apply(self, trainer: TrainerClient, reports: Reports, job: Apply) -> None:
         record = job.record
-        # All at once: 90 MB at 32 members.
+        # All bodies are read at once: 90 MB for 32 members.
         counted = await trio.to_thread.run_sync(counted_bodies, self._store, job.needed)
         if counted is None:
             raise TrainerDied("an update that was stored is missing on the disk")
@@ -444,13 +447,13 @@ class TrainerSupervisor:
         await self._measure_memory(trainer)
         last = record.round == self._last_round
         if last:
-            # The node leaves upon the report, and its owner wants to know the final loss.
+            # The node leaves as soon as this is reported, and its owner wants to know the final loss.
             await self._do(trainer, reports, _Evaluate())
         await reports.applied(record.round, applied.fingerprint, applied.seconds, snapshot)
         closing = self._manifest.schedule.closing_round
         changed = closing is None or record.round < closing
         if record.round % self._evaluate_every == 0 and changed and not last:
-            # After the training that was just queued: nothing waits for an evaluation.
+            # It is queued after the training that `applied` has just queued: no work depends on it.
             self._put(_Evaluate())
 
     async def _take_snapshot(self, trainer: TrainerClient, round: int) -> SnapshotEntry:

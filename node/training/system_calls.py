@@ -1,8 +1,8 @@
-"""A filter of system calls (seccomp): no access from this process to other programs or into the kernel.
+"""A filter of system calls (seccomp) that keeps this process from other programs and out of the kernel.
 
 It refuses calls that training does not need and allows the rest, since the calls of GPU drivers and
-compilers differ between releases. Calls newer than these tables, of another architecture and of the
-x32 ABI are all refused. The numbers are those of the kernel's
+compilers differ between releases. All calls that are newer than these tables, of another architecture
+or of the x32 ABI are refused. The numbers are those of the kernel's
 include/uapi/linux/{prctl,seccomp,filter,audit,sched,socket}.h and of its tables of system calls.
 """
 
@@ -27,12 +27,13 @@ STREAM, DATAGRAM, SEQUENCED = 1, 2, 5
 
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NEW_NAMESPACES = 0x7E020000
-# Injecting input into the user's terminal (TIOCSTI), and a console's selection (TIOCLINUX).
+# Requests of `ioctl` that inject input into the user's terminal: TIOCSTI, and TIOCLINUX by pasting.
 _TERMINAL_REQUESTS = (0x5412, 0x541C)
+# The process id -1, by which `kill` reaches every process.
 _EVERYBODY = 0xFFFFFFFF
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""Machines by name, with their number in the audit subsystem."""
+"""Machines by name, with their numbers in the kernel's audit subsystem."""
 
 NEWEST = 466
 """The last system call of these tables; later ones are answered as if the kernel lacked them."""
@@ -41,7 +42,7 @@ NEWEST = 466
 _CONNECTING = ("connect",)
 _ANSWERING = ("accept", "accept4")
 _LISTENING = ("bind", "listen")
-# Memory and descriptors of other processes, and memory that is shared by name.
+# Memory and descriptors of other processes, and memory, semaphores and queues shared by key or name.
 _OF_PROCESSES = (
     *("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "process_madvise"),
     *("process_mrelease", "kcmp", "migrate_pages", "move_pages"),
@@ -53,7 +54,7 @@ _OF_THE_KERNEL = (
     *("unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree"),
     *("fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr", "statmount", "listmount"),
     *("keyctl", "add_key", "request_key", "bpf", "perf_event_open", "userfaultfd"),
-    # Requests through these bypass a filter.
+    # Operations submitted through io_uring bypass a filter.
     *("io_uring_setup", "io_uring_enter", "io_uring_register"),
     *("init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot"),
     *("swapon", "swapoff", "acct", "quotactl", "quotactl_fd", "syslog", "settimeofday"),
@@ -61,13 +62,13 @@ _OF_THE_KERNEL = (
     *("ioperm", "vhangup", "name_to_handle_at", "open_by_handle_at", "modify_ldt"),
     *("lookup_dcookie", "mknod", "mknodat"),
 )
-# What Landlock allows on other users' files: owners, attributes, and watching for changes.
+# Calls on files that Landlock does not restrict: changes of owner and extended attributes, and watching.
 _OF_FILES = (
     *("chown", "fchown", "lchown", "fchownat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat"),
     *("removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
     *("inotify_init", "inotify_init1", "inotify_add_watch", "fanotify_init", "fanotify_mark"),
 )
-# Linkers call these and would fail without, so they report success and do nothing.
+# Linkers call these and fail if they are refused, so the filter reports success and nothing is done.
 _PRETENDED = ("chmod", "fchmod", "fchmodat", "fchmodat2")
 
 # By name: the numbers on x86_64 and on aarch64; None where the call does not exist.
@@ -183,15 +184,15 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
 }
 
 Instruction = tuple[int, int, int, int]
-"""Operation, jump if true, jump if false, operand."""
+"""Operation, instructions skipped if a test is true, instructions skipped if it is false, operand."""
 
 
 def restrict_calls(
     library: ctypes.CDLL, machine: str, *, network: bool, unix: Sequence[int] = ()
 ) -> bool:
-    """Refuse what `program` refuses, to this process and its children, permanently.
+    """Install the filter of `program` in this process and its future children, permanently.
 
-    `PR_SET_NO_NEW_PRIVS` must be set. Returns whether the kernel enforces it.
+    `PR_SET_NO_NEW_PRIVS` must be set. Returns whether the kernel enforces the filter.
     """
     if machine not in ARCHITECTURES:
         return False
@@ -205,9 +206,10 @@ def restrict_calls(
 def program(machine: str, *, network: bool, unix: Sequence[int] = ()) -> list[Instruction]:
     """Return the filter for one machine.
 
-    With `network`, sockets of the Internet's families may be opened and connected. `unix` are the
-    types of Unix sockets that may be opened; connected pairs always may. The data are struct
-    seccomp_data: the call's number at 0, the architecture at 4, the arguments from 16 on.
+    With `network`, IPv4, IPv6 and netlink sockets may be opened and connected. `unix` lists the types
+    of Unix sockets that may be opened; connected pairs always may, except of datagram sockets. The
+    filter reads a `struct seccomp_data`: the call's number at offset 0, the architecture at 4, the
+    arguments from 16 on.
     """
     numbers = {name: each[list(ARCHITECTURES).index(machine)] for name, each in NUMBERS.items()}
 
@@ -230,17 +232,17 @@ def program(machine: str, *, network: bool, unix: Sequence[int] = ()) -> list[In
         (_GREATER, 0, 1, NEWEST),
         _answer(errno.ENOSYS),
         *on("socket", *_sockets(_AF_NETWORK if network else (), unix)),
-        # A pair of datagram sockets could send elsewhere, too.
+        # A datagram socket could send to other addresses too, even if it is one of a pair.
         *on("socketpair", *_sockets((), (STREAM, SEQUENCED))),
         *refuse(closed, errno.EACCES),
-        # Its flags are in memory, which no filter can read; libraries fall back to `clone`.
+        # `clone3` takes its flags from memory, which no filter can read; libraries fall back to `clone`.
         *refuse(["clone3"], errno.ENOSYS),
         *on("clone", _argument(0), *_refused(_ANY_BIT, [_NEW_NAMESPACES])),
         *refuse([*_OF_PROCESSES, *_OF_THE_KERNEL, *_OF_FILES], errno.EPERM),
         *refuse(_PRETENDED, 0),
         *on("kill", _argument(0), *_refused(_EQUAL, [_EVERYBODY])),
         *on("ioctl", _argument(1), *_refused(_EQUAL, _TERMINAL_REQUESTS)),
-        # Limits and priorities of the own process only.
+        # The process may change only its own limits and priorities.
         *on("prlimit64", _argument(0), *_only(0)),
         *on("ioprio_set", _argument(1), *_only(0)),
         *on("setpriority", _argument(0), *_both_zero(1)),
@@ -249,7 +251,8 @@ def program(machine: str, *, network: bool, unix: Sequence[int] = ()) -> list[In
 
 
 def _sockets(families: Sequence[int], unix: Sequence[int]) -> list[Instruction]:
-    """Return the body for a call whose first arguments are a socket's family and type."""
+    """Return the instructions for a call whose first arguments are a socket's family and type: only
+    these families, and Unix sockets of these types, are allowed."""
     types = [line for each in unix for line in ((_EQUAL, 0, 1, each), (_GIVE, 0, 0, _ALLOW))]
     local = [_argument(1), (_AND, 0, 0, _TYPE_MASK), *types, _answer(errno.EACCES)]
     return [
@@ -275,7 +278,7 @@ def _both_zero(other: int) -> list[Instruction]:
 
 
 def _argument(index: int) -> Instruction:
-    """Load an argument's lower half: those that are tested have 32 bits."""
+    """Return the instruction that loads an argument's lower half: all tested arguments have 32 bits."""
     return (_LOAD, 0, 0, 16 + 8 * index)
 
 

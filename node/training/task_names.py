@@ -25,7 +25,7 @@ SFT = "sft"
 MASKED_LM = "masked_lm"
 DIFFUSION = "diffusion"
 NO_TOKENIZER = b"{}"
-"""The blob used instead of a `tokenizer.json` where the data is not text."""
+"""The blob used instead of a `tokenizer.json` if the data is not text."""
 BUILT_IN = (CAUSAL_LM, SFT, MASKED_LM, DIFFUSION)
 
 
@@ -48,8 +48,8 @@ class MaskedSettings:
 class ImageSettings:
     """Settings of `diffusion`.
 
-    A sample is the number of its class, if there are classes, in `label_bytes` bytes, lowest first,
-    followed by the values of its pixels: row by row, the channels of a pixel beside each other.
+    A sample is the number of its class, if there are classes, in `label_bytes` bytes (little-endian),
+    followed by the values of its pixels: row by row, with all channels of a pixel together.
     """
 
     size: Annotated[int, Range(4, 512)]
@@ -60,7 +60,7 @@ class ImageSettings:
     """The names of the images' classes, if the model is given them. The number of a class is its
     place in this list."""
     schedule: Literal["cosine", "linear"] = "cosine"
-    """How the noise grows from step to step."""
+    """The noise schedule: how the noise grows from step to step."""
     steps: Annotated[int, Range(50, 10_000)] = 1000
     """Number of steps from an image to pure noise."""
 
@@ -88,7 +88,7 @@ Settings = NoSettings | MaskedSettings | ImageSettings
 
 
 def built_in_settings(task: str, settings: dict[str, Any] | None) -> Settings:
-    """Return the settings of a built-in task. Raises `StructureError`."""
+    """Return the settings of a built-in task. Raises `StructureError` if they are invalid."""
     kinds: dict[str, type[Settings]] = {MASKED_LM: MaskedSettings, DIFFUSION: ImageSettings}
     kind = kinds.get(task, NoSettings)
     try:
@@ -100,7 +100,7 @@ def built_in_settings(task: str, settings: dict[str, Any] | None) -> Settings:
 def entry_point(task: str) -> EntryPoint | None:
     """Return the entry point of an installed task; None if there is none. Raises `UserError`
     (`NO_TASK`) if several packages offer it: the choice would decide what is learned."""
-    # A package may be listed twice, by its folder and by a link to it.
+    # Python may list a package twice: by its folder and by a link to it.
     found = {point.value: point for point in entry_points(group=ENTRY_POINTS, name=task)}
     if len(found) > 1:
         raise UserError(

@@ -1,8 +1,8 @@
 """What a `tokenizer.json` lacks: the tokens that begin, end and pad a text, and the chat template.
 
-A founder's checkpoint has it in `tokenizer_config.json`; the swarm carries it as a blob of JSON, so
-that an export has it, too. Both come from strangers: they are read within bounds, never run, and
-every token is checked against the tokenizer before use. Here a template is only text.
+A founder's checkpoint has these in `tokenizer_config.json`; the swarm carries them as a blob of JSON, so
+that an export has them, too. Both come from strangers: they are read within bounds, never run, and
+every token is checked against the tokenizer before use. In this module a template is only text.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ...protocol.wire.structure import Length, StructureError, from_plain
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
 """The file beside a tokenizer that contains its chat template."""
 MAX_SETTINGS_BYTES = 1 << 20
-# Published ones list each of a thousand reserved tokens, at some 200 bytes.
+# Published files list each of a thousand reserved tokens, at some 200 bytes each.
 _MAX_FILE_BYTES = 16 << 20
 ROLES = (
     *("eos_token", "bos_token", "pad_token", "unk_token"),
     *("mask_token", "cls_token", "sep_token"),
 )
 """The roles that a token may have."""
-# Roles added later are left out where unset, so that older settings keep their encoding.
+# Settings added later: they are not encoded if unset, so that older settings keep their encoding.
 _LATER = ("mask_token", "cls_token", "sep_token", "chat_date")
 
-# Their usual names in published tokenizers; the first one found is taken.
+# By role, the usual spellings of its token in published tokenizers; the first one found is taken.
 _USUAL: dict[str, tuple[str, ...]] = {
     "eos_token": ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]"),
     "bos_token": ("<s>", "<|begin_of_text|>", "<bos>", "<|bos|>", "[BOS]"),
@@ -49,7 +49,8 @@ _Token = Annotated[str, Length(1, 256)]
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSettings:
-    """The spelling of the tokens with a role; None: there is no such token."""
+    """The spelling of the tokens with a role, and the chat template with its date; None if there is
+    none."""
 
     eos_token: _Token | None = None
     bos_token: _Token | None = None
@@ -62,7 +63,7 @@ class TokenizerSettings:
     cls_token: _Token | None = None
     sep_token: _Token | None = None
     chat_date: Annotated[str, Length(10, 10)] | None = None
-    """The date that the chat template takes for today, as 2026-11-28: the same for every member, so
+    """The date that the chat template takes for today, such as 2026-11-28: the same for every member, so
     that a conversation is the same text wherever and whenever it is rendered."""
 
     def encode(self) -> bytes:
@@ -73,7 +74,7 @@ class TokenizerSettings:
 
 
 def decode_settings(data: bytes) -> TokenizerSettings:
-    """Decode the blob. Raises `StructureError`."""
+    """Decode the blob. Raises `StructureError` if it is not valid settings."""
     try:
         plain = json.loads(data) if len(data) <= MAX_SETTINGS_BYTES else None
     except (ValueError, RecursionError):
@@ -108,7 +109,7 @@ def read_adds_start(directory: Path) -> bool | None:
     """Return whether a checkpoint's files state that a text begins with the `bos_token`; None if they
     leave that to `tokenizer.json`.
 
-    Raises `StructureError` for what cannot be meant.
+    Raises `StructureError` if the files are unreadable or state neither true nor false.
     """
     config = _read_json(directory / "tokenizer_config.json")
     said = config.get("add_bos_token")
@@ -120,7 +121,8 @@ def read_adds_start(directory: Path) -> bool | None:
 
 
 def read_template(path: Path) -> str:
-    """Read a file with a chat template. Raises `StructureError`."""
+    """Read a file with a chat template. Raises `StructureError` if it is unreadable, empty, too long or
+    not UTF-8."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_SETTINGS_BYTES + 1)

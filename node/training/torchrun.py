@@ -21,7 +21,9 @@ _WAYS = (
     "start it as docs/guides/cluster.md describes, with --rdzv-backend c10d, or without torchrun: "
     "--device all takes all GPUs of this machine"
 )
-# Exit codes of a rank process that has served one generation; with any other code it was lost.
+# Exit codes of a rank's process after one generation (`ranks/launch`). OVER: the node has ended.
+# NO_STORE: the launcher's store cannot be reached. AGAIN, or any other code: a new process takes part in
+# the next generation.
 OVER, NO_STORE, AGAIN = 0, 4, 3
 _PROGRAM = (sys.executable, "-P", "-m", "distro_node.node.trainer.ranks.elastic_rank")
 
@@ -36,17 +38,20 @@ class RankAssignment:
     local_rank: int
     """The process's number on this machine."""
     local_size: int
+    """Number of processes on this machine."""
     host: str
     port: int
-    """Address of the launcher's store, through which the processes find each other."""
+    """Port, on `host`, of the launcher's store, through which the processes find each other."""
     name: str
     """Name of this start: it changes each time the launcher restarts all processes."""
 
 
 def launch_of(environment: Mapping[str, str]) -> RankAssignment | None:
-    """Read the launcher's variables; None if no launcher started this process, or for a single process.
+    """Read the launcher's variables; return None if no launcher started this process, or if it started
+    a single one.
 
-    Raises `UserError` (`USAGE`) for a launch that does not work.
+    Raises `UserError` (`USAGE`) if variables are missing or invalid, or if the launcher has no store
+    that outlives a trainer.
     """
     run = environment.get("TORCHELASTIC_RUN_ID")
     if run is None:

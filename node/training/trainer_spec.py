@@ -9,7 +9,7 @@ from ..settings.components import TrainerSettings
 from .local_policy import DEFAULT_POLICY, LocalPolicy
 
 PATIENCE_SECONDS = 600.0
-"""How long the processes of several devices wait for each other before they are restarted, including
+"""How long the processes of several devices wait for each other before they are restarted: long enough
 for the one with the most work or with a slow disk."""
 
 
@@ -18,15 +18,16 @@ class TrainerSpec:
     """The settings of a trainer's start."""
 
     manifest: bytes
-    """Its canonical encoding, already checked against the swarm-id."""
+    """The manifest's canonical encoding, already checked against the swarm-id."""
     blobs: Path
+    """The folder of the blob store."""
     settings: TrainerSettings = field(default_factory=TrainerSettings)
     """The owner's settings, which go over the pipe as they are. `micro_batch` is halved when memory runs
     out."""
     writable: tuple[Path, ...] = ()
     """Folders that it writes to besides `blobs`; created if missing."""
     readable: tuple[Path, ...] = ()
-    """Files and folders that it reads besides those."""
+    """Files and folders that it reads besides `blobs` and `writable`."""
     caches: Path | None = None
     """Folder for files that compilers and drivers create and reuse at the next start; None: nothing
     is kept."""

@@ -1,11 +1,11 @@
 """The process of a rank other than the first that torch's elastic launcher has started (`launch`).
 
-    python -m distro_node.node.trainer.ranks.elastic_rank [--writable FOLDER …]
-    [--unconfined] python -m distro_node.node.trainer.ranks.elastic_rank --over
+    python -m distro_node.node.trainer.ranks.elastic_rank [--writable FOLDER …] [--unconfined]
+    python -m distro_node.node.trainer.ranks.elastic_rank --over
 
-It takes part in one generation of the trainer after the other. Each runs in a process of its own,
-because a process cannot regain the rights that it gave up, which loading libraries needs. `--over`
-informs such processes that the node has ended.
+It takes part in one generation of the trainer after another. For each it starts a process of its own,
+because a process permanently gives up rights in the sandbox. `--over` informs such processes that the
+node has ended.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _follow(scratch: str) -> int:
     # A closed connection is reported in one line; the library would print its own stack as well.
     variables = {**environment(None, scratch), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     while True:
-        # Its processes may gain no rights, and this machine may have no node that has made it.
+        # A rank's process may not get the rights to make the file, and perhaps no node here has made it.
         make_device_node()
         reading, writing = os.pipe()
         words = ["--writable", scratch, "--after", str(after), "--tell", str(writing)]
@@ -82,7 +82,7 @@ def _follow(scratch: str) -> int:
             after = int(told.read() or after)
         if code in (OVER, NO_STORE):
             return code
-        # A process that cannot even start does not keep the machine busy.
+        # Wait, so that a process that cannot even start does not keep the machine busy.
         time.sleep(_PAUSE_SECONDS)
 
 

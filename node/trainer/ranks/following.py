@@ -18,8 +18,8 @@ _log = logging.getLogger(__name__)
 
 
 def follow(arguments: argparse.Namespace) -> NoReturn:
-    """Take part in the next generation until it or this process ends; write its number to the
-    descriptor `arguments.tell`."""
+    """Take part in the next generation until it is lost, then end this process. The generation's number
+    is written to the descriptor `arguments.tell`."""
     launch = launch_here()
     try:
         gathering = Gathering(launch)
@@ -36,7 +36,7 @@ def follow(arguments: argparse.Namespace) -> NoReturn:
         _log.info("rank %d starts again: %s", launch.rank, error)
         os._exit(AGAIN)
     except RuntimeError as error:
-        # The first machine's launcher is gone, and this machine's launcher will end too.
+        # The launcher with the store is gone, and this machine's launcher will end too.
         _log.warning("rank %d ends: %s", launch.rank, error)
         os._exit(NO_STORE)
 
@@ -47,10 +47,10 @@ def _gives_up(reason: str, micro_batch: int | None) -> NoReturn:
 
 
 def _watch(launch: RankAssignment, number: int) -> None:
-    """End this process once rank 0 has started again, however long it would wait in its own
-    generation."""
+    """End this process when rank 0 has started a new generation or the node has ended, however long
+    exchanges of its own generation would still wait."""
     try:
-        # A separate connection: the other one may be blocked.
+        # It needs a connection of its own, since the other one may be blocked.
         gathering = Gathering(launch)
         while gathering.generation == number and not gathering.is_over:
             time.sleep(POLL_SECONDS)

@@ -1,10 +1,10 @@
 """Ranks that torch's elastic launcher has started, on one machine or several (`torchrun`).
 
 The ranks find each other through the launcher's store. Rank 0 is the node's trainer, which may be
-restarted at any time; each start is a *generation*. The others wait for the next generation, carry
-out its requests, and when it is lost start again as new processes: a library that has lost a
-connection cannot be relied upon. Their traffic is neither encrypted nor signed, so it must stay in a
-network whose machines trust each other.
+restarted at any time; each start is a *generation*. The others wait for the next generation and carry
+out its requests. When it is lost they start again as new processes, because a library that has lost a
+connection cannot be relied upon. The ranks' traffic is neither encrypted nor signed, so it must stay in
+a network whose machines trust each other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 """How often a rank checks for a new generation."""
-# If the launcher's store does not answer within this time, its machine is gone.
+# If the launcher's store does not answer within this time, it counts as gone.
 _STORE_SECONDS = 60.0
 _GENERATION, _OVER = "generation", "over"
 
@@ -64,8 +64,8 @@ class Gathering:
         return self._of(number)
 
     def next(self, after: int) -> tuple[int, Store, dict[str, Any]] | None:
-        """Wait for a generation after this one; return None when the node has ended. All other ranks
-        call this."""
+        """Wait for a generation after number `after`; return its number, its store and the arguments of
+        `begin`, or None if the node has ended. All ranks except rank 0 call this."""
         while not self.is_over:
             number = self.generation
             if number > after:
@@ -93,7 +93,7 @@ class Gathering:
 
 
 def launch_here() -> RankAssignment:
-    """Return the launch that this process belongs to. Raises `TrainerFailed`."""
+    """Return this process's place in its launch. Raises `TrainerFailed` (`internal`) if it has none."""
     launch = launch_of(os.environ)
     if launch is None:
         raise TrainerFailed("internal", "torchrun has not started this process")
@@ -101,14 +101,14 @@ def launch_here() -> RankAssignment:
 
 
 def local_device(name: str, launch: RankAssignment) -> str:
-    """Return the device of this rank, where all ranks are to use a device called `name`."""
+    """Return this rank's device, given the `name` of the device that the owner chose for all ranks."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return "cpu"
     return f"cuda:{launch.local_rank}"
 
 
 def end_all() -> None:
-    """Announce to all ranks that the node has ended; they may be gone already."""
+    """Announce to all ranks that the node has ended. Nothing is raised if they are gone already."""
     try:
         Gathering(launch_here()).end()
     except (RankLost, RuntimeError) as error:

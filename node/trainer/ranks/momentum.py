@@ -1,8 +1,8 @@
-"""The optimizer's state on disk, independent of the number of devices that wrote it and that read it.
+"""The optimizer's state on disk, which can be read by another number of devices than wrote it.
 
 Every rank writes the state of its own bands (`momentum`) to a folder of its own, so nothing is
-gathered; a single process has one file. A start with another number of ranks assembles its bands
-from the pieces that were saved last.
+gathered; a single process writes one file. After a start with another number of ranks, each assembles
+the state of its bands from the pieces that were saved last.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ class MomentumDivision:
         return plan_bands(layout, table, self.size, whole)
 
     def path(self, path: Path, rank: int) -> Path:
-        """Return a rank's file, where a single process would use `path`."""
+        """Return a rank's file, given the `path` that a single process would use."""
         if self.size == 1:
             return path
         kind = "shards" if self.shards else "copies"
-        # A folder for each rank: saving clears temporary files of a killed process from its folder.
+        # Each rank has a folder, because saving removes all temporary files in the file's folder: a
+        # killed process may have left some.
         return path.parent / f"{kind}-{rank + 1}-of-{self.size}" / path.name
 
 
@@ -57,15 +58,15 @@ class RankPlace:
 
 
 def save_part(optimizer: LocalOptimizer, seat: RankPlace, path: Path) -> None:
-    """Write one rank's state. Raises what `save_momentum` raises."""
+    """Write one rank's state to its file, beside `path`. Raises what `save_momentum` raises."""
     mine = seat.cut.path(path, seat.rank)
     mine.parent.mkdir(parents=True, exist_ok=True)
     save_momentum(optimizer, seat.plan.table_of(seat.rank), mine)
 
 
 def remove_others(cut: MomentumDivision, path: Path) -> None:
-    """Remove what other numbers of ranks have saved: it is outdated once all of this division's
-    files are written."""
+    """Remove what was saved with other divisions than `cut`. All files of `cut` must be written: then
+    the others are outdated."""
     kept = {cut.path(path, rank) for rank in range(cut.size)}
     if path not in kept:
         path.unlink(missing_ok=True)
@@ -78,8 +79,8 @@ def remove_others(cut: MomentumDivision, path: Path) -> None:
 def load_part(optimizer: LocalOptimizer, seat: RankPlace, path: Path, spec: OptimizerSpec) -> bool:
     """Read one rank's state. Return False, with nothing changed, if there is none or it is invalid.
 
-    When the state was saved with another division, one saved rank's state at a time is in memory, in
-    float32.
+    If the state was saved with another division, the saved ranks' states are read one at a time, each
+    in float32.
     """
     plan, cut, rank = seat.plan, seat.cut, seat.rank
     saved = _newest(path)
@@ -95,7 +96,7 @@ def load_part(optimizer: LocalOptimizer, seat: RankPlace, path: Path, spec: Opti
         read = LocalOptimizer(theirs.layout_of(other), shapes, spec)
         return read if load_momentum(read, names, saved.path(path, other)) else None
 
-    # All are read before anything is changed.
+    # All are read once before anything is changed: one may be invalid.
     if any(piece(other) is None for other in range(saved.size)):
         return False
     for other in range(saved.size):
@@ -116,7 +117,7 @@ def load_part(optimizer: LocalOptimizer, seat: RankPlace, path: Path, spec: Opti
 
 
 class _Rows:
-    """The place of some rows of a tensor within a band: as rows, and as blocks."""
+    """The place of some rows of a tensor within a band, as a range of rows and as a range of blocks."""
 
     def __init__(self, layout: UpdateLayout, band: Band, first: int, stop: int) -> None:
         tensor = layout.tensors[band.tensor]

@@ -1,11 +1,10 @@
 """One rank's part of a model: the bands it owns (`bands`), and its exchanges with the other ranks.
 
-Every rank has either a copy of a tensor to compute with or, where the model is sharded, only the
-band that it owns. With copies, the owner of each band sums its gradients, keeps its optimizer state,
-takes the shared step on it and broadcasts it. With shards, only gradients and what forward passes
-gather are transferred. Only sums of gradients may differ from a single process's, in their last
-bits; everything that members must agree on is exact, so it has the same bits with any number of
-ranks.
+Every rank has either a copy of a tensor to compute with or, if the tensor is sharded, only the band
+that it owns. With copies, the owner of each band sums the ranks' gradients of it, keeps its optimizer
+state, takes the shared step on it and broadcasts it. With shards, only gradients and the parameters
+that passes gather are transferred. The sums of gradients may differ from a single process's in their
+last bits. Everything that members must agree on is exact: it has the same bits with any number of ranks.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ _CHUNK_ITEMS = CHUNK_BYTES // _ITEM
 
 
 class RankPart:
-    """See `Part`. `sharded` lists the tensors of which every rank has only its own band; in
-    `parameters` these are `DTensor`s."""
+    """The `ModelShard` of one rank. `parameters` are the whole model's; `sharded` lists the indices of
+    the tensors of which every rank has only its own band: in `parameters` these are `DTensor`s."""
 
     def __init__(
         self,
@@ -78,8 +77,8 @@ class RankPart:
         return sum(loss for loss, _ in totals), sum(count for _, count in totals)
 
     def gradients(self) -> list[torch.Tensor | None]:
-        """Return gradients as `Part` does. A parameter that no rank's samples have reached has none;
-        where only some ranks have reached it, the others' gradients count as zero."""
+        """Return gradients as `ModelShard` does. A parameter that no rank's samples have reached has no
+        gradient; if only some ranks' samples have reached it, the other ranks' count as zero."""
         reached = self._ranks.exchange([p.grad is not None for p in self._all])
         anywhere = [any(each) for each in zip(*reached, strict=True)]
         own: list[torch.Tensor | None] = []
@@ -88,7 +87,7 @@ class RankPart:
             gradient = None
             if anywhere[band.tensor]:
                 if band.tensor in self._sharded:
-                    # FSDP2 has averaged it over the ranks.
+                    # FSDP2 has averaged it over the ranks, and the sum is wanted.
                     local = self._local(self._all[band.tensor].grad) if mine else None
                     gradient = None if local is None else local.mul_(self._ranks.size)
                 else:
@@ -106,7 +105,7 @@ class RankPart:
         signs = self._collected(taken.signs, np.int8)
         if positions is None or signs is None:
             return None
-        # The values stay at their ranks.
+        # Each rank keeps the values of its own bands.
         return Taken(
             positions=[each.astype(np.int32) for each in positions], values=[], signs=signs
         )
@@ -125,8 +124,8 @@ class RankPart:
         return self.plan.own(self._ranks.rank, update)
 
     def means(self, sums: Sequence[int]) -> Sequence[Fraction]:
-        """Compute the means as `Part` does. A tensor's bands are at several ranks, so their sums are
-        added up first."""
+        """Compute the means as `ModelShard` does. A tensor's bands are at several ranks, so their sums
+        are added up first."""
         totals = [0] * len(self.plan.layout.tensors)
         here = [(band.tensor, total) for band, total in zip(self._bands, sums, strict=True)]
         for index, total in itertools.chain.from_iterable(self._ranks.exchange(here)):
@@ -166,7 +165,7 @@ class RankPart:
             if values is not None and failure is None:
                 try:
                     ours.append(store.put(values.astype("<f4", copy=False).tobytes()))
-                # Reported below: the others go on sending and receiving until then.
+                # It is reported only below, because the others go on sending and receiving until then.
                 except OSError as error:
                     failure = error
 
@@ -191,7 +190,7 @@ class RankPart:
         parameter = self._all[band.tensor]
         tensor = self.plan.layout.tensors[band.tensor]
         if band.tensor in self._sharded:
-            # This rank has nothing else of it.
+            # This rank has no other rows of the tensor.
             return self._local(parameter)
         found = parameter.detach()
         if gradient:
@@ -240,7 +239,7 @@ class RankPart:
             read_values(store, chunks, chunk, self._elements, finite=True)
 
     def _fill(self, store: BlobStore, chunks: Sequence[ContentId]) -> None:
-        # In the order of chunks: a large one may contain many small bands.
+        # The last chunk read is kept: it may contain many small bands, and bands are in chunk order.
         index, values = -1, np.empty(0, dtype=np.float32)
         for band, rows in zip(self._bands, self.parameters, strict=True):
             flat, filled = rows.view(-1), 0
@@ -281,10 +280,10 @@ class RankPart:
 
 
 def in_step(compute: Callable[[], T]) -> T:
-    """Compute together with all ranks. A failure at one leaves the others waiting for it, so it ends
-    the group.
+    """Compute together with all ranks. A failure at one leaves the others waiting for it, so the whole
+    group must end.
 
-    Raises `RankLost`, and `AgreedFailure`, which all ranks raise.
+    Raises `RankLost` (`RankOutOfMemory` if memory ran out), and `AgreedFailure` if all ranks raise it.
     """
     try:
         return compute()

@@ -1,4 +1,4 @@
-"""The processes of the ranks other than the first, on its machine: started, watched and ended.
+"""The processes of the ranks other than the first, on rank 0's machine: started, watched and ended.
 
 They are forked from rank 0 after it has loaded torch and before it has touched a device, so they
 start at once and share the libraries' memory. All of them live and die with rank 0: when one ends,
@@ -43,7 +43,8 @@ _ENDED_BY: dict[int, str] = {signal.SIGKILL: " (out of memory?)"}
 
 
 class RankSupervision:
-    """Rank 0's view of the other ranks: when one is lost, all end. `end` ends this process."""
+    """Rank 0's view of the other ranks: when one is lost, all end. `end` ends this process; it is given
+    the reason, and whether memory ran out."""
 
     def __init__(self, end: Callable[[str, bool], NoReturn]) -> None:
         self._end = end
@@ -58,8 +59,8 @@ class RankSupervision:
         self._give_up(f"its rank 0 ran out of memory: {reason}", out_of_memory=True)
 
     def _give_up(self, reason: str, *, out_of_memory: bool = False) -> NoReturn:
-        # One reason is enough: a second caller waits here for the end. With this process the kernel
-        # ends those that it has forked, stopped ones as well.
+        # One reason is enough, so a second caller waits here for the end. When this process ends, the
+        # kernel kills the processes that it has forked, even stopped ones.
         self._ending.acquire()
         self._end(reason, out_of_memory)
 
@@ -73,11 +74,12 @@ class RankProcesses(RankSupervision):
         self._pids: dict[int, int] = {}
 
     def start(self, follow: Callable[[int, Path], None]) -> Path:
-        """Fork them; each runs `follow` with its rank and the file by which ranks find each other.
+        """Fork the processes; each runs `follow` with its rank and the file by which ranks find each
+        other.
 
         Returns that file, in rank 0's process only.
         """
-        # Only these processes can open it, whereas other programs might reach a listening socket.
+        # A file, which only this user can open, whereas other programs might reach a listening socket.
         meeting = Path(tempfile.mkdtemp(prefix="ranks-")) / "meeting"
         for rank in range(1, len(self._devices)):
             pid = os.fork()
@@ -90,11 +92,11 @@ class RankProcesses(RankSupervision):
 
     @property
     def pids(self) -> list[int]:
-        """Their process ids, by rank."""
+        """The process ids of the forked ranks, by rank."""
         return list(self._pids)
 
     def lost(self, reason: str) -> NoReturn:
-        """End all ranks; the reason is that of a rank that has ended, if one has."""
+        """End all ranks. If the process of one has ended, that is given as the reason."""
         # The watching thread reports first, if it has anything to report.
         threading.Event().wait(_DEATH_SECONDS)
         super().lost(reason)
@@ -160,7 +162,7 @@ def meet(store: Store, rank: int, size: int, name: str, patience: float) -> Rank
     except TrainerFailed as error:
         failure = error
     store.set_timeout(timedelta(seconds=patience))
-    # Before NCCL, which would wait for the rank without a device.
+    # Failures are exchanged before NCCL starts, which would wait for a rank without a device.
     store.set(f"device/{rank}", "" if failure is None else str(failure))
     for other in range(size):
         try:
@@ -184,7 +186,7 @@ def _follow(rank: int, meeting: Path, follow: Callable[[int, Path], None]) -> No
         _log.warning("rank %d ran out of memory: %s", rank, error)
         code = _NO_MEMORY
     except RankLost as error:
-        # Usually another one has ended, and rank 0 reports it.
+        # Usually another rank has ended, and rank 0 reports that one.
         _log.info("rank %d ends: %s", rank, error)
     except BaseException:
         _log.exception("rank %d ends", rank)

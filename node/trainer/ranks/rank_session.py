@@ -1,10 +1,9 @@
 """Training of one model on several devices: the session of each of their processes.
 
-It is a `TrainingSession` whose part of the model is a rank's (`ranks/part`). Where the model fits,
-every device has a copy to compute with, and keeps the optimizer's state of its own bands only. Where
-it does not fit, torch's FSDP2 (`fully_shard`) leaves every device only its own bands of the
-parameters, too, and gathers a layer when it is computed. Without copies, no device ever holds the
-whole model.
+It is a `TrainingSession` whose part of the model is a rank's (`ranks/part`). If the model fits, every
+device has a copy to compute with, and keeps the optimizer's state of its own bands only. If it does
+not fit, torch's FSDP2 (`fully_shard`) also leaves every device only its own bands of the parameters,
+and gathers a layer when it is computed. Then no device ever holds the whole model.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ class RankSession(TrainingSession):
         split: Split = Split.AUTO,
         ways: LocalPolicy = DEFAULT_POLICY,
     ) -> None:
-        """`rooms`: the memory of all ranks (`rooms_of`)."""
+        """`rooms`: the memory that each rank may take (`rooms_of`)."""
         self._ranks = ranks
         self._rooms = rooms
         work = replace(Workload.of(manifest), ranks=ranks.size)
         self.in_shards = in_shards(
             work, device_kind(ranks.device), rooms, micro_batch, options, split
         )
-        # Shards on GPUs are cast as they are gathered.
+        # On GPUs, FSDP2 casts shards to a narrower type as it gathers them.
         self.computes_exactly = not self.in_shards or narrow_type(ranks.device) is None
         self._sharded: list[int] = []
         super().__init__(manifest, store, ranks.device, micro_batch, memory, options, ways)
@@ -90,8 +89,8 @@ class RankSession(TrainingSession):
         with init_empty_weights(include_buffers=False):
             tables = new_model(model_config(manifest.model), torch.device("cpu"))
         layout = manifest_layout(manifest)
-        # Tensors that torch would cut through blocks are copied: every rank has their gradient, one
-        # has their state.
+        # Tensors that torch would cut through blocks are copied instead: every rank has a gradient of
+        # them, and one rank has their state.
         torn = torn_tensors(layout, manifest.parameters, self._ranks.size)
         self._sharded = [index for index in range(len(layout.tensors)) if index not in torn]
         parameters = ordered_parameters(model, manifest.parameters)
@@ -111,13 +110,13 @@ class RankSession(TrainingSession):
         return None if self.in_shards else super().compile_layers(wish)
 
     def _within_memory(self, compute: Callable[[], T]) -> T:
-        # With shards the others are in the middle of a pass that cannot be restarted here alone.
+        # With shards the other ranks are in the middle of a pass, which one rank cannot restart alone.
         return compute() if self._sharded else super()._within_memory(compute)
 
 
 def rooms_of(ranks: Ranks, memory: int | None = None) -> list[FreeMemory]:
-    """Return the memory of each rank: `memory` bytes on the device, or what is free. CPU ranks share
-    one memory, so each counts the smallest amount that was free."""
+    """Return the memory for each rank: `memory` bytes on the device, or else what is free. CPU
+    ranks share one memory, so the smallest amount that one of them found applies to all."""
     found = ranks.agreed(lambda: free_room(ranks.device, memory))
     rooms = [FreeMemory(device=d, host=h) for d, h in ranks.exchange([found.device, found.host])]
     if ranks.device.type == "cpu":
@@ -128,7 +127,7 @@ def rooms_of(ranks: Ranks, memory: int | None = None) -> list[FreeMemory]:
 def _cut(model: PreTrainedModel, copied: set[torch.nn.Parameter], ranks: Ranks) -> None:
     """Shard all parameters except those in `copied`, and allocate memory for all of them."""
     mesh = DeviceMesh(ranks.device.type, list(range(ranks.size)))
-    # As `autocast` does on one GPU: the parameters that the step changes stay float32.
+    # As with `autocast` on one GPU, the parameters that the step changes stay float32.
     policy = MixedPrecisionPolicy(param_dtype=narrow_type(ranks.device), reduce_dtype=torch.float32)
     # Each layer is gathered as a unit.
     for module in (*layers_of(model), model):
@@ -137,12 +136,12 @@ def _cut(model: PreTrainedModel, copied: set[torch.nn.Parameter], ranks: Ranks) 
 
 
 def _copy_tables(origin: PreTrainedModel, model: PreTrainedModel) -> None:
-    """Copy everything that is not a parameter, such as rotary frequencies, from another model like
-    it."""
+    """Copy everything that is not a parameter, such as rotary frequencies, from `origin`, a model of the
+    same configuration."""
     for theirs, ours in zip(origin.modules(), model.modules(), strict=True):
         for name, buffer in theirs.named_buffers(recurse=False):
             getattr(ours, name).copy_(buffer)
         for name, value in vars(theirs).items():
-            # The library keeps some tensors outside the buffers.
+            # The library keeps some tensors as plain attributes, not as buffers.
             if isinstance(value, torch.Tensor):
                 setattr(ours, name, value.to(next(ours.buffers()).device))

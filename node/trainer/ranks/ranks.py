@@ -2,8 +2,8 @@
 
 Rank 0 talks to the node; the others carry out the same requests at the same time, in the same order.
 They communicate through `torch.distributed`: NCCL between GPUs, gloo otherwise. Nothing is pickled.
-Every exchange has a time limit except one, the wait for the next request: so a rank that hangs ends
-the trainer, which its supervisor restarts.
+Every exchange has a time limit except one, the wait for the next request. So if a rank hangs, the
+trainer ends, and its supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ..error_report import describe
 
 T = TypeVar("T")
 
-# Practically for ever, in milliseconds that the libraries can represent. Between two requests there
-# may be days, when a swarm has stopped.
+# Practically for ever, though a number of milliseconds that the libraries can represent: days may pass
+# between two requests if the swarm has stopped.
 _UNLIMITED = timedelta(days=10_000)
 
 
 class RankLost(Exception):
-    """One or more of the other ranks can no longer be reached, or hang."""
+    """Another rank hangs or can no longer be reached."""
 
 
 class RankOutOfMemory(RankLost):
@@ -42,8 +42,8 @@ class AgreedFailure(TrainerFailed):
 
 
 class Ranks:
-    """One rank's end of the process group. `group` has the time limit, `waiting` none; both include
-    gloo."""
+    """One rank's end of the process groups. Exchanges in `group` have a time limit, those in `waiting`
+    have none; both include gloo, for tensors in main memory."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class Ranks:
 
     def tell(self, request: dict[str, Any]) -> None:
         """Send a request to all other ranks. Only rank 0 calls this."""
-        # Not waited for: a rank that hangs receives it at some time, and is late for the exchange
-        # after it.
+        # This broadcast is not waited for, because it has no time limit. A rank that hangs is late for
+        # the exchange after it, which has one.
         bell = torch.ones(1, dtype=torch.int64)
         self._told = bell, self._waiting.broadcast(bell, 0)
         self._broadcast(pack(request))
 
     def hear(self) -> dict[str, Any]:
-        """Wait for the next request and return it. All other ranks call this."""
+        """Wait for the next request and return it. All ranks except rank 0 call this."""
         self._wait(lambda: self._waiting.broadcast(torch.zeros(1, dtype=torch.int64), 0))
         return unpack(self._broadcast(b""))
 
@@ -120,9 +120,9 @@ class Ranks:
         self._wait(lambda: self._group.broadcast(tensor, origin))
 
     def agreed(self, act: Callable[[], T]) -> T:
-        """Run a function that may fail at some ranks; then all of them raise the same `TrainerFailed`.
+        """Run a function at every rank. If it fails at any, all ranks raise the same `AgreedFailure`.
 
-        `act` may not wait for other ranks: one that has failed does not arrive.
+        `act` may not wait for other ranks, since one at which it has failed does not arrive.
         """
         result, failure = None, None
         try:
@@ -153,7 +153,7 @@ class Ranks:
 
 
 def open_ranks(store: Store, rank: int, size: int, device: torch.device, patience: float) -> Ranks:
-    """Join the process group through `store`, once in a process. Raises `RankLost`."""
+    """Join the process groups through `store`, once in a process. Raises `RankLost` if that fails."""
     gpus = device.type == "cuda"
     try:
         if gpus:

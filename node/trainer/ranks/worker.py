@@ -1,8 +1,9 @@
 """The requests of a trainer with several devices: rank 0 receives them from the node, the others
 from rank 0.
 
-All ranks run the same code with the same arguments. A failure known to all ranks is reported like
-any other; after a failure that leaves a rank behind, all of them end, with one line for the node.
+All ranks run the same code with the same arguments. A failure that all ranks know of is reported like
+a single process's; after a failure that some ranks may not know of, all of them end, and the node
+receives one line with the reason.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from .processes import RankProcesses, RankSupervision, devices_of, meet, store_a
 from .rank_session import RankSession, rooms_of
 from .ranks import RankLost, RankOutOfMemory, Ranks
 
-# Requests that need all ranks. The rest is handled by rank 0 alone: it has a whole model.
+# Requests that need all ranks. Rank 0 handles the others alone: it has the whole model, or refuses a
+# request that needs it if the model is in shards.
 _TOGETHER = frozenset(
     {
         "load",
@@ -55,8 +57,8 @@ _TOGETHER = frozenset(
 
 
 class RankWorker(Worker):
-    """A `Worker` at one rank. `end` ends rank 0's process after it has sent the node the reason and,
-    if memory ran out, how many sequences at once may be tried next: 0 if it was one."""
+    """A `Worker` at one rank. `end` sends the node the reason and, if memory ran out, how many sequences
+    at once may be tried next (0 if it was one already); then it ends rank 0's process."""
 
     def __init__(
         self,
@@ -65,7 +67,8 @@ class RankWorker(Worker):
         launch: RankAssignment | None = None,
         expected: queue.SimpleQueue[ExpectedUpdate] | None = None,
     ) -> None:
-        """`launch`: the other ranks are not forked here, but were started as it describes."""
+        """`patience`: how many seconds ranks wait for each other. `launch`: the other ranks are not
+        forked here, but were started by torchrun as it describes. `expected`: see `Worker`."""
         super().__init__(expected)
         self._end = end
         self._patience = patience
@@ -115,12 +118,13 @@ class RankWorker(Worker):
     def follow(
         self, store: Store, rank: int, size: int, device: str, asked: Mapping[str, Any]
     ) -> NoReturn:
-        """Serve as a rank other than the first until one is lost. Raises `RankLost`."""
+        """Serve as a rank other than the first. Raises `RankLost` when another rank can no longer be
+        reached."""
         self._follows = True
         try:
             self._take_rank(store, rank, size, device, asked)
         except TrainerFailed:
-            # Rank 0 has the same failure, and reports it. When it ends, so does this process.
+            # Rank 0 has the same failure, and reports it. When rank 0 ends, so does this process.
             signal.pause()
         self._serve()
 
@@ -131,13 +135,13 @@ class RankWorker(Worker):
         settings = asked["settings"]
         memory, threads = settings["memory"], settings["threads"]
         here = size if self._launch is None else self._launch.local_size
-        # Before any of them allocates memory: CPU ranks share it.
+        # Measured before any rank allocates memory, because CPU ranks share it.
         self._rooms = rooms_of(ranks, memory)
         if ranks.device.type == "cpu" and threads is None:
             threads = max(1, (os.cpu_count() or 1) // here)
         given = {**asked, "settings": {**settings, "device": device, "threads": threads}}
         opened = ranks.agreed(lambda: super(RankWorker, self)._open(**given))
-        # The first ranks are on the first machine, where the node runs.
+        # Only this machine's GPUs: the first `here` ranks are on it, with the node.
         opened["gpus"] = [gpu for gpus in ranks.exchange(opened["gpus"])[:here] for gpu in gpus]
         return opened
 
@@ -162,7 +166,7 @@ class RankWorker(Worker):
         return self._train(round_number, samples)
 
     def _serve(self) -> NoReturn:
-        """Carry out rank 0's requests, for ever. All other ranks call this."""
+        """Carry out rank 0's requests, for ever. All ranks except rank 0 call this."""
         assert self._ranks is not None
         while True:
             request = self._ranks.hear()
@@ -173,13 +177,13 @@ class RankWorker(Worker):
         assert self._ranks is not None
         session, seat = self._opened, self._opened.part.seat
         self._ranks.agreed(lambda: save_part(session.optimizer, seat, Path(path)))
-        # Only now: until all are written, the old ones count.
+        # Only now, because the old files are the valid ones until all new ones are written.
         if self._ranks.rank == 0:
             remove_others(seat.cut, Path(path))
 
     def _load_momentum(self, path: str) -> bool:
         assert self._ranks is not None
-        # A rank that has lost its part starts with an empty one; the others keep theirs.
+        # A rank whose saved part is lost starts with an empty one; the others keep theirs.
         return any(self._ranks.exchange(super()._load_momentum(path)))
 
     @property
@@ -215,7 +219,7 @@ class RankWorker(Worker):
         self._others.lost(str(error))
 
     def _give_up(self, reason: str, out_of_memory: bool) -> NoReturn:
-        # With copies each rank finds the number that fits by itself.
+        # This serves shards: with copies each rank reduces its number of sequences by itself.
         session = self._session
         fitting = None if session is None or not out_of_memory else session.micro_batch // 2
         self._end(reason, fitting)
