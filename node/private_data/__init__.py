@@ -1,1 +1,1 @@
-"""A member's own files in a swarm of private data: read and trained on here, and sent to no peer."""
+"""A member's own files in a swarm with private data: read, trained on, and sent to no peer."""

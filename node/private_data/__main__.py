@@ -1,8 +1,8 @@
 """Reader process: reads and tokenizes a member's own files, without any other rights.
 
-The tokenizer and the chat template are untrusted: like the trainer this process gives up the network,
-and all files except those it reads and the folder it writes, before it loads any library. It reports its
-progress and its result on standard output, one line of JSON each.
+The tokenizer and the chat template are untrusted. Like the trainer, this process therefore gives up the
+network, and all files except those that it reads and the folders that it writes, before it loads any
+library for them. It reports its progress and its result on standard output, one line of JSON each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHOW_SECONDS = 0.2
 
 
 def main() -> None:
-    """Read the files that the command line names."""
+    """Read the files that the command line names, and report the result."""
     parser = argparse.ArgumentParser(prog="python -m distro_node.node.private_data")
     parser.add_argument("--manifest", type=Path, required=True)
     parser.add_argument("--blobs", type=Path, required=True)
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--unconfined", action="store_true")
     parser.add_argument("paths", type=Path, nargs="+")
     arguments = parser.parse_args()
-    # Ctrl-C in a terminal reaches every process there; only the parent decides what it means.
+    # Ctrl-C in a terminal reaches every process there; only the parent process decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not arguments.unconfined:
         readable = [arguments.manifest, arguments.blobs, *arguments.paths]
@@ -86,7 +86,7 @@ def _say(what: dict[str, Any]) -> None:
 
 
 def _end_with_parent() -> None:
-    """Exit when standard input ends: nothing is sent on it, so it ends with the parent."""
+    """Exit when standard input ends: the parent sends nothing on it, so it ends only with the parent."""
     while os.read(0, 4096):
         pass
     os._exit(1)

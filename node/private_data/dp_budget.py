@@ -1,7 +1,7 @@
-"""Budget of differential privacy: what a member has revealed of its own data, and what it still may.
+"""Budget of differential privacy: how much of it a member has spent in a swarm, and how much is left.
 
-A round is charged before it is computed: whatever happens then, no more is spent than the account
-states. The account stays with the swarm's files as long as they do, whichever limits it had.
+A round is charged before it is computed, so that whatever happens then, no more is spent than the
+account states. The account is kept as long as the swarm's files, even if the member changes its limits.
 """
 
 from __future__ import annotations
@@ -17,40 +17,44 @@ from ..telemetry.privacy import PrivacyStatus
 from .store import read_state, write_state
 
 Epsilon = Callable[[Sequence[tuple[float, float, int]], float], Awaitable[float]]
-"""(rounds, δ) → their ε; computed by a trainer."""
+"""Returns the ε of some rounds, each a tuple (sampling probability, noise, number of rounds), at a δ. A
+trainer computes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpentRounds:
-    """Rounds of one kind, already charged."""
+    """Charged rounds with the same sampling probability and noise."""
 
     rate: Annotated[float, Range(0.0, 1.0)]
     """Sampling probability of each sequence."""
     noise: Annotated[float, Range(0.0, 1e9)]
+    """Standard deviation of the noise, divided by the norm to which gradients are clipped."""
     rounds: Annotated[int, Range(1, 2**40)]
+    """Number of these rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyAccount:
-    """Account as stored on disk."""
+    """The limits of a budget and what was spent of it, as stored on disk."""
 
     epsilon: Annotated[float, Range(0.0, 1e6)]
     """Total ε that may be spent."""
     delta: Annotated[float, Range(0.0, 1.0)]
     clip: Annotated[float, Range(0.0, 1e9)]
+    """The norm to which a sequence's gradient is clipped."""
     noise: Annotated[float, Range(0.0, 1e9)]
-    """Noise of the rounds to come."""
+    """Noise of the rounds to come, as in `SpentRounds`."""
     sequences: Annotated[int, Range(1, 65_536)]
-    """Maximum number of sequences expected in a round, for which the noise was chosen."""
+    """Greatest expected number of sequences in a round; the noise was chosen for it."""
     samples: Annotated[int, Range(1, 2**62)]
-    """Number of sequences when it was chosen."""
+    """Number of sequences that the member's data had when the noise was chosen."""
     rounds: Annotated[int, Range(1, 2**40)]
-    """Number of rounds that it was to last from then on."""
+    """Number of rounds for which the budget should last from then on."""
     spent: Annotated[tuple[SpentRounds, ...], Length(0, 100_000)] = ()
 
     @property
     def table(self) -> list[tuple[float, float, int]]:
-        """The spent rounds, as an accountant takes them."""
+        """The spent rounds as tuples for `Epsilon`."""
         return [(each.rate, each.noise, each.rounds) for each in self.spent]
 
     def fits(self, epsilon: float, delta: float, clip: float, samples: int) -> bool:
@@ -59,7 +63,7 @@ class PrivacyAccount:
         return wanted == (self.epsilon, self.delta, self.clip, self.samples)
 
     def with_round(self, rate: float) -> PrivacyAccount:
-        """Return the account with one more round at this rate."""
+        """Return the account with one more spent round at this sampling probability."""
         kinds = {(each.rate, each.noise): each.rounds for each in self.spent}
         kinds[rate, self.noise] = kinds.get((rate, self.noise), 0) + 1
         spent = tuple(
@@ -69,7 +73,7 @@ class PrivacyAccount:
 
 
 class Budget:
-    """Account in use."""
+    """An account in use, with the file in which it is kept."""
 
     def __init__(self, path: Path, account: PrivacyAccount, epsilon: float) -> None:
         """`epsilon`: the ε spent so far."""
@@ -93,10 +97,10 @@ class Budget:
         )
 
     async def charge(self, rate: float, epsilon: Epsilon) -> bool:
-        """Charge a round at this rate; return False, and charge nothing, if that would exceed the
-        budget.
+        """Charge a round with the sampling probability `rate`; return False, and charge nothing, if
+        that would exceed the budget.
 
-        Raises `OSError` if the account cannot be written: then the round must not be computed.
+        Raises `OSError` if the account cannot be written; the round must then not be computed.
         """
         account = self.account.with_round(rate)
         total = await epsilon(account.table, account.delta)
@@ -109,9 +113,9 @@ class Budget:
 
 
 def read_account(path: Path) -> PrivacyAccount | None:
-    """Return the account on disk; None if there never was one.
+    """Return the account on disk; None if there is none.
 
-    Raises `UserError` (`PRIVACY`) for a damaged file: the spent budget would be forgotten.
+    Raises `UserError` (`PRIVACY`) for a damaged file, because the spent budget would be forgotten.
     """
     account = read_state(PrivacyAccount, path)
     if account is None and path.exists():

@@ -1,4 +1,4 @@
-"""The files, documents and rows of a member's private data that are not trained on, and the reasons."""
+"""The files, documents and rows of a member's own data that are not trained on, and the reasons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Exclusion:
     what: Annotated[str, Length(1, 256)]
     """The reason, to be read after the count."""
     such_as: Annotated[tuple[Annotated[str, Length(1, 256)], ...], Length(0, 8)] = ()
-    """The names of some of them, which only the log contains."""
+    """The names of some of them, which are shown only in the log."""
 
     def words(self, *, names: bool) -> str:
         """Return count and reason, with or without names."""
@@ -75,7 +75,7 @@ def _first(found: Iterable[Exclusion | None]) -> tuple[Exclusion, ...]:
 def _exclusion(count: int, one: str, many: str, names: Sequence[str] = ()) -> Exclusion | None:
     if not count:
         return None
-    # A file name may hold bytes that are not UTF-8.
+    # A file's name may contain bytes that are not UTF-8.
     such_as = tuple(_text(name) for name in names[:_MOST_NAMES])
     return Exclusion(count=count, what=_text(one if count == 1 else many), such_as=such_as)
 

@@ -1,7 +1,7 @@
-"""Ingest of a member's own files: tokenized by the schema in the swarm's description.
+"""Ingest of a member's own files: they are tokenized as the manifest (`PrivateSpec`) states.
 
-It finds, reads, checks and tokenizes them with the code of `create`; nothing is held out. This is the
-work of the reader process (`__main__`), since tokenizer and chat template are untrusted.
+The code of `create` finds, reads, checks and tokenizes them; nothing is held out. This runs in the
+reader process (`__main__`), because tokenizer and chat template are untrusted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..training.tokenizer_settings import TokenizerSettings, decode_settings
 from .exclusions import exclusions_in, skipped_files
 from .store import PrivateFolder, PrivateIndex, read_index, write_state
 
-# Increase it to have all members' files read again.
+# A new number makes every member's node read its files again.
 _FORMAT = 2
 _SCHEMA = Path("the swarm's description")
 
@@ -45,7 +45,8 @@ def read_own(
     """Tokenize the files at `paths` into the folder `root`; an existing result of the same files is
     reused. `blobs` has the swarm's tokenizer.
 
-    Raises `UserError`: `DATA_MISSING` for problems of the files, `MANIFEST` for the schema.
+    Raises `UserError` with `DATA_MISSING` for problems of the files, with `MANIFEST` for problems of the
+    manifest or tokenizer; `TrainerFailed` if loading the tokenizer takes too much time or memory.
     """
     spec, folder = manifest.data.private, PrivateFolder(root)
     if spec is None:
@@ -63,7 +64,7 @@ def read_own(
         facts = (_FORMAT, parts, encode(spec, named=True).hex(), manifest.data.sequence_length)
         name = blake3(repr(facts).encode()).hexdigest()[:32]
         known = read_index(folder, name)
-        # Files that do not count may come and go while those that do stay as they are.
+        # The files that are not read may have changed although those that are read have not.
         skipped = skipped_files(each.skipped for each in found)
         if known is not None:
             if known.skipped != skipped:
@@ -76,13 +77,13 @@ def read_own(
         corpus = read_corpus(
             file, found, tokenizer, borders, making, progress, spec.filler, "training"
         )
-        # The previous data is of other files.
+        # The data stored so far is of other files, or was read in another way.
         shutil.rmtree(folder.stores, ignore_errors=True)
         shards, _ = corpus.store_wanted(folder.blobs(name), progress)
     except UserError as error:
         if error.code != ExitCode.DATA_MISSING:
             raise
-        # The remedies for founders concern a file that members do not write.
+        # The remedies for founders concern the founder's file, which members cannot change.
         remedy = "the swarm's description defines how files are read: give other files with --data"
         raise UserError(error.code, error.problem, remedy) from None
     own = PrivateIndex(
@@ -99,7 +100,7 @@ def read_own(
 
 
 def _as_file(manifest: Manifest, spec: PrivateSpec) -> ManifestFile:
-    """Return the founder's file, as far as reading depends on it."""
+    """Return the founder's file with those settings that reading files depends on."""
     kind: Format | None = None
     if spec.format is not None:
         kind = next((each for each in get_args(Format) if each == spec.format), None)
@@ -132,7 +133,8 @@ def _as_file(manifest: Manifest, spec: PrivateSpec) -> ManifestFile:
 def _tokenizer(
     manifest: Manifest, spec: PrivateSpec, blobs: BlobStore
 ) -> tuple[Tokenizer, ChatTemplate | None, int | None]:
-    """The tokenizer, the chat template where conversations are read, and the tokenizer's start token."""
+    """Return the tokenizer, the chat template (None unless conversations are read), and the tokenizer's
+    start token."""
     data = manifest.data
     definition = blobs.get(data.tokenizer)
     if definition is None:

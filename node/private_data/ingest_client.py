@@ -17,9 +17,9 @@ from ..training.environment import environment
 from ..util.progress import Progress, ReportProgress
 from .store import PrivateFolder, PrivateIndex, read_index
 
-# A killed process is gone after this time, or stuck in a file system.
+# How long to wait for a killed process: if it has not ended then, it is stuck in a file system.
 _DEATH_SECONDS = 5.0
-# A line holds a sentence or two.
+# A line of the reader's output has a sentence or two; a longer one than this ends the reading.
 _MAX_LINE_BYTES = 1 << 20
 
 
@@ -34,8 +34,9 @@ async def read_files(
 ) -> PrivateIndex:
     """Tokenize the files at `paths` into `folder`, unless that is done and they are unchanged.
 
-    `manifest` is the file with the swarm's description, `blobs` the folder of the store that has its
-    tokenizer. The process ends with the call, whatever its outcome. Raises `UserError`.
+    `manifest` is the manifest's file, `blobs` the folder of the store that has the swarm's tokenizer.
+    The reader process ends with the call, whatever the outcome. Raises `UserError` as the reader
+    reports it, and with `TRAINER` if the process ends without a result.
     """
     folder.root.mkdir(parents=True, exist_ok=True, mode=0o700)
     with TemporaryDirectory(prefix="distro-reader-", ignore_cleanup_errors=True) as scratch:
@@ -80,7 +81,8 @@ async def read_files(
 
 
 async def _follow(process: trio.Process, report: ReportProgress) -> dict[str, Any]:
-    """Return the final message, `made` or `error`; empty if there is none."""
+    """Report the process's progress, and return its final message: a table with `made` (the name of the
+    index) or `error` (exit code, problem, remedy). The result is empty if there is no such message."""
     assert process.stdout is not None
     buffer = b""
     async for data in process.stdout:
@@ -91,7 +93,7 @@ async def _follow(process: trio.Process, report: ReportProgress) -> dict[str, An
             except ValueError:
                 said = None
             if not isinstance(said, dict):
-                # Output of a library.
+                # This is output of a library.
                 continue
             if "progress" in said:
                 what, done, total = said["progress"]

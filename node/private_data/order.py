@@ -1,9 +1,9 @@
 """Order in which a member trains on its own sequences: all of them, in a secret order.
 
-The order is drawn from a secret of the node, and the position in it is on disk before a round is
-computed: a restarted node goes on after what it has trained. A member that keeps to differential privacy
-samples instead, each sequence independently with the same probability: its privacy accounting assumes
-that.
+The order follows from a secret seed of the node. The position in it is written to disk before a round is
+computed, so that a restarted node continues with the sequences it has not trained on. A member with
+differential privacy draws each sequence independently with the same probability instead, because its
+privacy accounting assumes that.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from .store import PrivateIndex, read_state, write_state
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Position in a walk through some data."""
+    """A member's order of its data, and its position in this order."""
 
     name: Annotated[str, Length(1, 64)]
     """Name of the data (`PrivateIndex`)."""
     seed: Annotated[int, Range(0, 2**63 - 1)]
+    """The secret seed of the order."""
     position: Annotated[int, Range(0, 2**60)]
     """Number of sequences returned, over all epochs."""
 
 
 class SampleOrder:
-    """Endless sequence of the samples of a member's own data."""
+    """The samples of a member's own data in its secret order, epoch after epoch without end."""
 
     def __init__(self, path: Path, own: PrivateIndex, samples: int) -> None:
-        """`path`: the file of the position. `samples`: their number, at least one."""
+        """`path`: the file of the `Place`. `samples`: the number of samples, at least one."""
         self._path = path
         self._samples = samples
         place = read_state(Place, path)
@@ -45,8 +46,8 @@ class SampleOrder:
         self._place = place
 
     def next(self, count: int) -> tuple[int, ...]:
-        """Return the next `count` samples, or all if there are fewer: none twice in a round unless an
-        epoch ends in it. Raises `OSError`."""
+        """Return the next `count` samples, or all samples if there are fewer. A sample occurs twice in
+        the result only if an epoch ends in it. Raises `OSError` if the position cannot be written."""
         count = min(count, self._samples)
         start = self._place.position
         self._place = replace(self._place, position=start + count)
@@ -59,7 +60,8 @@ class SampleOrder:
 
 
 def drawn(samples: int, rate: float) -> tuple[int, ...]:
-    """Sample each sequence with the probability `rate`, with the operating system's randomness."""
+    """Draw each of `samples` sequences with the probability `rate`, using the operating system's
+    randomness."""
     if rate >= 1.0:
         return tuple(range(samples))
     if rate <= 0.0:

@@ -1,7 +1,7 @@
 """Store of a member's own data on disk: below the swarm's folder, separate from the shared stores.
 
-The node serves the blobs of `blobs/` to any peer. The data here is in none of its stores, so no request
-can be answered with it.
+The node serves the blobs in `blobs/` to any peer. A member's own data is in none of the stores that the
+node serves from, so that no peer's request can be answered with it.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from .exclusions import Exclusion
 
 T = TypeVar("T")
 
-# A terabyte has 16,000 shards of 50 bytes.
+# The index of a terabyte of tokens has 16,000 shards, with 50 bytes for each.
 _MAX_INDEX_BYTES = 4 << 20
 _MAX_STATE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateIndex:
-    """Index of a member's own files as tokens."""
+    """Description of a member's own data after it was tokenized."""
 
     name: Annotated[str, Length(1, 64)]
-    """Differs for other files, changed files, or another way of reading them."""
+    """A name that is different for other files, changed files, or another way of reading them."""
     shards: Annotated[tuple[ShardSpec, ...], Length(0, 65_536)]
     documents: Annotated[int, Range(0, 2**62)]
+    """Number of documents to train on."""
     bad: Annotated[int, Range(0, 2**62)]
     """Number of unusable rows."""
     skipped: Annotated[tuple[Exclusion, ...], Length(0, 64)] = ()
-    """Files that were not read."""
+    """Files that were not read, by reason."""
     left_out: Annotated[tuple[Exclusion, ...], Length(0, 64)] = ()
-    """Documents and rows of the files that were read."""
+    """Documents and rows that were left out of the files that were read, by reason."""
 
     def words(self, *, names: bool) -> str:
-        """Return what is trained on and what is not, in one line; with `names` of some files."""
+        """Return one line on what is trained on and what is left out; with `names` it names files."""
         several = "" if self.documents == 1 else "s"
         parts = ", ".join(each.words(names=names) for each in (*self.skipped, *self.left_out))
         end = f"; left out: {parts}" if parts else ""
@@ -58,10 +59,15 @@ class PrivateFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.index = root / "index"
+        """The file of the `PrivateIndex`."""
         self.stores = root / "data"
+        """The folder of the blob stores."""
         self.walk = root / "walk"
+        """The file of the position in the order of the sequences (`order.Place`)."""
         self.budget = root / "budget"
+        """The file of the `PrivacyAccount`."""
         self.words = root / "reader.log"
+        """The file of the reader process's standard error."""
 
     def blobs(self, name: str) -> BlobStore:
         """Return the blob store of the `PrivateIndex` with this name."""
@@ -69,8 +75,8 @@ class PrivateFolder:
 
 
 def read_index(folder: PrivateFolder, name: str | None = None) -> PrivateIndex | None:
-    """Return the index of the member's own data; None if there is none, it has another `name`, or a
-    shard is missing."""
+    """Return the index of the member's own data; None if there is none, if `name` is given and the
+    index has another, or if a shard is missing."""
     own = read_state(PrivateIndex, folder.index, _MAX_INDEX_BYTES)
     if own is None or name not in (None, own.name):
         return None
@@ -89,5 +95,5 @@ def read_state(kind: type[T], path: Path, max_bytes: int = _MAX_STATE_BYTES) -> 
 
 
 def write_state(path: Path, value: object) -> None:
-    """Write the value to a file, durably. Raises `OSError`."""
+    """Write the value to a file, durably. Raises `OSError` if it cannot be written."""
     write_atomically(path, encode(value, named=True))

@@ -1,4 +1,5 @@
-"""Training on a member's own data in a swarm of private data: preparation, sampling, and its end."""
+"""Training on a member's own data in a swarm with private data: checks of the member's settings, reading
+its files, drawing sequences for a round, and the end of the privacy budget."""
 
 from __future__ import annotations
 
@@ -27,14 +28,17 @@ from .order import SampleOrder, drawn
 from .store import PrivateFolder, PrivateIndex
 
 _log = logging.getLogger(__name__)
+# Without --delta, δ is at most this, and at most 0.1 divided by the number of sequences.
 _MOST_DELTA = 1e-5
 _PRIVACY_REMEDY = "docs/private-data.md explains --epsilon and --delta"
 
 
 def check_choices(privacy: PrivacySettings, trainer: TrainerSettings, manifest: Manifest) -> None:
-    """Check that the owner's data and privacy settings fit the swarm, before anything is fetched for it.
+    """Check that the member's data and privacy settings fit the swarm, before anything is fetched.
 
-    Raises `UserError`: `USAGE`, `DATA_MISSING`, `PRIVACY`, `TRAINER`.
+    Raises `UserError` with `USAGE` for options that do not fit the swarm or each other, `DATA_MISSING`
+    if no data is given, `PRIVACY` if the swarm requires a lower ε or δ, `TRAINER` if a package is
+    missing.
     """
     spec = manifest.data.private
     if spec is None:
@@ -85,17 +89,21 @@ class PrivateTraining:
     """Training on a member's own data, for the trainer and its supervisor."""
 
     ways: LocalPolicy
+    """The trainer's settings: the member's shards, and how gradients are clipped."""
     samples: int
-    """Number of sequences."""
+    """Number of sequences that the member's data has."""
     walk: SampleOrder
+    """The order of the sequences, used without a budget."""
     budget: Budget | None
+    """The privacy budget; None without --epsilon."""
     told: Callable[[PrivacyStatus], None]
-    """Called with the budget's status after each round."""
+    """Called with the budget's status whenever a round was charged or refused."""
 
     async def draw(self, trainer: TrainerClient, count: int) -> tuple[int, ...] | None:
-        """Return the sequences to train if `count` are assigned; None if the budget allows none.
+        """Return the sequences to train on if `count` are assigned; None if the budget does not allow
+        another round.
 
-        Raises `OSError`.
+        Raises `OSError` if the position or the account cannot be written.
         """
         if self.budget is None:
             return await trio.to_thread.run_sync(self.walk.next, count)
@@ -123,10 +131,11 @@ async def prepare(
     told: Callable[[PrivacyStatus], None],
     say: Callable[[str], None],
 ) -> PrivateTraining:
-    """Read the member's files, unless that is done, and open its privacy account if it keeps one.
+    """Read the member's files, unless that is done, and open its privacy account if --epsilon is given.
 
-    `members`: the swarm's size with this one; `round_`: the round it begins in; `say` receives one line
-    on what is trained on and what is left out. Raises `UserError`.
+    `members`: the number of members including this one; `round_`: the round in which it starts; `told`
+    is called with the budget's status, and `say` with one line on what is trained on and what is left
+    out. Raises `UserError`.
     """
     folder = PrivateFolder(directory.private)
     own = await read_files(
@@ -134,7 +143,7 @@ async def prepare(
     )
     say(own.words(names=False))
     if own.skipped or own.left_out:
-        # The log names files; others may see the status and the page.
+        # Files are named only in the log, because other people may see the status and its web page.
         _log.info("%s", own.words(names=True))
     samples = own.samples(manifest.data)
     if samples == 0:
@@ -181,7 +190,7 @@ async def _open_budget(
         if spec is not None and spec.max_delta is not None:
             delta = min(delta, spec.max_delta)
     try:
-        # Without a model this process needs only seconds for the account.
+        # A trainer that loads no model computes the account within seconds.
         async with trainer_process(settings.threads, (), confined=settings.sandbox) as trainer:
             if account is None or not account.fits(epsilon, delta, privacy.clip, samples):
                 account = await _plan(
@@ -218,9 +227,11 @@ async def _plan(
     round_: int,
     before: PrivacyAccount | None,
 ) -> PrivacyAccount:
-    """Return an account whose noise lets the budget last to the end of the run, at an equal share.
+    """Return an account whose noise makes the budget last to the end of the run, if the member's share
+    of a round is as large as every other member's.
 
-    `bounds`: ε, δ and the norm to which a gradient is clipped.
+    `bounds`: ε, δ and the norm to which a gradient is clipped. `before`: the previous account, whose
+    spent rounds count.
     """
     epsilon, delta, clip = bounds
     rounds = max(1, manifest.schedule.total_rounds + 1 - max(1, round_))
@@ -247,4 +258,5 @@ async def _plan(
 
 
 async def _epsilon(trainer: TrainerClient, spent: object, delta: float) -> float:
+    """Return the ε of the spent rounds."""
     return await trainer.privacy("spent", spent=spent, delta=delta)
