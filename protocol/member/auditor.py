@@ -2,12 +2,12 @@
 
 With each announcement a member commits to a secret, which it derives from its key: no peer without the
 key can foresee it, and a restarted member derives the same one. A few rounds later the secret draws
-whether the member audits another one (`chain/audits`), and when the member leads a round it reveals one
-(`chain/beacon`). The audited sequence is computed beside the own share; when the other's update is
-decided and there, it is scored, and the member announces the result. If others found a member's work
-low, this one may be called to re-audit it.
+whether the member audits another one (`chain/audits`). When the member leads a round, it reveals such a
+secret (`chain/beacon`). The member computes the audited sequence in addition to its own share; once the
+other's update is decided and held, it scores the update and announces the result. If an audit finds
+another member's work low, this member may be called to re-audit it.
 
-Announced results wait until a leader puts them into a record. Everything that is kept is bounded.
+Announced results wait until a leader puts them into a record. The memory for everything is bounded.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from ..wire.messages import (
 from .effects import Effect, RunReaudit, ScoreAudit, Train
 from .inputs import AuditScored, ReauditDone
 
-# Number of results that wait for a record; more than honest members send while they are fresh.
+# Maximum number of results that wait for a record: more than honest members send while they are fresh.
 _MAX_WAITING = 4 * MAX_AUDITS
 
 Sign = Callable[[str, bytes], Envelope]
 
 
 class Auditor:
-    """Audits of one member. In a swarm without audits it has secrets, and does nothing else."""
+    """Audits of one member. In a swarm without audits it only derives the secrets for a beacon."""
 
     def __init__(self, me: PeerId, sign: Sign) -> None:
         self._me = me
@@ -57,7 +57,7 @@ class Auditor:
         self._drawn: dict[int, AuditTarget] = {}
         # Re-audits that are done but not announced yet, with their scores.
         self._again: dict[Audit, tuple[AuditScore, ...]] = {}
-        # Received results that no record holds yet.
+        # Received audits and re-audits that no record holds yet.
         self._firsts: dict[tuple[PeerId, int], AuditEntry] = {}
         self._seconds: dict[tuple[PeerId, PeerId, int], ReauditEntry] = {}
 
@@ -66,7 +66,8 @@ class Auditor:
         return commitment(self._secret(round, parent))
 
     def reveal(self, ledger: Ledger) -> bytes:
-        """Return the secret for the next record if this member leads its slot; empty if none is due."""
+        """Return the secret to reveal in a record of the next round that this member proposes; empty if
+        none is due."""
         round_ = len(ledger)
         if ledger.beacon is None or not ledger.beacon.bound(self._me, round_):
             return b""
@@ -91,7 +92,7 @@ class Auditor:
         return replace(effect, audit=dealt[look.sequence], audit_share=len(dealt))
 
     def applied(self, round: int, ledger: Ledger) -> list[Effect]:
-        """Return the audits to score now that the record is applied, so that its updates are here."""
+        """Return the audits to score now that the record of `round` is applied: its updates are held."""
         for old in [number for number in self._drawn if number <= round - FRESH]:
             del self._drawn[old]
         look = self._drawn.get(round)
@@ -115,7 +116,7 @@ class Auditor:
         return [("audit", said)]
 
     def reaudits_due(self, ledger: Ledger) -> list[Effect]:
-        """Return the re-audits to which the beacon of the last record calls this member."""
+        """Return the re-audits for which the beacon of the last record draws this member."""
         work, now = ledger.audits, len(ledger)
         if work is None:
             return []
@@ -158,7 +159,7 @@ class Auditor:
         work, now = ledger.audits, len(ledger)
         if work is None:
             raise ProtocolError("audit", "an audit in a swarm that does not audit work")
-        # A dispute may begin with an audit that is just fresh enough, and goes on from there.
+        # A dispute may begin with an audit that is barely fresh, and stays open for some rounds more.
         lasts = FRESH if isinstance(message, AuditMessage) else FRESH + OPEN
         if not now - lasts < message.round < now:
             raise ProtocolError("other_round", f"an audit of round {message.round} in round {now}")
@@ -173,7 +174,8 @@ class Auditor:
             work.reaudit_of(entry)
             known = self._seconds.get((sender, message.auditor, message.round))
         if known is not None and replace(known, signature=entry.signature) != entry:
-            # Otherwise one secret would allow as many messages to every peer as there are numbers.
+            # Otherwise a member could send every peer any number of messages with one secret, each with
+            # another score.
             raise ProtocolError("equivocation", "a second, different message about the same audit")
 
     def put(self, sender: PeerId, message: AuditMessage | ReauditMessage, signature: bytes) -> None:
@@ -187,7 +189,7 @@ class Auditor:
             self._seconds.setdefault(key, _second_entry(sender, message, signature))
 
     def entries(self, ledger: Ledger) -> tuple[tuple[AuditEntry, ...], tuple[ReauditEntry, ...]]:
-        """Return audits for the next record, the oldest first if they are too many."""
+        """Return the audits for the next record; if they are too many, the oldest ones."""
         self.forget(ledger)
         firsts = sorted(self._firsts.values(), key=lambda e: (e.round, e.auditor))[:MAX_AUDITS]
         seconds = sorted(self._seconds.values(), key=lambda e: (e.round, e.reauditor, e.auditor))
@@ -213,14 +215,14 @@ class Auditor:
         }
 
     def start_over(self) -> None:
-        """Drop everything: the chain is another one, and audits are signed for theirs."""
+        """Drop everything after a change of the chain: an audit is signed for one chain."""
         self._drawn.clear()
         self._again.clear()
         self._firsts.clear()
         self._seconds.clear()
 
     def _secret(self, round: int, parent: RecordId) -> bytes:
-        """Derive a secret that only this key can make, the same each time."""
+        """Derive a secret that only this member's key can make. It is the same each time."""
         made = self._sign("secret", encode([round, parent]))
         return content_id(made.signature)[:SECRET_BYTES]
 

@@ -1,4 +1,5 @@
-"""Capacity: how many sequences a member can compute, measured by itself and announced rarely.
+"""Capacity: how many sequences a member can compute. It measures this itself and rarely changes the
+announced value.
 
 A member times its trainer and its own rounds. The number of sequences that it can compute in the part
 of a round that is left after fixed work (encoding, applying, and without `overlap` the exchange) is its
@@ -6,10 +7,10 @@ capacity, stated in sequences per day: with shares in proportion to capacities, 
 same time. A unit that depended on the swarm's pace would have to be agreed on, and would change for all
 members whenever one comes or goes.
 
-Computing itself has a fixed part as well: the seconds of an update are those of its sequences plus those
-of some more, the *overhead*. It shows where updates had different numbers of sequences. Without it a
-member with a small share would seem slow and keep its small share for ever, since the overhead is spread
-over few sequences.
+Computing has a fixed part as well: an update takes the time of its sequences plus that of some more
+sequences, the *overhead*. It can be derived if updates had different numbers of sequences. Without it a
+member with a small share would seem slow, since its overhead is spread over few sequences, and would
+keep its small share for ever.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ MOST_CAPACITY = 1 << 40
 
 # Number of measurements whose median counts: one interrupted round does not change it.
 _WINDOW = 7
-# Updates from which the overhead is derived, and how much larger than the smallest share of them the
-# largest has to be: else noise decides.
+# Number of updates from which the overhead is derived, and how many times larger than the smallest share
+# of them the largest has to be: otherwise noise would decide.
 _OVERHEAD_WINDOW = 16
 _OVERHEAD_SPREAD = 1.5
-# Overhead that is assumed where it is unknown, in multiples of the present share, and the most that is
-# believed. A member that is idle for part of the round then states somewhat more than it has shown, and
-# finds out. A share smaller than three sequences counts as three: with one it could never grow.
+# Overhead that is assumed while it is unknown, and the largest one that is believed, in multiples of the
+# present share. With it, a member that is idle for part of the round states somewhat more capacity than
+# it has shown, and its next updates show whether it has it. A share of fewer than three sequences counts
+# as three here: otherwise a share of one could never grow.
 _ASSUMED_OVERHEAD = 1.0
 _MOST_OVERHEAD = 3.0
 _SMALL_SHARE = 3
-# The announced value stays while measurements are this close to it: each change moves streams, and a
-# member that gets one fetches its data.
+# The announced value stays while measurements differ from it by at most this fraction: each change
+# assigns streams to other members, which have to fetch the data.
 _HYSTERESIS = 1 / 16
 # Minimum part of a round that counts as computing, however long the fixed part is: otherwise a few bad
-# rounds would stop its measurements for good.
+# rounds would stop its measurements permanently.
 _LEAST_PART = 1 / 4
 
 
@@ -52,8 +54,8 @@ class Capacity:
         self._stated = 0
 
     def trained(self, sequences: int, computing: float, fixed: float) -> None:
-        """Record an update: its number of sequences, the seconds of computing them, and the seconds that
-        any update takes."""
+        """Record an update: its number of sequences, the seconds of computing them, and the `fixed`
+        seconds of encoding, the same for every update."""
         if sequences > 0 and computing > 0:
             self._timed.append((sequences, computing))
             self._fixed.append(max(0.0, fixed))
@@ -66,13 +68,13 @@ class Capacity:
     def exchanged(self, seconds: float) -> None:
         """Record the time from the last announcement of an update to the round's decision.
 
-        Not called where members compute meanwhile.
+        Not called if members compute during this time (`overlap`).
         """
         self._exchanges.append(max(0.0, seconds))
 
     def measured(self, round_seconds: float | None) -> int:
-        """Return the sequences per day if a round takes `round_seconds` (None if unknown); 0 if nothing
-        was measured."""
+        """Return how many sequences per day this member can compute if a round takes `round_seconds`
+        (None if unknown); 0 if nothing was measured."""
         if not self._timed:
             return 0
         share = self._timed[-1][0]
@@ -83,26 +85,26 @@ class Capacity:
             parts = self._fixed, self._applying, self._exchanges
             fixed = sum(_median(part) for part in parts if part)
             left = max(_LEAST_PART, 1.0 - fixed / round_seconds)
-            # In a shorter time than its share takes, overhead is shared out like the rest: a slow member
-            # computes a share over several rounds, and has the overhead once.
+            # The first value assumes that a slow member, which computes one share over several rounds,
+            # has the overhead once per share; the second one, that a member has it in every round.
             usual = max(usual * left, left / per_sequence - overhead / round_seconds)
         return max(1, min(MOST_CAPACITY, round(usual * DAY_SECONDS)))
 
     def stated(self, round_seconds: float | None) -> int:
-        """Return the capacity to announce: the last one, unless it has become wrong."""
+        """Return the capacity to announce: the last one, unless measurements now differ too much."""
         measured = self.measured(round_seconds)
         if abs(measured - self._stated) > _HYSTERESIS * self._stated:
             self._stated = measured
         return self._stated
 
     def _overhead(self, share: int) -> float:
-        """Return the fixed part of computing an update, in sequences that would take as long."""
+        """Return the fixed part of computing an update, as the number of sequences that take as long."""
         share = max(share, _SMALL_SHARE)
         most = max(self._timed, key=lambda timed: (timed[0], -timed[1]))
         fewer = [timed for timed in self._timed if _OVERHEAD_SPREAD * timed[0] <= most[0]]
         if not fewer:
             return _ASSUMED_OVERHEAD * share
-        # The fastest, since other work on the device makes some of them slower.
+        # Use the fastest update, since other work on the device makes some of them slower.
         few = min(fewer, key=lambda timed: timed[1])
         each = (most[1] - few[1]) / (most[0] - few[0])
         if each <= 0:
@@ -111,10 +113,10 @@ class Capacity:
         return max(0.0, min(_MOST_OVERHEAD * share, few[1] / each - few[0]))
 
     def _seconds_per_sequence(self, overhead: float) -> float:
-        """Return the seconds of a sequence, the same with overhead included.
+        """Return the seconds per sequence, where the overhead counts as further sequences.
 
-        One interrupted update is no change. Two fast ones in a row are: interruptions make an update
-        slower, and nothing makes it faster than the device is.
+        One slow update changes nothing, since it may have been interrupted. Two fast ones in a row do:
+        nothing makes an update faster than the device is.
         """
         found = [seconds / (sequences + overhead) for sequences, seconds in self._timed]
         return min(_median(found[-_WINDOW:]), max(found[-2:]))

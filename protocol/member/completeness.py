@@ -1,22 +1,22 @@
 """Completeness of proposals: whether a leader names all the updates that an honest one would have.
 
-A round's step is what its record names. A leader that names only its own update makes the step alone,
-and all other members' shares shrink as if they had been late; with committees, two byzantine aggregators
-whose honest colleagues are left out decide for their section. So a member votes for a fresh record only
-if it names every update or aggregate that the member held *in good time*: long enough before the
-proposal for an honest leader to have fetched it from any holder. A leader waits until it holds what is
-due, or until its collect deadline is over. So an honest leader has everything that was held before three
-quarters of that time, however early it proposes, and everything that was held a quarter of that time
-before the proposal.
+A round's step is made from the updates that its record names. A leader that names only its own update
+determines the step alone, and the shares of all other members shrink as if they had been late. With
+committees, two byzantine aggregators whose honest colleagues are left out decide for their section. So a
+member votes for a fresh record only if it names every update or aggregate that the member held *in good
+time*: long enough before the proposal for an honest leader to have fetched it from any holder. A leader
+waits until it holds what is due, or until its collect deadline. So an honest leader has everything that
+was held before three quarters of that time, however early it proposes, and everything that was held a
+quarter of that time before the proposal.
 
-A member does not require its own update: it cannot know whether others can fetch it already. A leader
-that leaves out one member still has all others against it.
+A member does not require its own update, because it cannot know whether others can fetch it already. If
+a leader leaves out one member, all other members still refuse the record.
 
-An honest leader may lack what a liar gave to some members only. It fetches that from its holders,
-so this costs one slot at most. The requirement is not dropped while byzantine members may have led all
-slots so far: it holds in the first `_WHOLE_SLOTS` slots, and in one more per possible byzantine member.
-In later slots two thirds of what was held suffices, and after each member has led another slot, anything
-does; otherwise a swarm whose members cannot fetch each other's updates would stop.
+An honest leader may lack an update that a liar sent to some members only. It fetches that update from
+these members, so this costs at most one slot. The requirement holds as long as byzantine members may
+have led all slots so far: in the first `_WHOLE_SLOTS` slots, and in one more per possible byzantine
+member. In later slots, two thirds of what was held is enough, and after one more slot per member any
+record is; otherwise a swarm whose members cannot fetch each other's updates would stop.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from .update_collection import RoundUpdates
 # Number of slots of a round in which a record must name everything, plus one per possible byzantine
 # member.
 _WHOLE_SLOTS = 3
-# Part of the slot for which the leader of a later slot waits for announced updates: a leader that
-# lacked what others hold may be why the slot before was skipped.
+# Part of the slot's time for which the leader of a slot after the first waits for announced updates: the
+# slot before may have been skipped because its leader lacked updates that others hold.
 _FETCH_PATIENCE = 0.5
-# An honest leader need not have what is held after this part of the time it waits for updates.
+# Part of the time that a leader waits for updates after which an update is too late for the requirement.
 _IN_TIME = 0.75
 
 Completeness = Literal["complete", "incomplete", "unknown"]
@@ -56,7 +56,7 @@ class ProposalReview:
     ) -> None:
         """`due`: the members whose update is due; empty if the round has no training."""
         self.refused: set[int] = set()
-        """Slots whose proposal is incomplete. They count as skipped."""
+        """Slots whose proposal is incomplete. The member skips them."""
         self._model: FaultModel = model
         self._me = me
         self._members = len(membership)
@@ -71,8 +71,8 @@ class ProposalReview:
         self._came.setdefault(slot, now)
 
     def may_propose(self, slot: int, entered: float, pacing: RoundTimeouts, now: float) -> bool:
-        """Whether this member, ready and leading a slot that it `entered`, need not wait any longer for
-        updates that are on their way."""
+        """Whether this member, which is ready and leads a slot since the time `entered`, need not wait
+        any longer for updates that were announced."""
         if slot == 1 or not self._collection.awaited():
             return True
         return now >= entered + _FETCH_PATIENCE * pacing.slot(slot)
@@ -141,9 +141,9 @@ def judge_completeness(
     """Judge a fresh record that was proposed for a slot at the time `proposed`.
 
     The round began at `start`, and a leader waits `collect` seconds for its updates. `ready` says
-    whether this member has stopped waiting for updates; until then it cannot tell. `pace_known` says
-    whether `collect` was observed: a member that was just started waits much longer than the others, so
-    it accepts a record that names most of what is `due`.
+    whether this member has stopped waiting for updates; until then it cannot judge. `pace_known` says
+    whether `collect` was derived from observed rounds: a member that was just started waits much longer
+    than the others, so it accepts a record that names most of the members whose update is `due`.
     """
     until = max(proposed - (1 - _IN_TIME) * collect, start + _IN_TIME * collect)
     missed = collection.missed_by(record, until) - {me}

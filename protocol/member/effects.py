@@ -30,24 +30,27 @@ class Publish:
 
 @dataclass(frozen=True)
 class LogMessage:
-    """Write a message to disk before any later effect: the proposal that this member is about to vote
-    for, or an own message that was lost. `Member.restore` takes it after a restart."""
+    """Write a message to disk before any later effect: a proposal or vote of others on which this member
+    is about to vote or finalize, or an own message that was lost. `Member.restore` takes it after a
+    restart."""
 
     envelope: Envelope
 
 
 @dataclass(frozen=True)
 class RecallOwnMessages:
-    """Ask every other member for its messages of `round`, pass them in, then report `Recalled`."""
+    """Ask every other member for the messages of `round` that it has; pass them in; report `Recalled`.
+    They contain this member's own messages, which it may have lost."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class FetchUpdate:
-    """Fetch the update `update`, which `peer` announced for `round`; check it; report (`update_fetch`).
+    """Fetch the update `update`, which `peer` announced for `round`; check it; report the result
+    (`update_fetch`).
 
-    `size`, from the announcement or a record, is a hint."""
+    `size`, from the announcement or a record, is only a hint."""
 
     round: int
     peer: PeerId
@@ -57,7 +60,7 @@ class FetchUpdate:
 
 @dataclass(frozen=True)
 class Train:
-    """Train on these samples for `round`; then report the update.
+    """Train on these samples for `round`; then report the update (`Trained`).
 
     `parent` is the record of the round before or, with `overlap`, of the one before that."""
 
@@ -65,7 +68,7 @@ class Train:
     parent: RecordId
     samples: tuple[int, ...]
     assigned_in: int
-    """The round that assigns them."""
+    """The round that assigns the samples."""
     audit: int | None = None
     """A sample of another member's share to compute as well, for an audit (`ScoreAudit`)."""
     audit_share: int = 0
@@ -79,25 +82,26 @@ class Train:
 
 @dataclass(frozen=True)
 class MakeAggregate:
-    """Aggregate one section of the model from the sign votes named by the record before `round`; report
-    it as the update of `round` (`Trained`)."""
+    """Compute the aggregate of one section of the model from the sign votes that the record before
+    `round` names; report it as the update of `round` (`Trained`). `section` counts from 0, of
+    `sections`."""
 
     round: int
     section: int
     sections: int
     sign_votes: Record
     counts: tuple[int, ...]
-    """Weights of its sign votes in the sums, in their order."""
+    """Weights of the record's sign votes in the sums, in the record's order."""
     agreed: tuple[ContentId, ...]
-    """The section's aggregates that counted in the steps of the epoch before this one, since the last
-    step in which none did."""
+    """The section's aggregates that counted in the earlier steps of this epoch, after the last step in
+    which none counted. The aggregator's state follows from them."""
     patience: float
     """Seconds to wait for sign votes that are not here yet."""
 
 
 @dataclass(frozen=True)
 class ScoreAudit:
-    """Score how well this update agrees with the sample audited in `round`; then report."""
+    """Score how well this update agrees with the sample audited in `round`; report `AuditScored`."""
 
     round: int
     update: ContentId
@@ -105,8 +109,9 @@ class ScoreAudit:
 
 @dataclass(frozen=True)
 class RunReaudit:
-    """Re-audit: rebuild the parameters of before `first.round` and score how well the update agrees with
-    each of these samples of a `share`; then report. There are several rounds of time for it."""
+    """Re-audit: rebuild the parameters as they were before `first.round`, and score how well the update
+    agrees with each of `samples`, out of a share of `share` samples; then report `ReauditDone`. There is
+    time for it until several rounds later. `first` is the low audit that opened the dispute."""
 
     first: Audit
     update: ContentId
@@ -116,11 +121,10 @@ class RunReaudit:
 
 @dataclass(frozen=True)
 class Apply:
-    """Apply a decided record; then report the new fingerprint.
+    """Apply a decided record; then report the new fingerprint (`Applied`).
 
-    `needed` are its updates, all held (`chain.stepping`); `own_counted` says whether this
-    member's own update is among them; if not, it is refunded. `snapshot_due` asks for a snapshot of the
-    new state.
+    `needed` are its updates, all held (`chain.step_inputs`). `own_counted` says whether this member's
+    own update counts; if not, it is refunded. `snapshot_due` asks for a snapshot of the new parameters.
     """
 
     record: Record
@@ -138,8 +142,8 @@ class StoreEntry:
 
 @dataclass(frozen=True)
 class StoreFinality:
-    """Write to disk that this record is final, so that after a restart the node still does not go back
-    before it. The entries up to it must be on disk first."""
+    """Write to disk that this record is final, so that the node does not go back before it even after a
+    restart. The ledger entries up to it must be on disk first."""
 
     checkpoint: Checkpoint
 
@@ -153,19 +157,21 @@ class AskSync:
 
 @dataclass(frozen=True)
 class Resync:
-    """Load the last certified snapshot and replay: the parameters are not the swarm's."""
+    """Load the last certified snapshot and replay the records after it: the parameters are not the
+    swarm's, or are too far behind; see `reason`."""
 
     reason: str
     failed: int = 0
-    """Number of replays in a row whose result did not match the swarm's parameters. Chance does not
-    explain several: this computer computes wrongly, or the swarm does."""
+    """Number of mismatches in a row between the parameters here and the swarm's. Chance does not explain
+    several: this computer computes wrongly, or the swarm does."""
 
 
 @dataclass(frozen=True)
 class CompareChains:
-    """Compare chains: a peer has another record for `round`, or for an earlier round.
+    """Compare chains with the peers: some peer may have another record for `round`, or for an earlier
+    round.
 
-    That record is not checked, since its chain is not known here."""
+    That record was not checked, since its chain is not known here."""
 
     round: int
 

@@ -1,4 +1,4 @@
-"""Events of a record for people and metrics."""
+"""Events of a decided record, as notes for people and metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _NAMED = 4
 
 
 def notes_of(record: Record, me: PeerId) -> list[Note]:
-    """Return who joined, who left, and why."""
+    """Return the events of a record: that it is decided, who was admitted, and who departed or was
+    expelled."""
     notes = [Note("decided", record.round)]
     notes += [Note("admitted", record.round, entry.peer) for entry in record.admitted]
     for departure in record.departed:

@@ -37,16 +37,17 @@ class EntryReceived:
 
 @dataclass(frozen=True)
 class Recalled:
-    """End of a `RecallOwnMessages`: every other member has sent its messages of `round`."""
+    """End of a `RecallOwnMessages`: every other member has sent back this member's own messages of
+    `round`."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Parameters after `round`, loaded from a snapshot.
+    """Parameters after `round` were loaded from a snapshot.
 
-    `snapshot` is the one of `round`, if one was due there."""
+    `snapshot` is the snapshot after `round`, if one is due there."""
 
     round: int
     fingerprint: int
@@ -55,7 +56,8 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Trained:
-    """Own update for `round`, now in the store (`Train`)."""
+    """Own update (or aggregate) for `round`, now in the store: the result of `Train` or
+    `MakeAggregate`."""
 
     round: int
     dealt: int
@@ -67,15 +69,15 @@ class Trained:
     sequences: int = 0
     """Number of sequences computed."""
     computing: float = 0.0
-    """Seconds of computing, proportional to the sequences."""
+    """Seconds of computing these sequences."""
     encoding: float = 0.0
-    """Seconds that any update takes."""
+    """Seconds of encoding, the same for every update."""
 
 
 @dataclass(frozen=True)
 class AuditScored:
     """Result of an audit (`ScoreAudit`), in integers (`audit/sign_score`); `squares` is 0 if there was
-    nothing to compare. `beginning`: the score of the sequence's first half alone, if it has one."""
+    nothing to compare. `beginning` is the score of the sequence's first half alone, if it has one."""
 
     round: int
     total: int
@@ -85,7 +87,8 @@ class AuditScored:
 
 @dataclass(frozen=True)
 class ReauditDone:
-    """Result of a re-audit (`RunReaudit`): the score of each sample, in order."""
+    """Result of a re-audit (`RunReaudit`): the score of each sample, in order. `first` is the low audit
+    that opened the dispute."""
 
     first: Audit
     scores: tuple[AuditScore, ...]
@@ -93,7 +96,7 @@ class ReauditDone:
 
 @dataclass(frozen=True)
 class Applied:
-    """Record of `round`, now applied to the parameters (`Apply`)."""
+    """The record of `round` was applied to the parameters (`Apply`), which now have this fingerprint."""
 
     round: int
     fingerprint: int
@@ -104,21 +107,21 @@ class Applied:
 
 @dataclass(frozen=True)
 class UpdateHeld:
-    """Bytes of `update`, now in the store and accepted by the codec (`FetchUpdate`)."""
+    """The bytes of `update` are in the store, and the codec accepts them (`FetchUpdate`)."""
 
     update: ContentId
 
 
 @dataclass(frozen=True)
 class UpdateBad:
-    """Bytes of `update`, which are not an update of this swarm's layout."""
+    """The bytes of `update` are not an update of this swarm's layout (`FetchUpdate`)."""
 
     update: ContentId
 
 
 @dataclass(frozen=True)
 class UpdatesGone:
-    """Updates of `round` that no peer has any more."""
+    """No peer has the updates of `round` any more."""
 
     round: int
 
@@ -139,14 +142,14 @@ class Disconnected:
 
 @dataclass(frozen=True)
 class Rebased:
-    """Result of a comparison of chains: follow this one instead (`CompareChains`)."""
+    """Result of a comparison of chains (`CompareChains`): the member must follow this chain instead."""
 
     ledger: Ledger
 
 
 @dataclass(frozen=True)
 class LeaveRequested:
-    """Request to leave. The node should stay until its membership or its patience ends."""
+    """The node wants to leave. It should run on until its membership ends, or for a limited time."""
 
 
 Input = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ..wire.messages import JoinRequest
 
-# A request is valid for the next few rounds only.
+# Interval at which a request is repeated. One is valid for the next few rounds only.
 _REPEAT_SECONDS = 2.0
-# How long a newcomer tries to catch up with the chain before it asks. If rounds are shorter than an
-# update's transfer, it never catches up; and once it is a member, the others wait for it.
+# How long a newcomer tries to catch up with the chain before it asks anyway. If rounds are shorter than
+# the transfer of an update, it never catches up before it is a member; then the others wait for it.
 _LAG_SECONDS = 10.0
 
 
@@ -21,9 +21,10 @@ class AdmissionRequest:
         self._round = -1
 
     def renew(self, round: int, current: bool, now: float) -> JoinRequest | None:
-        """Return the request to send now, None if it is not time; a new `round` gets one at once.
+        """Return the request to send now, or None if it is not due. In a new `round` one is due at once.
 
-        `current` says whether the parameters contain everything decided; if not, they nearly do.
+        `current` says whether the parameters contain everything decided. If not, they lack only a few
+        rounds.
         """
         if current:
             self._current = now

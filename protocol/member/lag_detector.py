@@ -1,7 +1,8 @@
 """Lag detector: notices rounds that others have decided, and chains other than ours.
 
-Gossip shows it in passing: a message names a round that we have not reached, or builds on a record that
-we do not have. Only a request shows which it is; this module decides when to send one, and how often.
+Gossip gives the signs: a message names a round that we have not reached, or builds on a record that we
+do not have. Only a request to peers shows which of the two is the case. This module decides when to send
+one, and how often.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from .effects import AskSync, CompareChains, Effect
 from .message_store import FUTURE_ROUNDS
 
 _SYNC_SECONDS = 2.0
-# After a message of a later round: some peer has the records in between.
+# The same after a message of a later round: some peer has the records in between.
 _SYNC_LAG_SECONDS = 0.5
-# A member that sees one decision after another may still fall behind, if the decisions get older and
-# older: gossip queues, and does not show how far the others are. So it asks occasionally in any case.
+# A member that sees one decision after another may still fall behind, if gossip waits in queues and the
+# decisions arrive later and later. So it asks at this interval in any case.
 _TIP_SECONDS = 10.0
 # Comparing chains takes several requests to every peer, and a liar can trigger it.
 _COMPARE_SECONDS = 10.0
-# Without any decision for this long, chains are compared even without a sign: members of the other chain
-# may be behind, and then send only heartbeats, which name no record. While updates are awaited, this
-# multiple of the usual wait applies instead.
+# Without any decision for this long, chains are compared even if there is no sign of another one:
+# members of the other chain may be behind, and then send only heartbeats, which name no record. While
+# updates are awaited, the limit is this multiple of the `patience` if that is longer.
 _STALLED_SECONDS = 60.0
 _STALLED_PATIENCE = 16
 
@@ -44,9 +45,9 @@ class LagDetector:
     def stray(self, sender: PeerId, message: Message, ledger: Ledger) -> None:
         """Handle a message that does not fit our chain's current rounds.
 
-        If a present or former member sent it, there may be another chain: the message builds on a record
-        other than ours, or a non-member acts as a member. (Only a member can be ahead of us;
-        and where no slot can end, members send only heartbeats.)
+        If a present or former member sent it, there may be another chain: the message builds on another
+        record than ours, or a peer that is not a member on our chain acts as a member. (Only a member
+        can be ahead of us; and if no slot can end, members send only heartbeats.)
         """
         if not ledger.has_been_member(sender):
             return
@@ -63,12 +64,12 @@ class LagDetector:
     def screen(self, sender: PeerId, message: Message, ledger: Ledger, asks: bool) -> None:
         """Raise `ProtocolError` for a message that does not fit the rounds around ours.
 
-        `asks` is whether the sender has asked for admission, and so may be a member by a record that we
-        have not seen.
+        `asks`: the sender has asked for admission, so it may be a member by a record that we have not
+        seen.
         """
         round_, ours = round_of(message), len(ledger)
         if not ours - 1 <= round_ <= ours + FUTURE_ROUNDS:
-            # Not a fault by itself: one side is behind.
+            # This is not a fault of the sender: one side is behind.
             self.stray(sender, message, ledger)
             self._behind |= round_ > ours
             raise ProtocolError("other_round", f"a message of round {round_} in round {ours}")
@@ -82,9 +83,9 @@ class LagDetector:
     ) -> list[Effect]:
         """Return the requests to send now.
 
-        The `last` news came at that time. Without news we ask after `patience` seconds, or the usual
-        time if that is longer. A node that `follows` only, so that no peer waits for it, asks equally
-        often whatever the news.
+        The last decision came at the time `last`. Without a decision we ask after `patience` seconds, or
+        after the usual time if that is longer. A node that only `follows`, so that no peer waits for it,
+        asks at the usual interval whether there are decisions or not.
         """
         effects: list[Effect] = []
         wait = _SYNC_LAG_SECONDS if self._behind else max(_SYNC_SECONDS, patience)

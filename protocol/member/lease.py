@@ -1,11 +1,11 @@
-"""Finality lease: moves finality on when members of the finality set are gone for good.
+"""Finality lease: moves finality on when members of the finality set are permanently gone.
 
 Records cannot show how long finality has stalled, since rounds cost nothing. So each member measures it
 locally: a record that has been on its chain for a whole finality lease (days), while the member was one
 among others, is final for it if a quorum of the remaining finality set agrees. The remaining set
-consists of its members of any time since. Time asleep, outside the membership or alone on a
-chain does not count, so a machine that was cut off alone comes back. docs/protocol.md: "The finality
-lease".
+consists of those of its members that were in the membership at any time since. Time asleep, outside the
+membership or alone on a chain does not count, so a machine that was cut off alone can still return to
+the others' chain. See "The finality lease" in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class FinalityLease:
         self._marks: deque[tuple[float, int]] = deque()
 
     def look(self, ledger: Ledger, *, is_member: bool, silence: float, now: float) -> int | None:
-        """Observe the chain; to be called regularly. Moves its finality on when that is due, and returns
-        the new final round. `silence` is the ordinary lease."""
+        """Observe the chain; to be called regularly. If it is due, moves its finality on and returns the
+        new final round. `silence` is the lease in seconds after which a member counts as silent."""
         passed, self._last = now - self._last, now
         tip = len(ledger)
         if not is_member or not ledger.anchored or len(ledger.membership(tip)) < 2:
             return None
         self._seen += min(max(0.0, passed), _MOST_SECONDS)
-        # The records after a checkpoint prove it final, except where that took a lease.
+        # Records usually prove that the checkpoint is final. If a finality lease made it final, they do
+        # not, and it is believed after an ordinary lease.
         if self._seen >= silence and ledger.believe_checkpoint():
             return ledger.final_round
         lease = max(self._seconds, _LEASES * silence)
@@ -62,6 +63,6 @@ class FinalityLease:
             present.update(ledger.membership(height).peers)
         if not ledger.move_finality_on(length - 1, frozenset(present)):
             return None
-        # The remaining members get as long to finalize the next record by themselves.
+        # The remaining members get another finality lease to make the next record final by themselves.
         self.start_over()
         return ledger.final_round

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from ...crypto.identity import PeerId
 from ..wire.messages import Heartbeat, Leave
 
-# Longer than any pause of a healthy event loop. If we did not run for that long, we were the ones away
-# (a closed laptop, a stopped process), and the others' silence means nothing.
+# Longer than any pause of a healthy event loop. If this node did not run for that long, it was away
+# itself (a closed laptop, a stopped process), and the others' silence means nothing.
 _OWN_ABSENCE_SECONDS = 5.0
 # A dropped connection is usually back within this time.
 _RECONNECT_SECONDS = 2.0
@@ -25,17 +25,19 @@ class Liveness:
         self._me = me
         self._heard: dict[PeerId, float] = {}
         self._lost: dict[PeerId, float] = {}
-        # Largest round and largest count in each member's heartbeats.
+        # Largest round and largest count in the heartbeats of each member.
         self._beats: dict[PeerId, tuple[int, int]] = {}
         self._leaves: dict[PeerId, tuple[Leave, bytes]] = {}
         self._last_tick = now
-        # No member was last heard before this.
+        # No other member was last heard before this time.
         self._oldest = now
 
     def tick(self, now: float) -> bool:
-        """Detect an own absence and extend all others' leases by it. Returns whether there was one.
+        """Detect an absence of this node and extend all others' leases by it. Returns whether there was
+        one.
 
-        Call it before silence is judged, whatever the input: a message may come before the clock.
+        Call it at every input, before silence is judged: the first input after an absence may be a
+        message instead of a tick.
         """
         away = now - self._last_tick
         if away > _OWN_ABSENCE_SECONDS:
@@ -52,8 +54,8 @@ class Liveness:
     def beat(self, peer: PeerId, beat: Heartbeat, now: float) -> None:
         """Note a heartbeat of `peer`; a replay has no effect.
 
-        In a later round it counts whatever its count: a member that lost its disk may restart at a
-        smaller one.
+        A heartbeat of a later round is new whatever its count: a member that lost its disk may restart
+        with a smaller count.
         """
         round_, count = self._beats.get(peer, (-1, -1))
         if beat.count > count or beat.round > round_:
@@ -87,8 +89,8 @@ class Liveness:
     def set_members(self, members: Iterable[PeerId], now: float) -> None:
         """Set the membership: newcomers get a full lease, departed members are forgotten.
 
-        A newcomer itself gives all others a full lease: while it caught up it hardly listened, and most
-        of what it received was repeated by others.
+        If this node itself is the newcomer, it gives all others a full lease: while it caught up it
+        hardly listened, and most messages that it received were repeated by others.
         """
         members = set(members)
         admitted = self._me in members and self._me not in self._heard
@@ -99,7 +101,7 @@ class Liveness:
 
     def silent(self, lease: float, now: float) -> set[PeerId]:
         """Return the members unheard for `lease` seconds."""
-        # Called for every message; the result is almost always empty.
+        # Called for every message; the result is almost always empty, so that case must be fast.
         if now - self._oldest <= lease:
             return set()
         others = {peer: heard for peer, heard in self._heard.items() if peer != self._me}

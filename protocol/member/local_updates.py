@@ -1,17 +1,17 @@
 """Which updates this member has computed, and which of them wait for their round.
 
-A member at the tip has one update computed, for the round at the tip. With `overlap` it then has the
-next round's computed as well, on the current parameters, while this round's updates are exchanged and
-agreed on. Such an update is announced as soon as its round has come, so it names the previous record
-like any other. If none waits (the first round after a join, a restart or a resync, or for a member that
-fell behind), the member computes the round at the tip first. If that comes too late (in rounds so short
-that all others have computed their updates in advance), it computes the next one instead, or it would
-always be late.
+A member at the tip lets its trainer compute one update, for the round at the tip. With `overlap` the
+trainer then computes the next round's update as well, on the current parameters, while this round's
+updates are exchanged and agreed on. Such an update is announced as soon as its round has come, so it
+names the previous record like any other. If no update waits (in the first round after a join, a restart
+or a resync, or after the member fell behind), the update for the round at the tip is computed first. If
+that update comes too late (in rounds so short that all others have computed theirs in advance), the
+member computes the next round's update instead, or it would always be late.
 
 A member that needs several rounds for one sequence starts as soon as the sequence is assigned, on the
 parameters of that time, and announces the update in the round in which it is due. Meanwhile it applies
 records and votes as usual. If it drops out of the swarm, the sequence is assigned to another member; if
-it is back before the update would have been due, that update is worthless: its new assignment counts.
+it returns before the update would have been due, that update is worthless: its new assignment counts.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Training:
         self._told = _NOTHING
         # The last round whose aggregate was requested. It may be made while an update is ahead.
         self._asked = -1
-        # The last update begun only when its round had come, and whether that was too late.
+        # The round of the last update begun only when its round had come; whether that was too late.
         self._begun_at_tip = -1
         self._too_slow = False
         self._ahead: Trained | None = None
@@ -72,9 +72,9 @@ class Training:
         self._too_slow, self._ahead = False, None
 
     def keep(self, made: Trained, tip: int) -> None:
-        """Keep an update that cannot be announced now until its round comes.
+        """Keep an update that cannot be announced now until its round, not before `tip`, has come.
 
-        One that is too late is refunded when the record that does not count it is applied.
+        An update that is too late is refunded when the record that does not count it is applied.
         """
         if (made.round, made.dealt) == self._told and made.round >= tip:
             self._ahead = made
@@ -119,14 +119,14 @@ class Training:
     def next_work(self, ledger: Ledger, *, announced: bool) -> list[Train]:
         """Return what to compute next, as a member of the round at the tip of `ledger`.
 
-        `announced` says whether the own update for that round is announced.
+        `announced` says whether this member's update for that round is announced.
         """
         tip = len(ledger)
         if announced:
             self._too_slow = False
         told, _ = self._told
         if told >= tip and not self.owes(*self._told, ledger):
-            # It dropped out of the swarm meanwhile and is back.
+            # The member was removed from the swarm after this request, and is back.
             self._told, self._ahead, told = _NOTHING, None, -1
         if told > tip or (told == tip and not announced):
             return []

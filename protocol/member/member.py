@@ -1,10 +1,10 @@
-"""A member of a swarm: the whole of the rules as one state machine.
+"""A member of a swarm: all rules of the protocol as one state machine.
 
-Its inputs report what arrived, what was held, trained and applied, and the time (`inputs`); its answers
-are effects (`effects`); the rest of its interface is read-only. It follows one loop: apply the decided
-records that are not applied; at the tip, train, collect updates, agree on the record. A newcomer, a
-restarted node and one that fell behind are the same case: their ledger is longer than what they have
-applied.
+Its inputs report received messages, updates held, work done and the time (`inputs`); its outputs are
+effects (`effects`); the rest of its interface is read-only. It follows one loop: apply the decided
+records that are not applied yet; at the tip, train, collect updates, and agree on the record. A
+newcomer, a restarted node and one that fell behind are the same case: their ledger has records that they
+have not applied.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from .states import move
 
 # Kinds that do not bind their sender, and so need not survive a restart.
 _FLEETING = ("heartbeat", "join", "evidence", "audit", "reaudit")
-# Part of a round's wait for updates that aggregators wait for missing sign votes.
+# Part of a round's collect deadline for which aggregators wait for missing sign votes.
 _SIGN_VOTES_SHARE = 0.5
 
 
@@ -70,13 +70,13 @@ class Member(MemberParts):
     # What happens
 
     def restore(self, envelopes: Iterable[Envelope], now: float) -> None:
-        """Take back what this member signed before a restart, so that it does not contradict it.
+        """Take in again what this member signed before a restart, so that it does not contradict itself.
 
-        The others' proposals that it voted for are taken back with it, and the others' votes that it has
-        finalized on: it may hold the last copy of them. Messages of another chain are skipped; messages
-        of future rounds (the ledger's end was lost) wait for their round. A leave is revoked by the
-        return: if it were still passed on, members that left together would count each other out as soon
-        as they are back. Raises `ProtocolError` for an envelope that is not a message.
+        `envelopes` also contain the others' proposals that it voted for, and the others' votes on which
+        it finalized: it may hold the last copy of them. Messages of another chain are skipped; messages
+        of future rounds (if the ledger's end was lost) wait for their round. A leave is ignored, because
+        the member is back: if it were still passed on, members that left together would not count each
+        other once they are back. Raises `ProtocolError` for an envelope that is not a message.
         """
         for envelope in envelopes:
             message = decode_message(envelope)
@@ -85,7 +85,7 @@ class Member(MemberParts):
                 if own or isinstance(message, Proposal):
                     self._take(envelope, message, now)
                 elif isinstance(message, Ballot) and message.round >= self.round:
-                    # This does not show that its sender is alive.
+                    # Not `_take`: an old ballot does not show that its sender is alive.
                     if message.round == self.round:
                         self._handle(envelope, message, now)
                     self._inbox.keep(envelope, message.round, member=True)
@@ -105,11 +105,11 @@ class Member(MemberParts):
         return message
 
     def handle(self, what: Input, now: float) -> list[Effect]:
-        """Apply an input. Returns the effects to carry out, in this order.
+        """Process an input. Returns the effects to carry out, in this order.
 
         Raises `ProtocolError` for an invalid message or ledger entry.
         """
-        # From here on the others' messages may mean something else than this version knows.
+        # An outdated member ignores all inputs: the others' messages may have meanings unknown to it.
         effects = [] if self.is_outdated else self._take_in(what, now)
         self._state = move(self._state, self._facts())
         bound = self._ledger.bound
@@ -165,7 +165,7 @@ class Member(MemberParts):
 
     def _heard(self, envelope: Envelope, now: float) -> list[Effect]:
         message = self.screen(envelope, now)
-        # A known message changes nothing; answers to sync requests are full of them.
+        # A message that is stored already changes nothing; answers to sync requests contain many such.
         if self._inbox.has(envelope, round_of(message)):
             return []
         take = self._take_back if envelope.sender == self._me else self._take
@@ -210,7 +210,7 @@ class Member(MemberParts):
     def _trained(self, made: Trained, now: float) -> list[Effect]:
         self._training.capacity.trained(made.sequences, made.computing, made.encoding)
         said = self._current.collection.announced(self._me)
-        # Before a restart it may have announced another update for this round.
+        # Until recovery is complete: before a restart, another update may have been announced.
         recalls = not self._vote_recovery.complete
         if made.round != self.round or not self.at_tip or not self.is_member or recalls:
             self._training.keep(made, self.round)
@@ -241,7 +241,8 @@ class Member(MemberParts):
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         if self.is_member and not self._leaving:
-            # At the end of the run the others wait for our heartbeat for the round that never comes.
+            # At the end of the run the others wait for a last heartbeat. It names the round after the
+            # last one, and shows that this member has everything.
             told = self._sent_end or not self.is_finished
             if now - self._last_sent > self._pacing.heartbeat or not told:
                 self._sent_end = self.is_finished
@@ -249,7 +250,8 @@ class Member(MemberParts):
                 effects += self._say("heartbeat", Heartbeat(self.round, self._count), now)
         elif self._wants_in and (request := self._admission.renew(self.round, self.at_tip, now)):
             effects += self._say("join", request, now)
-        # The outcome is final as a rule; otherwise the others may have reached another one.
+        # The result is usually final. If it is not, the others may have reached another one, so this
+        # member keeps asking.
         if self.is_finished and self._ledger.outcome_is_final:
             return effects
         if self.is_abandoned(now) or not self._ledger.anchored:
@@ -258,7 +260,8 @@ class Member(MemberParts):
         moved = self._lease.look(self._ledger, is_member=self.is_member, silence=silence, now=now)
         if moved is not None:
             effects.append(Note("finalized", moved))
-        # A member that has just come back asks at once: others may have sent much before.
+        # While updates are awaited, silence is normal. But a member that has seen no decision since its
+        # start asks at once: the others may have sent much before.
         seen = self._last_decision > float("-inf")
         waiting = seen and self.is_member and self._current.ready_since is None
         patience = self._pacing.lease / 4 if waiting else 0.0
@@ -291,11 +294,11 @@ class Member(MemberParts):
             self._replica.made(round_, message.update)
         past = round_ < self.round
         if past and isinstance(message, Announcement):
-            # For a member that is catching up, everything is late.
+            # Not noted while this member catches up: then all announcements are late.
             return [Note("late", round_, envelope.sender)] if self.at_tip else []
         if self._inbox.has(envelope, round_) or (past and not isinstance(message, Leave)):
             return []
-        # A message that the current round refuses is not kept, let alone passed on.
+        # This raises if the current round refuses the message, which then is neither kept nor forwarded.
         effects = self._handle(envelope, message, now) if round_ <= self.round else []
         if past:
             return effects
@@ -308,7 +311,7 @@ class Member(MemberParts):
         return effects
 
     def _take_back(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
-        """Handle an own signed message that came back, and remember it if it was forgotten."""
+        """Handle an own signed message that another member sent back, and write it to disk again."""
         round_ = round_of(message)
         binding = isinstance(message, (Announcement, Proposal, Ballot))
         if not binding or round_ < self.round:
@@ -327,8 +330,9 @@ class Member(MemberParts):
         return []
 
     def _fetch_announced(self) -> list[Effect]:
-        """Ask for what was announced in the round at the tip, once few rounds are still to be applied. A
-        member that is far behind needs their updates first, and may have a slow line."""
+        """Request the updates announced in the round at the tip, once only a few rounds are still to be
+        applied. A member that is far behind needs the updates of those rounds first, and its connection
+        may be slow."""
         if not self._replica.is_near(self._ledger):
             return []
         announced = self._current.collection.announcements()
@@ -436,14 +440,16 @@ class Member(MemberParts):
         slot = self._current.agreement.slot
         step = self._current.step(round_input, now)
         if self._current.agreement.slot > slot:
-            # The leader lacked what others had, or one of us did: another leader is next.
+            # The slot was skipped: its leader lacked records or updates that others have, or this member
+            # does, so it asks for them.
             self._divergence.behind()
         effects: list[Effect] = [LogMessage(envelope) for envelope in step.remember]
         effects += [*step.notes, *self._holdings.fetch_all(self.round, step.fetch)]
         return effects + self._send_all(step.send, now)
 
     def _accuse(self, now: float) -> list[Effect]:
-        """Send the others the proofs of contradictions, once for each peer: one of us will lead."""
+        """Send the others the proofs of contradictions, one for each peer: whichever member leads next
+        can put them into a record."""
         effects: list[Effect] = []
         current = self._current
         known = {**current.agreement.contradictions, **current.collection.contradictions}
@@ -475,6 +481,6 @@ class Member(MemberParts):
             try:
                 effects += self._handle(envelope, decode_message(envelope), now)
             except ProtocolError:
-                # It could not be checked before we knew this round; now it turns out to be useless.
+                # The message could not be checked before this round was known. It is invalid: drop it.
                 continue
         return effects

@@ -1,7 +1,7 @@
 """Message filter: which messages are accepted and forwarded, and which are kept for later.
 
-A message is screened before it is forwarded, by what can be known at that time: its encoding, its round,
-whether its sender may speak there. The round then decides whether it has a use for it.
+A message is screened before it is forwarded, by what is known at that time: its encoding, its round, and
+whether its sender may send messages for that round. The round then decides whether it uses the message.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from .liveness import Liveness
 from .message_store import FUTURE_ROUNDS, MEMBER_BYTES, NEWCOMER_BYTES, MessageStore
 from .proposal import Accusations, JoinRequests
 
-# More than any message needs, except proposals and evidence, which only members may send.
+# Maximum body of a message by a stranger: more than any message needs, except proposals and evidence,
+# which only members may send.
 _STRANGER_BYTES = 4096
-# Enough for dozens of rounds. A member that returns to a chain after more finds its rounds decided.
+# Number of own messages that are kept: enough for dozens of rounds. A member that returns to a chain
+# after more rounds finds them decided.
 _OWN_MESSAGES = 512
 
 
@@ -46,8 +48,8 @@ class MessageFilter:
         accusations: Accusations,
         auditor: Auditor,
     ) -> None:
-        """The other arguments are the member's own parts: they know who is present, on another chain,
-        asks for admission, is accused or was audited."""
+        """All arguments except `manifest` are parts of the member. They know which peers are present,
+        are on another chain, ask for admission, are accused, or were audited."""
         self._mailbox = MessageStore()
         self._own: BoundedTable[Envelope, None] = BoundedTable(_OWN_MESSAGES)
         self._joins = joins
@@ -61,7 +63,7 @@ class MessageFilter:
         """Decode a message and check that it fits the current rounds. Raises `ProtocolError`."""
         sender = envelope.sender
         if len(envelope.body) > _STRANGER_BYTES and not self._is_author_allowed(sender, ledger):
-            # Decoding it takes longer than sending it.
+            # Decoding a long message takes us longer than sending it takes the sender.
             raise ProtocolError("not_member", "a long message from a non-member")
         message = decode_message(envelope)
         if isinstance(message, JoinRequest):
@@ -72,7 +74,7 @@ class MessageFilter:
             self._auditor.screen(sender, message, ledger)
         else:
             if round_of(message) > len(ledger) + FUTURE_ROUNDS:
-                # We are far behind, but the sender is certainly alive.
+                # This member is far behind, but the sender is certainly alive.
                 self._presence.heard(sender, now)
             self._divergence.screen(sender, message, ledger, self._joins.has(sender))
         return message
@@ -91,7 +93,7 @@ class MessageFilter:
         return self._mailbox.of_round(round)
 
     def stand_by(self, envelope: Envelope, me: PeerId) -> None:
-        """Remember an own message: `me` may leave the chain that it belongs to, and come back."""
+        """Remember an own message: `me` may switch to another chain, and come back to this one."""
         if envelope.sender == me and envelope not in self._own:
             self._own[envelope] = None
 
@@ -101,13 +103,13 @@ class MessageFilter:
         return list(self._own)
 
     def messages(self, round: int, ledger: Ledger) -> list[Envelope]:
-        """Return the round's signed messages, for a peer that asks what it missed."""
+        """Return the round's signed messages, for a peer that asks for those it missed."""
         said = self._mailbox.of_round(round)
         return [*self._accusations.envelopes(), *said] if round == len(ledger) else said
 
     def _is_author_allowed(self, sender: PeerId, ledger: Ledger) -> bool:
-        """Whether a long message of this peer may be useful. A peer that asks for admission may be a
-        member by a record that we have not seen."""
+        """Whether a long message of this peer may be useful. A peer that asks for admission may already
+        be a member by a record that is not known here."""
         return ledger.has_been_member(sender) or self._joins.has(sender)
 
     def _screen_request(self, sender: PeerId, request: JoinRequest, ledger: Ledger) -> None:

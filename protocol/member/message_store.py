@@ -12,17 +12,17 @@ from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
 
 FUTURE_ROUNDS = 8
-"""How far ahead of us a message's round may be. A node further behind catches up from the ledger."""
+"""How many rounds ahead of us a message may be. A node further behind catches up from the ledger."""
 
 MEMBER_BYTES = 1 << 20
-"""Limit for a member: the ballots of some 300 slots, or a few of the largest proposals and the ballots
-of 100 slots. Each may be needed to show a member that missed it how a slot ended."""
+"""Limit for a member's messages: the ballots of about 300 slots, or a few of the largest proposals and
+the ballots of 100 slots. Any of them may be needed to show another member how a slot ended."""
 
 NEWCOMER_BYTES = 4 << 10
 """Limit for a peer that asks for admission: it may already be a member, by a record that this node has
 not seen. Asking is free, so this must be small."""
 
-# Cost of an envelope beside its body: signature, sender, objects.
+# Memory of an envelope in addition to its body: signature, sender, objects.
 _OVERHEAD_BYTES = 1024
 
 
@@ -30,7 +30,7 @@ class MessageStore:
     """Envelopes by round, each once, in order of arrival."""
 
     def __init__(self) -> None:
-        # Dictionaries as ordered sets.
+        # The inner dictionaries serve as ordered sets.
         self._rounds: dict[int, dict[Envelope, None]] = {}
         self._bytes: dict[PeerId, int] = {}
 

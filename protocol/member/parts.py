@@ -45,9 +45,9 @@ class MemberParts(MemberView):
         ticket: bytes = b"",
         recall: bool = False,
     ) -> None:
-        """`start_number` must grow from one start of the node to the next.
+        """`start_number` must be larger at each start of the node than at the one before.
 
-        With `recall` it asks the others for its own earlier messages before it casts a ballot.
+        With `recall`, the member asks the others for its own earlier messages before it casts a ballot.
         """
         self._ledger = ledger
         self._me = me
@@ -78,7 +78,7 @@ class MemberParts(MemberView):
         self._leaving = False
         # Whether it has announced that it has the whole of a finished run.
         self._sent_end = False
-        # No decision was observed yet: until then, the others know better what is going on.
+        # -inf: no decision was observed yet. Until then, the others know better what is going on.
         self._last_decision = self._last_sound = float("-inf")
         self._began = self._last_sent = now
         self._count = start_number << 20

@@ -25,20 +25,22 @@ from ..wire.messages import (
 from .auditor import Auditor
 from .liveness import Liveness
 
-# Join requests cost an attacker only signatures; this bounds how many of them we keep.
+# Maximum number of join requests that are kept: they cost an attacker only signatures.
 _MAX_WAITING = 1024
-# Requests are repeated every two seconds; a peer that stopped asking is gone.
+# Time after which a request is dropped. Requests are repeated every two seconds, so the peer is gone.
 _REQUEST_SECONDS = 15.0
-# A leader accuses later than a voter agrees, so that clocks need not be synchronized.
+# Leases after which a leader declares a member silent. A voter agrees after one, so that slightly
+# different observations do not matter.
 _ACCUSE_MARGIN = 1.25
-# Limits per record for admissions and for departures by leave: keep it small when a crowd comes or goes.
+# Limits per record for admissions and for departures by leave. They keep a record small when many
+# members come or leave at once.
 _MAX_ADMISSIONS = 64
 _MAX_LEAVES = 64
-# Proofs of contradictions that wait for a record. A member proven guilty is expelled soon; an attacker
-# with more identities to waste than this only gains that some of them stay a while.
+# Maximum number of proofs of contradictions that wait for a record. A member proven guilty is expelled
+# soon. An attacker who wastes more identities than this only gains that some of them stay a while.
 _MAX_ACCUSED = 64
-# Such an asker has applied everything up to a round or two ago: it can train in the round that admits
-# it.
+# Number of rounds that a request may be old. The peer then has applied everything up to a round or two
+# ago, so that it can train soon after its admission.
 _IN_SYNC_ROUNDS = 2
 
 
@@ -52,7 +54,7 @@ class JoinRequests:
         """Add a request, and drop requests that were not repeated for a while."""
         self._drop_old(now)
         known = self._waiting.get(peer)
-        # An older one is a replay.
+        # A request for an earlier round than the known one is a replay.
         if len(self._waiting) < _MAX_WAITING if known is None else request.round >= known[0].round:
             self._waiting[peer] = (request, signature, now)
 
@@ -89,7 +91,7 @@ class JoinRequests:
 class Accusations:
     """Proofs against members that contradicted themselves, one for each, until a record expels them.
 
-    The accusers' envelopes are kept, to be sent to peers that ask.
+    The signed messages that brought the proofs are kept, to be sent to peers that ask.
     """
 
     def __init__(self) -> None:
@@ -138,7 +140,8 @@ def compose_record(
     snapshot: SnapshotEntry | None,
     now: float,
 ) -> Record:
-    """Return the record that the leader of a `slot` proposes for the next round, as known at `now`."""
+    """Return the record that the leader of a `slot` proposes for the round at the tip, as known at
+    `now`."""
     round_ = len(ledger)
     membership = ledger.membership(round_)
     departed: list[DepartureEntry] = []
@@ -161,11 +164,11 @@ def compose_record(
         elif peer in silent:
             departed.append(DepartureEntry(peer, "silent", 0, b""))
     if len(departed) == len(remaining):
-        # One member has to remain, or no peer could ever be admitted again.
+        # At least one member has to remain: otherwise no peer could ever be admitted again.
         departed = []
     gone = {entry.peer for entry in departed if entry.reason == "silent"}
     room = manifest.admission.max_members - (len(remaining) - len(departed))
-    # Round 0 has nothing else in its record, and must admit all members that the start takes.
+    # The record of round 0 contains nothing else, and must admit all members that the start requires.
     crowd = max(_MAX_ADMISSIONS, manifest.rounds.start_members if round_ == 0 else 0)
     asking = [
         entry for entry in joins.admissible(manifest, ledger, now) if entry.peer not in expelled
@@ -192,8 +195,8 @@ def compose_record(
 
 
 def _witnesses(ledger: Ledger, contributors: set[PeerId]) -> tuple[WitnessEntry, ...]:
-    """Return the members that finalized the last record and have no update in the next: they are on this
-    chain as well."""
+    """Return the finalizes of the last record by members without an update in the next one: they prove
+    that these members are on this chain as well."""
     if len(ledger) == 0:
         return ()
     last = ledger[len(ledger) - 1].certificate

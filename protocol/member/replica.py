@@ -30,18 +30,18 @@ class Replica:
         self.fingerprint: int | None = None
         """Fingerprint of the parameters after `round`; None until they are loaded."""
         self.snapshot: SnapshotEntry | None = None
-        """Snapshot of the state after `round`, if one was due there."""
+        """Snapshot of the parameters after `round`, if one was due there."""
         self._me = me
         self._interval = snapshot_interval
         self._applying = False
         self._resyncing = False
-        # Whether it has not been current since it was loaded.
+        # Whether the parameters were loaded and have not contained everything decided since.
         self._loaded = False
         self._doubted = -1
         # The latest round before which the parameters did not match the swarm's, and the number of
         # mismatches since a later round matched.
         self._failed_at, self._failed = -1, 0
-        # Our updates of rounds that are not applied yet.
+        # This member's updates for rounds that are not applied yet.
         self._own: dict[int, set[ContentId]] = {}
 
     def is_current(self, ledger: Ledger) -> bool:
@@ -73,7 +73,7 @@ class Replica:
         self._own.setdefault(round, set()).add(update)
 
     def rebase(self) -> list[Effect]:
-        """Give up the parameters, which are another chain's."""
+        """Give up the parameters, which belong to another chain."""
         self._failed_at, self._failed = -1, 0
         return self._drop("the node switched to the heavier chain")
 
@@ -83,7 +83,7 @@ class Replica:
             self._loaded = False
         if self._applying or self._resyncing or self.fingerprint is None or self.is_current(ledger):
             return []
-        # Without the checkpoint's record it is unknown whose chain this is.
+        # Until the checkpoint's record is here, this may be a wrong chain.
         if not ledger.anchored:
             return []
         record = ledger[self.round + 1].record
@@ -99,8 +99,8 @@ class Replica:
             self._failed = 0
         newest = ledger.snapshot
         if newest is not None and newest.round - self.round > self._interval:
-            # The others keep two snapshots and the updates since the older one; more updates as long as
-            # that is the shorter way.
+            # Other members keep two snapshots and the updates since the older one. They keep older
+            # updates as well, as long as replaying them takes less than fetching a snapshot.
             worth = worth_replaying(ledger, self.round, newest.size, loaded=self._loaded)
             if not worth:
                 return self._drop(
@@ -110,11 +110,12 @@ class Replica:
         needed = needed_for(ledger, record)
         effects = holdings.fetch_all(record.round, [each.entry for each in needed])
         if ledger.committee_chain is None and record.round + 1 < len(ledger):
-            # They come while this round is applied. Which tallies count is known with the next one.
+            # Fetch these while this round is applied. With committees, only a later record shows which
+            # aggregates count.
             effects += holdings.fetch_all(record.round + 1, ledger[record.round + 1].record.updates)
         if all(each.entry.update in holdings.held for each in needed):
             self._applying = True
-            # A counted update is in the parameters, even if a copier is named as its author.
+            # A counted update is in the parameters, even if the record names a copier as its author.
             own = self._own.get(record.round, ())
             counted = any(
                 each.count and (each.entry.peer == self._me or each.entry.update in own)
@@ -139,8 +140,8 @@ class Replica:
     def doubt(self, round: int, collection: RoundUpdates) -> list[Effect]:
         """Reload the parameters if most others trained this round from different ones.
 
-        A decided record would show it, too, but there will be none where our vote is needed. Once per
-        round: if the others are wrong, trying again gains nothing.
+        A decided record would show it, too, but no record is decided if this member's vote is needed for
+        it. This happens once per round: if the others are wrong, trying again gains nothing.
         """
         if self.fingerprint is None or self._doubted == round:
             return []

@@ -45,21 +45,22 @@ from .solo_quorum_guard import SoloQuorumGuard
 from .timeouts import RoundTimeouts
 from .update_collection import RoundUpdates
 
-# Part of the slot that a leader with certificates waits for the decision before it repeats the block: in
-# the good case the finalizes are already under way.
+# Part of the slot's time that a leader waits for the decision before it proposes a certified block
+# again: usually the finalizes are already under way.
 _REPEAT_PATIENCE = 0.25
-# Part of the slot's time for a leader whose connection broke.
+# Part of the slot's time that is granted to a leader whose connection broke.
 _MISSING_PATIENCE = 0.25
-# How long a decision is doubted while other members seem to be at work that do not need its signers, in
-# leases, or in collect deadlines if those are longer: a member that was just started has observed
-# neither, and uses the limits. Where members come and go all the time a decision takes minutes, and a
-# member that believes a liar meanwhile is missing from it.
+# How long a decision is doubted while other members, which do not need its signers, seem to be at work:
+# in leases, or in collect deadlines if those are longer. (A member that was just started has observed
+# neither, and uses the manifest's limits.) If members come and go all the time, a decision takes
+# minutes, and a member that believes a liar in the meantime is missing from it.
 _DOUBTED_LEASES = 16
-# Time within which members at work on a round are heard.
+# Number of leases for which a member listens: in this time it hears all members at work on a round.
 _LISTENED_LEASES = 1
-# Time within which a member that was cut off only for a moment is heard again.
+# Number of leases after which a round without any member at work counts as abandoned: a member that was
+# cut off only for a moment is heard again sooner.
 _ABANDONED_LEASES = 2
-# An update that we announced before a restart is on our own disk, or is lost.
+# Time to wait for an own announced update: after a restart it is on this node's disk, or is lost.
 _OWN_SECONDS = 1.0
 
 
@@ -83,16 +84,16 @@ class Round:
         now: float,
     ) -> None:
         """`began` is when the member started; `sound` is when a round was last decided in its presence
-        without any reason for doubt, if ever."""
+        without any reason for doubt, or -inf."""
         self.number = len(ledger)
         self.parent = ledger.head
         self.membership = ledger.membership(self.number)
         self.votes = ledger.votes(self.number)
-        # The members whose updates are awaited: with `overlap`, a new member has no share yet, and one
-        # that needs several rounds for a share has nothing to announce in most.
         self._trains = manifest.schedule.trains(self.number)
-        # Only aggregators need the sign votes; no single one decides what a step is.
+        # Only aggregators need the sign votes; no single sign vote decides what a step is.
         self._needs_updates = manifest.committees is None or manifest.aggregates_in(self.number)
+        # The members whose updates are awaited. With `overlap`, a new member has no share yet; a member
+        # that needs several rounds for one share has nothing to announce in most rounds.
         self._due = ledger.assignments.due(self.number) if self._trains else frozenset()
         self._contributors = {peer for peer in self.membership.peers if peer in self._due}
         others = self.votes.held_by({*self.membership.peers} - {me})
@@ -112,9 +113,9 @@ class Round:
         self.start = now
         """Time when the member could begin to work on this round."""
         self.ready_since: float | None = None
-        """Since when it need not wait for more updates; None before."""
+        """Time since which the round need not wait for more updates; None until then."""
         self.kept: Decided | None = None
-        """A decision of others that this member may follow after it has listened."""
+        """A decision of others that this member may follow once it has listened for long enough."""
         self._manifest = manifest
         self._ledger = ledger
         self._me = me
@@ -128,7 +129,7 @@ class Round:
         self._slot_entered = now
         self._nobody = self._mask = self.membership.mask(())
         self._checked: dict[RecordId, bool] = {}
-        # Proposals of records that are kept, and which of them are on disk.
+        # The signed proposals of known records, and the records whose proposal was stored on disk.
         self._letters: dict[RecordId, Envelope] = {}
         self._remembered: set[RecordId] = set()
         self._fetched: set[ContentId] = set()
@@ -137,7 +138,8 @@ class Round:
         )
         self._round_peers = RoundPeers(self.number, self.parent, now)
         self._listening = listening
-        # Whether it could decide without the others, which may have gone on as heirs meanwhile.
+        # Whether this member could decide without the others, which may have gone on as heirs while it
+        # was away (`solo_quorum_guard`).
         alone = len(self.membership) == 1 or self.votes.equal
         self._lone = not alone and self.votes.decides_alone(me, manifest.fault_model)
 
@@ -146,7 +148,7 @@ class Round:
         agreement = self.agreement
         if agreement.advance():
             self._slot_entered = now
-        # The others discount a member that has taken leave, so it must not send ballots as well.
+        # The others do not count a member that has taken leave, so it must not send ballots as well.
         if self._me not in self.membership or self._me in self._presence.leaving():
             return NOTHING
         if self._ledger.finished or self.listens(now):
@@ -167,7 +169,7 @@ class Round:
 
     def take(self, envelope: Envelope, message: Message, held: Set[ContentId], now: float) -> None:
         """Handle a message of this round, or a leave sent in the one before. `held` are the updates that
-        are here.
+        this member holds.
 
         Raises `ProtocolError` for a message that its sender may not send.
         """
@@ -179,7 +181,7 @@ class Round:
                 raise ProtocolError("not_member", "an update by a non-member")
             if sender not in self._due:
                 raise ProtocolError("not_due", "an update by a member without an assignment")
-            # Otherwise the leader would propose a record that no member may vote for.
+            # With an invalid commitment the leader would propose a record that no member may vote for.
             check_commitment(message.commitment, self._ledger.beacon)
             if not self.collection.announce(sender, message, envelope.signature, now):
                 raise ProtocolError("equivocation", "a second update for one round")
@@ -205,18 +207,18 @@ class Round:
         return peer in self._contributors
 
     def meet(self, sender: PeerId, message: Message, now: float) -> None:
-        """Note whether the sender of a message is in this round, or has gone on."""
+        """Note whether the sender of a message works on this round or a later one."""
         self._round_peers.meet(sender, message, now)
 
     def binds(self, certificate: Certificate, *, leaving: bool, now: float) -> bool:
         """Whether this member follows a decision.
 
-        It does not follow a doubted one while other members that do not need its signers are at work on
-        this very round, or went on from another record. They will decide, unless some are faulty, so a
-        member that needs the decision waits for a bounded time only. It listens for a lease first: at
-        the beginning of a round it has not heard anyone in it yet. A decision that declares this member
-        silent does not bind it either, since it knows better, unless it has taken leave, or nothing else
-        was decided for a lease.
+        It does not follow a doubted decision while other members, which can decide without its signers,
+        are at work on this very round or went on from another record. They will decide, unless some are
+        faulty, so a member waits for them for a bounded time only. Before that it listens for a lease,
+        because at the beginning of a round it has not heard any member in it yet. A decision that
+        declares this member silent does not bind it either, since it knows better, unless it has taken
+        leave, or no undoubted round was decided for a lease.
         """
         if certificate.round != self.number or leaving:
             return True
@@ -234,7 +236,7 @@ class Round:
         return now - self._sound > lease or not self.agreement.accused_by(certificate)
 
     def listen(self, now: float) -> None:
-        """Note whether any other member is heard, if this one could decide without them."""
+        """Note whether any other member is heard, if this member could decide alone."""
         if self._lone:
             silent = self._presence.silent(self._pacing.lease, now)
             self._listening.hears(len(silent) < len(self.membership) - 1, now)
@@ -244,8 +246,11 @@ class Round:
         return self._lone and self._listening.continues(_LISTENED_LEASES * self._pacing.lease, now)
 
     def keep(self, decided: Decided, now: float) -> None:
-        """Keep the decision with the most signers while it does not bind this member, which is
-        listening: the peers that have it may be out of reach once it does."""
+        """Keep a decision that does not bind this member while it listens; of several decisions, the one
+        with the most signers. The peers that have it may be out of reach once it binds.
+
+        Raises `ProtocolError` if its certificate is invalid.
+        """
         known = len(self.kept.certificate.ballots) if self.kept else 0
         if not self.listens(now) or len(decided.certificate.ballots) <= known:
             return
@@ -270,15 +275,16 @@ class Round:
         return now - heard > _ABANDONED_LEASES * self._pacing.lease
 
     def observe(self, certificate: Certificate, capacity: Capacity, now: float) -> None:
-        """Report to pacing and capacity how the round, decided with this member at the tip, went."""
+        """Report the times of this round to pacing and capacity. It was decided with this member at the
+        tip."""
         if self._manifest.aggregates_in(self.number):
-            # Without training, deadlines derived from it would be too short for the others.
+            # No member trains in this round: deadlines derived from it would be too short for others.
             return
         last = self.collection.last_announced
         if last is not None and not self._manifest.rounds.overlap:
-            # Everything announced has been computed, and no member has anything else to compute.
+            # From the last announcement to the decision no member computes anything.
             capacity.exchanged(now - last)
-        # A single mask may be a liar's.
+        # Only members that all signers mark count as silenced: a single mask may be a liar's.
         undisturbed = not silenced(certificate, self.membership)
         # Round 0 lasts until enough members are there; the closing round waits for no updates.
         if self.ready_since is not None and undisturbed and self._trains:
@@ -299,7 +305,7 @@ class Round:
         """Whether the members at work on this very round, or on one after a record other than the
         certified one, are a quorum without the certificate's signers.
 
-        A quorum of the members present, signers included, not of all members: absent members take
+        It is a quorum of the members present, signers included, not of all members: absent members take
         neither side, and neither does a member that could decide alone and was away.
         """
         signers = {signed.peer for signed in certificate.ballots}
@@ -311,8 +317,8 @@ class Round:
         return votes.among(others) >= quorum(self._manifest.fault_model, votes.total)
 
     def _among_peers(self, now: float) -> bool:
-        """Whether a quorum of all members is at work on this very round: a member that declares all of
-        it silent is faulty, or was cut off."""
+        """Whether a quorum of all members is at work on this very round: a member that declares this
+        whole quorum silent is faulty, or was cut off."""
         here = self.votes.among(self._here(now))
         return here >= quorum(self._manifest.fault_model, self.votes.total)
 
@@ -325,7 +331,7 @@ class Round:
     # What a member may send
 
     def _resend(self, now: float) -> RoundRequests:
-        """Repeat ballots with the current mask: quorums shrink as silence is noticed."""
+        """Repeat ballots with the current mask if it changed: quorums shrink as silence is noticed."""
         mask = self._silence_mask(now)
         if mask == self._mask:
             return NOTHING
@@ -338,8 +344,8 @@ class Round:
         )
 
     def _finalize(self, certificates: list[Certificate], now: float) -> RoundRequests:
-        """Finalize what is certified, and store the votes for it first: otherwise a liar could withhold
-        its own when all members are restarted."""
+        """Finalize what is certified, and store the votes for it first. Otherwise, if all members were
+        restarted, a liar could withhold its vote."""
         step = sending(
             *(self._ballot("finalize", each.slot, each.block, now) for each in certificates)
         )
@@ -429,7 +435,7 @@ class Round:
 
     def _skip(self, now: float) -> RoundRequests:
         slot = self.agreement.slot
-        # Timers differ: a member that was restarted does not know the swarm's pace.
+        # Members' deadlines differ: a member that was restarted does not know the swarm's pace.
         deadline = self._slot_deadline(now)
         refused = slot in self._review.refused and self.ready_since is not None
         late = now >= deadline or refused or self.agreement.hopeless()
@@ -437,8 +443,9 @@ class Round:
         if gap is not None:
             return sending(self._ballot("skip", gap, NO_BLOCK, now))
         if not late or not self.agreement.may_skip():
-            # Long after our own skip, the others are elsewhere. If they seem to be here, we wait until
-            # each one's timer has run out: a member ahead of a quorum does not help it.
+            # Long after our own skip, the others are probably in another slot. If a quorum seems to work
+            # on this round, wait until every member's timer must have run out: a member that goes ahead
+            # of a quorum does not help it.
             lease, longest = self._pacing.lease, self._manifest.rounds.slot_max_seconds
             waited = now - deadline
             if waited >= min(lease, longest) and waited >= (
@@ -459,12 +466,12 @@ class Round:
     # What the round is waiting for
 
     def _silence_mask(self, now: float) -> bytes:
-        # Called for every message.
+        # Called for every message, so the usual case (no member is gone) must be fast.
         gone = self._presence.silent(self._pacing.lease, now) | self._presence.leaving()
         return self.membership.mask(gone - {self._me}) if gone else self._nobody
 
     def _is_ready(self, now: float) -> bool:
-        """Whether the round need not wait for more: everything is held, or the deadline has passed."""
+        """Whether the round need not wait for more updates: all are held, or the deadline has passed."""
         if self.number == 0:
             waiting = len(self._joins.admissible(self._manifest, self._ledger, now))
             return waiting + 1 >= self._manifest.rounds.start_members

@@ -15,8 +15,8 @@ from .effects import Note
 class RoundInput:
     """What the member brings to the round: its parameters and the updates it holds.
 
-    `fingerprint` is None while the member has not applied everything decided; it then only listens.
-    `snapshot` is that of the last round's state, if one was due.
+    `fingerprint` is that of the parameters, or None while the member has not applied everything decided:
+    it then neither proposes nor votes. `snapshot` is the one after the last round, if one was due.
     """
 
     fingerprint: int | None
@@ -26,8 +26,8 @@ class RoundInput:
 
 @dataclass
 class RoundRequests:
-    """Requests of a round: messages to send, notes to pass on, updates to fetch for a proposal, and
-    messages to write to disk before."""
+    """Requests of a round: messages to send (with their kinds), notes to pass on, updates to fetch
+    before voting for a proposal, and messages to write to disk before anything is sent."""
 
     send: list[tuple[str, Message]]
     notes: list[Note]
@@ -39,9 +39,9 @@ class RoundRequests:
 
 
 NOTHING = RoundRequests([], [], [])
-"""The empty step."""
+"""No requests."""
 
 
 def sending(*messages: tuple[str, Message]) -> RoundRequests:
-    """Return a step that sends these messages."""
+    """Return the request to send these messages, given as (kind, message)."""
     return RoundRequests(list(messages), [], [])

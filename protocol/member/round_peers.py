@@ -1,7 +1,7 @@
-"""Round peers: which other members work on a round, or have gone on from it.
+"""Round peers: which other members work on a round, or have gone on to a later one.
 
-A member judges by this what to believe: a decision that only a few have signed is doubtful while the
-other members are seen working on the same round.
+A member uses this to judge decisions: one that only a few have signed is doubtful while the other
+members are seen working on the same round.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ class RoundPeers:
         self._round = round
         self._parent = parent
         self._created = now
-        # When each last worked on this very round; or on the next one, and on which record that builds.
+        # When each last worked on this very round. When each last worked on a later round, and the
+        # record of this round on which it builds, if known.
         self._here: dict[PeerId, float] = {}
         self._ahead: dict[PeerId, tuple[RecordId | None, float]] = {}
 
     def meet(self, sender: PeerId, message: Message, now: float) -> None:
-        """Note whether the sender is in this round, or has gone on, and from which record.
+        """Note whether the sender works on this round or has gone on, and from which record of it.
 
-        Messages from further ahead do not show the record, since they name later ones.
+        Messages of rounds after the next do not show that record, since they name later ones.
         """
         ahead, parent = round_of(message) - self._round, parent_of(message)
         if isinstance(message, JoinRequest):
@@ -44,8 +45,8 @@ class RoundPeers:
     def within(self, seconds: float, now: float, *, replacing: RecordId | None) -> set[PeerId]:
         """Return the members seen working on this very round within the last `seconds`.
 
-        With `replacing`, a decision for this round, members that went on from another record count,
-        too.
+        With `replacing`, the decided record of this round, members that went on from another record (or
+        an unknown one) count, too.
         """
         here = {peer for peer, at in self._here.items() if now - at <= seconds}
         if replacing is not None:
@@ -57,5 +58,6 @@ class RoundPeers:
         return here
 
     def last(self, membership: Membership) -> float:
-        """Return when a member was last seen working on this very round; its start if none was."""
+        """Return when a member was last seen working on this very round; if none was, when the round
+        began."""
         return max([self._created, *(at for peer, at in self._here.items() if peer in membership)])

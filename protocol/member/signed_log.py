@@ -2,7 +2,7 @@
 
 A restart must not make a node contradict itself, so its messages stay until the round in which they were
 signed is decided: then the ledger replaces them, and messages of that round no longer count. Rewriting
-the rest in every round would be expensive, so that happens only occasionally.
+the log in every round would be expensive, so old messages are removed only occasionally.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class SignedLog(Generic[W]):
         self._sizes: dict[int, int] = {}
 
     def note(self, round: int, word: W, size: int) -> None:
-        """Note a message of `size` bytes, logged during `round` now or before a restart."""
+        """Note the message `word` of `size` bytes, logged during `round` now or before a restart."""
         self._rounds.setdefault(round, []).append(word)
         self._sizes[round] = self._sizes.get(round, 0) + size
 
     def forget(self, round: int) -> list[W]:
-        """Return the messages that may go now that `round` is decided. That very round's stay, as
-        others may still ask for them."""
+        """Return the messages to remove now that `round` is decided; empty unless a rewrite is due.
+        Messages of `round` itself stay, because others may still ask for them."""
         if round % self._every and sum(self._sizes.values()) <= FORGET_BYTES:
             return []
         gone: list[W] = []

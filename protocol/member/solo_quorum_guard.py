@@ -3,7 +3,7 @@ themselves.
 
 While such a member is away, the others may go on as heirs (`chain/certificates`): they declare all
 members with votes silent. When it comes back, it could at once decide the very round that they have
-decided. So it casts no ballot before it has listened for a lease, and learns meanwhile how they went on.
+decided. So it casts no ballot before it has listened for a lease, in which it learns how they went on.
 It is *in touch* from its first decision after that until it is away again, or learns a decision from
 others.
 
@@ -44,8 +44,9 @@ class SoloQuorumGuard:
             self._since = None
 
     def hears(self, somebody: bool, now: float) -> None:
-        """Note whether any other member was heard lately. Members heard again may have gone on
-        meanwhile; a member that hears no other goes on alone."""
+        """Note whether any other member was heard lately. If members are heard again after none was,
+        they may have gone on in between, so this one begins to listen. While it hears none, it goes on
+        alone."""
         if somebody and self._deaf:
             self._since = now
         self._deaf = not somebody

@@ -1,9 +1,9 @@
 """The states of a member and of its ballots in a slot, and all transitions between them.
 
-These tables are executed. After each input a member `move`s: `CONDITIONS` determine its state, and
-`TRANSITIONS` whether that can follow the previous one; if not, that is a bug of ours and raises. The
-ballots that may be cast in a slot follow from `RULED_OUT`, which members obey. `docs/protocol.md` shows
-both as diagrams, printed by `make docs`.
+The program uses these tables. After each input a member calls `move`: `CONDITIONS` determine its state,
+and `TRANSITIONS` say whether that state can follow the previous one. If not, it is a bug in the program,
+and `move` raises `AssertionError`. The ballots that may be cast in a slot follow from `RULED_OUT`, which
+members obey. `docs/protocol.md` shows both as diagrams, printed by `make docs`.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class MemberConditions:
     expelled: bool
     """A record proves that it contradicted itself."""
     leaving: bool
-    """It has taken leave."""
+    """Its node asked it to leave."""
     member: bool
     """It is a member of the round at the tip."""
     loaded: bool
     """It has parameters."""
     at_tip: bool
-    """The parameters contain everything decided."""
+    """Its parameters contain everything decided."""
     remembers: bool
     """It knows what it signed before it was started."""
     ready: bool
@@ -81,7 +81,7 @@ CONDITIONS: tuple[tuple[MemberState, Callable[[MemberConditions], bool]], ...] =
     ("collecting", lambda facts: not facts.ready),
     ("agreeing", lambda facts: True),
 )
-"""The first one whose condition holds is the state."""
+"""The first state whose condition holds is the member's state."""
 
 _LOADED: dict[MemberState, str] = {
     "applying": "rounds were decided since",
@@ -149,7 +149,8 @@ def move(old: MemberState, facts: MemberConditions) -> MemberState:
 
 
 def cast_sets() -> dict[frozenset[BallotKind], dict[BallotKind, frozenset[BallotKind]]]:
-    """Return the sets of ballots that a member may cast in a slot, and where each further one leads."""
+    """Return the sets of ballots that a member may have cast in a slot; for each set, the kinds that it
+    may cast next, with the resulting set."""
     sets: dict[frozenset[BallotKind], dict[BallotKind, frozenset[BallotKind]]] = {}
     waiting: list[frozenset[BallotKind]] = [frozenset()]
     while waiting:
@@ -167,7 +168,8 @@ def cast_sets() -> dict[frozenset[BallotKind], dict[BallotKind, frozenset[Ballot
 def diagrams() -> str:
     """Return both tables as Mermaid state diagrams, in Markdown.
 
-    A transition that most states have would hide the others, so the diagram leaves it to a sentence.
+    Transitions to a common state, for the same reason, from most states would hide the others. They are
+    described in a sentence instead.
     """
     sources: dict[tuple[MemberState, str], list[MemberState]] = {}
     for (old, new), why in TRANSITIONS.items():

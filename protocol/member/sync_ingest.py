@@ -1,8 +1,9 @@
 """Ingest of a sync answer: what to pass to the member, in which order, and when to stop.
 
-The answering peer has checked the signatures of what it passes on, so the first invalid one ends the
-answer and is that peer's fault; so is an unreadable entry. What the member refuses is not: an entry may
-belong to another chain, a message to a round that is over. But nothing after such an entry can be valid.
+The answering peer has checked the signatures of what it passes on, so the first invalid signature ends
+the answer and is that peer's fault; so is an unreadable entry. If the member refuses an entry or a
+message, it is not that peer's fault: the entry may belong to another chain, the message to a round that
+is over. But nothing after a refused entry can be valid, so the rest is ignored.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ class AnswerIngest(Generic[W]):
         words: Iterable[W],
         opened: Callable[[W], Envelope],
     ) -> None:
-        """`peer` sent the answer. Iterating `entries` may raise `ProtocolError` for an unreadable one;
-        `opened` checks a message and raises `EnvelopeError`."""
+        """`peer` sent the answer: ledger `entries`, and messages as `words`. Iterating `entries` may
+        raise `ProtocolError` for an unreadable one. `opened` checks one of `words` and returns its
+        envelope, or raises `EnvelopeError`."""
         self.blame: PeerFault | None = None
         """What the answering peer is to blame for, once everything is passed in."""
         self.all_held = False

@@ -1,8 +1,9 @@
-"""Deadlines derived from observation, so that they need no tuning.
+"""Deadlines derived from the observed rounds, so that they need no tuning.
 
-The collect deadline is the typical time until six of ten members' updates are there, times a margin; a
-lease is a few typical rounds. Both stay inside the manifest's limits, and fewer than a third of the
-members can move neither: a single one that is always just in time must not make every round longer.
+The collect deadline is the typical time until the updates of six in ten members have arrived, times a
+margin; a lease is the duration of a few typical rounds. Both stay inside the manifest's limits, and
+fewer than a third of the members can change neither: a single member that is always just in time must
+not make every round longer.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from ..wire.manifest import RoundSpec
 _WINDOW_ROUNDS = 16
 # Below two thirds, so that byzantine members cannot move it by being late or absent.
 _QUANTILE = 0.6
-# A member may be half as fast as most. A slower one still takes part in decisions, and its updates stay
-# in its own momentum.
+# A member may take twice as long as most. A slower one still takes part in decisions, and its updates
+# stay in its own momentum.
 _MARGIN = 2.0
-# Limit from one round to the next, so that a short disturbance does not set a long deadline.
+# Limit of the deadline's growth from one round to the next, so that a short disturbance does not set a
+# long deadline.
 _COLLECT_GROWTH = 1.5
 # Each further slot waits longer, so that a swarm whose delays were underestimated finds its pace.
 _SLOT_GROWTH = 1.5
@@ -37,18 +39,18 @@ class RoundTimeouts:
     def record_round(
         self, *, arrivals: list[float], members: int, decision: float, total: float
     ) -> None:
-        """Add one round: when each update arrived, the number of members, how long the decision took,
-        and the total.
+        """Add one round: the time after which each update arrived, the number of `members` whose update
+        was due, the time from readiness to the `decision`, and the `total` duration.
 
-        Do not add a round that waited for a member's silence to become certain: the lease would feed on
-        itself.
+        Do not add a round that waited for a lease to end before a member counted as silent: such rounds
+        would make the lease longer and longer.
         """
         self._decisions.append(decision)
         self._rounds.append(total)
         self._derive()
         if arrivals:
             index = int(_QUANTILE * max(members, len(arrivals)))
-            # Too few came in time: count it as if the next one had come just too late.
+            # If too few came in time, count the round as if the next one had come just too late.
             late = self._collect * _COLLECT_GROWTH / _MARGIN
             self._arrivals.append(sorted(arrivals)[index] if index < len(arrivals) else late)
             self._collect = self._collect_seconds()
@@ -76,10 +78,10 @@ class RoundTimeouts:
 
     @property
     def heartbeat(self) -> float:
-        """Interval at which a member without other messages shows that it is alive.
+        """Interval at which a member without other messages to send shows that it is alive.
 
-        Independent of the own lease: a newcomer has seen no slow round yet, and its lease is the
-        shortest.
+        It does not depend on this member's lease, but on the shortest one: another member may be a
+        newcomer that has seen no slow round yet.
         """
         return self._limits.lease_min_seconds / 4
 

@@ -1,4 +1,4 @@
-"""Announced updates of a round: which are announced by whom, which are held, and which were requested.
+"""Announced updates of a round: who announced them, which are held, and which were requested.
 
 An update is *held* when its bytes are in the store and have passed the codec's checks; only held
 updates are proposed and voted for, so everything that is agreed on is available.
@@ -27,7 +27,8 @@ class RoundUpdates:
         self._others = others
         self._shared = shared
         self._announced: dict[PeerId, SignedAnnouncement] = {}
-        # Members by update: in a swarm of a thousand, an update becomes held every few milliseconds.
+        # Announcing members by update. Must be fast to look up: in a swarm of a thousand members, an
+        # update becomes held every few milliseconds.
         self._makers: dict[ContentId, list[PeerId]] = {}
         self._fingerprints: Counter[int] = Counter()
         self._arrivals: dict[PeerId, float] = {}
@@ -35,16 +36,16 @@ class RoundUpdates:
         self.last_announced: float | None = None
         """Time of the latest announcement."""
         self.contradictions: dict[PeerId, Evidence] = {}
-        """Proofs against members that announced two updates. Some members received the one, some the
-        other, so no leader names either, and no voter requires one."""
+        """Proofs against members that announced two updates. Some members may have only the first,
+        others only the second, so no leader names either, and no voter requires one."""
 
     def announce(
         self, peer: PeerId, announcement: Announcement, signature: bytes, now: float = 0.0
     ) -> bool:
         """Add an announcement whose signature was checked.
 
-        A member's first one counts; if another one differs, a proof of the contradiction is kept.
-        Returns False if it differs.
+        A member's first announcement counts. If it makes a different one, a proof of the contradiction
+        is kept. Returns False for such a different one.
         """
         said, known = SignedAnnouncement(announcement, signature), self._announced.get(peer)
         if known is not None:
@@ -122,13 +123,13 @@ class RoundUpdates:
         return [max(0.0, at - start) for at in self._arrivals.values()]
 
     def held_by(self, until: float) -> set[PeerId]:
-        """Return the members whose update was held at that time."""
+        """Return the members whose update was held at the time `until`."""
         return {peer for peer, at in self._arrivals.items() if at <= until}
 
     def missed_by(self, record: Record, until: float) -> set[PeerId]:
-        """Return the members whose update was held at that time, was trained from the record's
-        parameters, and is missing from the record. Members that the record expels or declares silent do
-        not count, nor do copies of an update."""
+        """Return the members whose update was held at the time `until`, was trained from the record's
+        parameters, and is missing from the record. Members that the record declares silent, or expels
+        for two announcements, do not count, nor do copies of an update that is in the record."""
         named = {entry.peer: entry.update for entry in record.updates}
         ids = {*named.values()}
         gone = {entry.peer for entry in record.departed if entry.reason == "silent"}
@@ -155,8 +156,8 @@ class RoundUpdates:
     def entries(self, fingerprint: int) -> list[UpdateEntry]:
         """Return record entries, sorted by peer, of all held updates trained from these parameters.
 
-        An update counts once, for the member that announced it first, since a copy comes later; except
-        where the aggregators of a section all announce the aggregate that they agree on.
+        An update counts once, for the member that announced it first, since a copy comes later. Only
+        aggregates count for every announcer: the aggregators of a section announce the same one.
         """
         first: dict[ContentId, PeerId] = {}
         for peer, announcement in self.announcements():
@@ -206,21 +207,21 @@ class HeldUpdates:
         ]
 
     def arrived(self, update: ContentId, ledger: Ledger, applied_round: int) -> None:
-        """Note an update's arrival. It is held if it is still wanted: its round may be over by now."""
+        """Note an update's arrival. It counts as held if it is still wanted: its round may be over."""
         rounds = range(applied_round + 1, len(ledger) + 1)
         if any((round_, update) in self._asked for round_ in rounds):
             self.held.add(update)
 
     def loaded(self) -> None:
-        """Reset after parameters were loaded: everything can be requested again. No update counts as
-        held until then, since the disk may have lost it, which may be why they were loaded."""
+        """Reset after parameters were loaded: all updates can be requested again. None counts as held
+        until it has arrived again, since the disk may have lost it, which may be why the parameters were
+        loaded."""
         self._asked.clear()
         self.held.clear()
 
     def decided(self, ledger: Ledger, applied_round: int) -> None:
-        """Drop the updates that did not count in the round just decided, however they were learned of,
-        since the disk drops them, too (`chain/retention.py`). One that comes up again is requested
-        again.
+        """Drop the updates that do not count in the round just decided, because they are deleted from
+        the disk, too (`chain/retention.py`). If one is announced again, it is requested again.
 
         Updates that count stay until they are applied, and so do updates of earlier rounds that are not
         applied yet: some member may have announced such an update again.

@@ -1,9 +1,9 @@
 """Fetching updates: which peers to ask, when to retry, and what to do with the received bytes.
 
-Only its content id and its decoding make a blob an update. A liar can send different members different
-metadata (size, author) for one id; if metadata decided what is valid, a single liar could make honest
-members disagree on what they hold. An announced size is a planning hint; the longest update that the
-manifest's layout allows bounds what is fetched.
+A blob is accepted as an update if it has the announced content id and decodes; nothing else is checked.
+A liar can send different members different metadata (size, author) for one id. If metadata decided what
+is valid, a single liar could make honest members disagree on what they hold. An announced size is only a
+hint for planning; a download is bounded by the longest update that the manifest's layout allows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .effects import FetchUpdate
 from .inputs import Input, UpdateBad, UpdateHeld, UpdatesGone
 
 FETCH_SECONDS = 120.0
-"""A download is aborted after this time and restarted while the round still needs it."""
+"""A download is aborted after this time, and restarted as long as the round needs it."""
 
 FETCH_PAUSE_SECONDS = 1.0
 """Pause before the restart."""
@@ -33,7 +33,7 @@ class FetchVerdict:
     discard: bool = False
     """Whether to remove the bytes from the store."""
     culprit: PeerId | None = None
-    """The member that announced bytes that are not an update."""
+    """The member that announced these bytes, if they are not an update."""
 
 
 class UpdateDownloads:
@@ -46,7 +46,8 @@ class UpdateDownloads:
     def begin(self, wanted: FetchUpdate, *, stored: bool) -> bool:
         """Register a download and return whether to start it: it may be under way already.
 
-        `stored` says whether the bytes are in the store, perhaps as another object of ours.
+        `stored` says whether the store has the bytes already. They may be there for another purpose, for
+        example as a chunk of a snapshot.
         """
         key = (wanted.round, wanted.update)
         if key in self._new:
@@ -60,8 +61,8 @@ class UpdateDownloads:
 
     def continues(self, wanted: FetchUpdate, applied_round: int, *, loaded: bool = True) -> bool:
         """Whether to ask (again): not for a round that is already applied, and not while no parameters
-        are `loaded`. The state on its way contains some of the updates and needs the line; the member
-        requests the others once it is there."""
+        are `loaded`. In that case a snapshot is being fetched, which contains some of the updates and
+        needs the bandwidth. The member requests the other updates once the snapshot is loaded."""
         return loaded and wanted.round > applied_round
 
     def end(self, wanted: FetchUpdate) -> None:
@@ -78,9 +79,9 @@ class UpdateDownloads:
     ) -> list[PeerId]:
         """Return the peers to ask, in order, out of `connected`, which is in random order.
 
-        First the author, which certainly has it; then the other members, in case the author is slow or
-        gone; then former members, since one that left may be the last holder. Other peers do not keep
-        updates, except newcomers, which are asked if none of these is connected.
+        The author comes first, because it certainly has the update; then the other members, in case the
+        author is slow or gone; then former members, since one that left may be the last holder. Other
+        peers do not keep updates, except newcomers, which are asked if none of these is connected.
         """
         connected = list(connected)
         members = ledger.membership(len(ledger))
@@ -90,21 +91,23 @@ class UpdateDownloads:
         return known or connected
 
     def is_needed(self, round: int, ledger: Ledger, applied_round: int) -> bool:
-        """Whether only the updates of `round` can take the parameters past it."""
+        """Whether the parameters can get past `round` only by its updates, because no certified snapshot
+        contains them."""
         newest = ledger.snapshot
         contained = newest is not None and newest.round >= round
         return round > applied_round and not contained
 
     def in_vain(self, wanted: FetchUpdate, ledger: Ledger, applied_round: int) -> list[Input]:
-        """Return the inputs to report when all peers that could have an update lack it."""
+        """Return the inputs to report if no peer that could have the update has it."""
         if self.is_needed(wanted.round, ledger, applied_round):
             return []
         return [UpdatesGone(wanted.round)]
 
     def arrived(self, wanted: FetchUpdate, *, decodes: bool) -> FetchVerdict:
-        """Return the result for received bytes, which decode in this swarm's layout or do not."""
+        """Return the result for received bytes; `decodes` says whether they are an update of this
+        swarm's layout."""
         if decodes:
             return FetchVerdict(UpdateHeld(wanted.update))
-        # Bytes that were here before are another object of ours that a liar named: keep them.
+        # Keep bytes that the store had before: a liar announced the id of another blob of this node.
         discard = self.is_new(wanted)
         return FetchVerdict(UpdateBad(wanted.update), discard=discard, culprit=wanted.peer)

@@ -18,7 +18,8 @@ from .timeouts import RoundTimeouts
 
 # After this many heartbeat intervals without a message, a member may be gone.
 _UNUSUAL_HEARTBEATS = 2.0
-# A member without the last record after this time gets it from the remaining ones, if it still asks.
+# Number of leases after which a finished member no longer waits for answers. A member that lacks the
+# last record then can still get it from the members that remain.
 _END_LEASES = 3
 
 
@@ -84,9 +85,9 @@ class MemberView:
 
     def may_end(self, now: float, connected: Collection[PeerId] = ()) -> bool:
         """Whether the run is over and no member needs this one any more: all others have announced that
-        they have everything, or are silent. A `connected` one that still catches up is waited for, up to
-        `LONGEST_SECONDS`; the wait for other answers is bounded by some leases, and so is the wait for
-        an end that is not final."""
+        they have everything, or are silent. A `connected` member that still catches up is waited for, up
+        to `LONGEST_SECONDS`. The wait for members that are not connected, and for the end to become
+        final, is bounded by some leases."""
         if not self.is_finished:
             return False
         if not self.is_member:
@@ -101,8 +102,8 @@ class MemberView:
 
     @property
     def behind(self) -> set[PeerId]:
-        """The other members that have not announced the round at the tip. At the end of a run, a
-        heartbeat for the round that never comes announces that a member has everything."""
+        """The other members that have not sent a heartbeat for the round at the tip. At the end of a
+        run, a heartbeat for the round after the last one announces that its sender has everything."""
         reached = self._presence.reached
         return {p for p in self.members if p != self._me and reached(p) < self.round}
 
@@ -123,12 +124,12 @@ class MemberView:
 
     @property
     def ready_since(self) -> float | None:
-        """Since when the round at the tip need not wait for more updates."""
+        """Time since which the round at the tip need not wait for more updates; None until then."""
         return self._current.ready_since
 
     @property
     def last_ready(self) -> float | None:
-        """Since when the round before need not have waited, if known."""
+        """Time since which the previous round did not need to wait for more updates; None if unknown."""
         return self._last_ready
 
     @property
@@ -146,7 +147,8 @@ class MemberView:
         return self._pacing.lease
 
     def overdue(self, now: float) -> list[tuple[PeerId, float]]:
-        """Return members whose update is awaited after an unusually long silence, and how long it is."""
+        """Return the members whose update is awaited and that have been silent for unusually long, each
+        with the seconds of its silence."""
         if not self.is_member or not self._ledger.manifest.schedule.trains(self.round):
             return []
         announced = self._current.collection.announced
@@ -163,8 +165,8 @@ class MemberView:
         ]
 
     def announcement(self, round: int, peer: PeerId) -> tuple[Announcement, bytes] | None:
-        """Return the announcement of `peer` for `round` and its signature: as decided, or as received if
-        that is the round at the tip."""
+        """Return the announcement of `peer` for `round` and its signature, if there is one: as decided,
+        or as received if that is the round at the tip."""
         if round >= self.round:
             return self._current.collection.said(peer) if round == self.round else None
         record = self._ledger[round].record
@@ -174,7 +176,8 @@ class MemberView:
         return None
 
     def is_abandoned(self, now: float) -> bool:
-        """Whether this node asks in vain: none of its chain's members works there any more."""
+        """Whether this node asks for admission in vain: no member of its chain works on the chain any
+        more."""
         return self._wants_in and self._current.is_abandoned(now)
 
     def awaits(self, round: int) -> bool:
@@ -182,7 +185,7 @@ class MemberView:
         return self._replica.awaits(round)
 
     def messages(self, round: int) -> list[Envelope]:
-        """Return the round's signed messages, for a peer that asks what it missed."""
+        """Return the round's signed messages, for a peer that asks for those it missed."""
         return self._inbox.messages(round, self._ledger)
 
     @property

@@ -1,11 +1,11 @@
 """Recovery of what this node signed before it was started.
 
-A node's signed messages are on its disk before any peer sees them. But disks are lost, and backups
-restored, while the key lives on; and a node that signs twice is expelled as byzantine. So before a node
-casts its first ballot, in the round that it finds on its return, it asks the other members for its own
-messages of that round, and takes them back. The wait is bounded, or a swarm of two that restarts as a
-whole would wait for ever. This is a precaution, not a proof: it does not find a ballot that no reachable
-member remembers.
+A node's signed messages are on its disk before any peer sees them. But disks get lost and old backups
+are restored while the key is still in use, and a node that contradicts itself is expelled as byzantine.
+So before a node casts its first ballot, in the round that it finds on its return, it asks the other
+members for its own messages of that round, and takes them in. The wait is bounded, or a swarm of two
+members that both restart would wait for ever. This is a precaution, not a guarantee: it does not find a
+ballot that no reachable member has.
 
 `VoteRecovery` is the member's side: whether it may cast ballots yet. `RecallRequests` carries the
 question to the others.
@@ -44,8 +44,8 @@ class VoteRecovery:
             self._round, self._until = round, now + RECALL_SECONDS
             if members > 1:
                 return [RecallOwnMessages(round)]
-        # No other member exists to remember; or the round in question is decided, and this node signed
-        # nothing further before; or the members that could answer do not.
+        # Complete if there is no other member that could have messages; if the round asked about is
+        # decided, since this node signed nothing in later rounds before its start; or if time is up.
         self.complete = members == 1 or round > self._round or now >= self._until
         return []
 
@@ -55,11 +55,11 @@ class VoteRecovery:
 
 
 class RecallRequests:
-    """One question to all other members, each as soon as it is connected. Times are in seconds of any
-    steady clock.
+    """One question to all other members; each is asked as soon as it is connected. Times are in seconds
+    of any steady clock.
 
-    An answer counts if it was processed up to its end (`sync_ingest`): the relevant message may be in
-    the rest. No member is asked twice.
+    An answer counts only if it was processed up to its end (`sync_ingest`), because the relevant message
+    may be in the rest. No member is asked twice.
     """
 
     def __init__(self, round: int, others: Iterable[PeerId], now: float) -> None:
@@ -68,7 +68,7 @@ class RecallRequests:
         self.done = False
         """Whether there is nothing left to ask."""
         self._unasked = set(others)
-        # Members that have not sent everything yet.
+        # Members whose whole answer was not processed yet.
         self._missing = set(self._unasked)
         self._came: list[tuple[PeerId, SyncAnswer]] = []
         self._until = now + RECALL_SECONDS
@@ -92,16 +92,17 @@ class RecallRequests:
         return [SyncQuery(peer, self.round) for peer in asked]
 
     def answered(self, peer: PeerId, answer: SyncAnswer | None, now: float) -> None:
-        """Note the answer of `peer`; None if it sent none."""
+        """Note the `answer` of `peer`; None means that it sent none."""
         if answer is not None and peer in self._missing - self._unasked:
             self._came.append((peer, answer))
 
     def drain(self) -> list[tuple[PeerId, SyncAnswer]]:
-        """Return the answers since the last call: to be passed in, and then reported to `heard`."""
+        """Return the answers since the last call. The caller passes them to the member, then calls
+        `heard`."""
         came, self._came = self._came, []
         return came
 
     def heard(self, peer: PeerId, *, all_held: bool) -> None:
-        """Note that the answer of `peer` was passed in, up to its end or not."""
+        """Note that the answer of `peer` was passed to the member; `all_held`: up to its end."""
         if all_held:
             self._missing.discard(peer)
