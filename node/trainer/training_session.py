@@ -1,7 +1,8 @@
 """One model in training: the trainer process's work on each request.
 
-Everything random or device-dependent stays in here (gradients, momentum). Only an update body
-leaves, and only `apply`, which is exact, changes the parameters.
+Everything random or device-dependent (gradients, momentum) stays in this process; what leaves it is
+derived: update bodies, losses, audit results. Only `load`, and `apply`, which is exact, change the
+parameters of a session in use.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class TrainingSession:
     """The model of a manifest on one device. `load` must be called before anything that needs
     parameters.
 
-    Every method raises `TrainerFailed`.
+    Every method may raise `TrainerFailed`.
     """
 
     computes_exactly = True
@@ -289,7 +290,7 @@ class TrainingSession:
             copied._precision = MixedPrecision(self.device, narrow)
         if self._compiled:
             for layer in layers_of(copied.model):
-                # The compiled code is reused here.
+                # This reuses the code that was compiled for the original.
                 layer.compile()
         return copied
 
@@ -337,7 +338,7 @@ class TrainingSession:
         own_counted: bool,
         counts: Sequence[int] | None = None,
     ) -> int:
-        """Take the shared step with these bodies and return the new fingerprint.
+        """Take the exact step with these bodies and return the new fingerprint.
 
         `counts` are the update weights, 0 for an update that does not count; by default each counts
         once. The outlier filter gives each of them the same weight.

@@ -73,7 +73,7 @@ class Floats(StateTensor):
         self._values = _zeros((rows, self.columns), dtype, device, options)
 
     def read(self, rows: slice) -> torch.Tensor:
-        """Read as `StateTensor` does; the result is a view of the memory where possible."""
+        """Read as `StateTensor` does; the result is a view of the stored memory if possible."""
         return self._values[rows].to(self.device, torch.float32, non_blocking=self._lets_copies_run)
 
     def write(self, rows: slice, values: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Compilation of a model's layers with `torch.compile`, where it makes training faster.
+"""Compilation of a model's layers with `torch.compile`, if that makes training faster.
 
 Compiling takes a minute or two at each start, may fail, and gains little on a CPU. So it is tried
 before the node takes part, on samples of zeros and with a time limit, and kept only if it is

@@ -28,7 +28,7 @@ SCHEDULER_CONFIG_NAME = f"{SCHEDULER}/scheduler_config.json"
 VERSION_KEY = "_diffusers_version"
 WEIGHTS_NAME = "diffusion_pytorch_model.safetensors"
 
-# The linear schedule begins and ends with these values where it has 1,000 steps (Ho et al., arXiv
+# The linear schedule begins and ends with these values if it has 1,000 steps (Ho et al., arXiv
 # 2006.11239). With fewer steps each adds proportionally more, so that the end is still pure noise. The
 # cosine schedule (Nichol and Dhariwal, arXiv 2102.09672) needs no such numbers.
 _LINEAR_STEPS, _FIRST, _LAST = 1000, 1e-4, 0.02

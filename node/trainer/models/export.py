@@ -49,7 +49,7 @@ ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
 ADAPTER_PREFIX = "base_model.model."
 """The prefix that peft puts before the names of an adapter's parameters in a file."""
 MERGED_ADAPTER = "adapter"
-"""The folder beside merged weights that contains the adapter merged into them."""
+"""The folder, in a directory of merged weights, of the adapter that was merged into them."""
 
 
 def export(
@@ -268,7 +268,7 @@ def cut(tokenizer: Tokenizer, text: str, *, whole: bool = False) -> Encoding:
 
 
 def special_ids(tokenizer: Tokenizer, settings: TokenizerSettings) -> dict[str, int | None]:
-    """Return the token ids for a configuration; None where there is no such token."""
+    """Return the token ids for a configuration's keys (`_IDS`); None if there is no such token."""
     named = {role: getattr(settings, role) for role in ROLES}
     return {
         key: None if (spelled := named[role]) is None else tokenizer.token_to_id(spelled)

@@ -149,8 +149,8 @@ def _table_shape(model: PreTrainedModel, parameter: torch.nn.Parameter) -> tuple
     """Return a parameter's shape as a table states it.
 
     A convolution kernel (outputs, inputs, height, width) is stated as a matrix with a row for each
-    output: that gives the transform large blocks, where the original shape would give blocks as
-    narrow as a kernel. In memory both are the same.
+    output. That gives the transform large blocks; with the original shape blocks would be as narrow as a
+    kernel. In memory both shapes are the same.
     """
     shape = tuple(parameter.shape)
     if isinstance(model, Denoiser) and len(shape) > 2:

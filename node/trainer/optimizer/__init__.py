@@ -1,1 +1,1 @@
-"""The optimizer: local update, shared step, fingerprint and differential privacy."""
+"""The optimizer: local update, exact step, fingerprint and differential privacy."""

@@ -1,4 +1,4 @@
-"""Check at each start that a device computes the shared step and its fingerprint to the last bit.
+"""Check at each start that a device computes the exact step and its fingerprint to the last bit.
 
 A device that multiplies with fewer digits than float32 has (TF32, bfloat16, emulation), that rounds
 two operations as one, or that sums wrongly diverges from the swarm in its first round. So before a
@@ -46,7 +46,7 @@ _BEYOND = 64
 
 
 def check_exactness(device: torch.device, layout: UpdateLayout) -> None:
-    """Run the shared step and the fingerprint on a device and compare every bit.
+    """Run the exact step and the fingerprint on a device and compare every bit.
 
     `layout` is the swarm's; it determines the sizes of the products that its steps compute here.
 

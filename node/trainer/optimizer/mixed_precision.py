@@ -57,8 +57,8 @@ class MixedPrecision:
         with a smaller scale, which is then set.
 
         `everywhere` returns whether a condition holds in all processes that compute this gradient
-        together. With a scale of 1 a gradient that is not finite is kept: the loss itself is to
-        blame.
+        together. With a scale of 1 a gradient that is not finite is kept, because a smaller scale would
+        not help: the loss itself is the cause.
         """
         if not self.needs_scale:
             return True

@@ -28,7 +28,7 @@ from ..device import narrow_type
 from ..memory.optimizer_state import Noise, StateTensor, new_state
 from .blocks import Stripe, block_view, float_basis, forward_transform, stripes
 
-# Prevents division by zero where a parameter has had no gradient yet. Far below any real root mean
+# Prevents division by zero if a parameter has had no gradient yet. Far below any real root mean
 # square gradient, so it does not determine any parameter's step.
 _EPSILON = 1e-12
 
@@ -54,7 +54,7 @@ class Taken:
     values: list[npt.NDArray[np.float32]]
     """The coefficients there. They are not sent: only their signs are."""
     signs: list[npt.NDArray[np.int8]]
-    """+1 or -1; where a value is 0 the sign depends on the round."""
+    """+1 or -1; if a value is 0, its sign depends on the round."""
 
 
 class LocalOptimizer:
@@ -116,7 +116,7 @@ class LocalOptimizer:
 
     @property
     def second_moment(self) -> list[torch.Tensor]:
-        """The second moment in float32, in the parameters' shapes; empty where it is not used."""
+        """The second moment in float32, in the parameters' shapes; empty if it is not used."""
         return [state.whole() for state in self.squares]
 
     @property

@@ -52,7 +52,7 @@ def read_tokens(spec: DataSpec, samples: Sequence[bytes]) -> Tokens:
 class Corpus:
     """The training shards of a manifest, or a member's own in their place, and the held-out shard.
 
-    Every method raises `TrainerFailed`: `missing_data` if bytes are missing on disk or damaged,
+    Every method may raise `TrainerFailed`: `missing_data` if bytes are missing on disk or damaged,
     `bad_data` if a sample does not exist or the data does not fit its lists.
     """
 
