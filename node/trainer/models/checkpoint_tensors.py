@@ -75,8 +75,8 @@ def weights_files(directory: Path) -> list[str]:
 
 
 def check_tensors(types: Mapping[str, str], unexpected: Collection[str]) -> None:
-    """Raise `TrainerFailed` (`bad_model`) if a checkpoint has a tensor that is not floating point, or one
-    that is `unexpected`, for which the library found no place; `_WITHOUT_PLACE` are excepted."""
+    """Raise `TrainerFailed` (`bad_model`) if a checkpoint has a tensor that is not floating point, or
+    one in `unexpected`, for which the library found no place. Those of `_WITHOUT_PLACE` are allowed."""
     coded = sorted(name for name, kind in types.items() if kind not in _FLOATS)
     coded = [name for name in coded if not _WITHOUT_PLACE.search(name)]
     if coded:

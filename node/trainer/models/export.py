@@ -58,8 +58,9 @@ def export(
     """Write weights (safetensors), the model's and the generation configuration, and the tokenizer's
     files into `directory`.
 
-    Adapters are written in the format of `peft`; with `merged`, in a subfolder of a checkpoint of the
-    base with the adapters merged into it. Image models are written in the format of `diffusers`.
+    Adapters are written in the format of `peft`. With `merged`, `directory` gets a checkpoint of the
+    base with the adapters merged into it, and the adapters go into its subfolder `MERGED_ADAPTER`. Image
+    models are written in the format of `diffusers`.
 
     Raises `TrainerFailed` with the kind `bad_data` if the tokenizer's blobs are missing or unusable, and
     whatever the libraries raise when the disk is full.

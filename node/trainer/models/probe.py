@@ -38,8 +38,8 @@ from .adapters import build_trained, frozen_parameters
 from .model import check_inputs
 from .probe_parameters import ParameterFill
 
-# There is one long sample, for what depends on distance, and seven short ones, so that losses do not
-# agree by chance.
+# There is one long sample, for what depends on distance, and several short ones, so that losses do
+# not agree by chance.
 _SHORT_SAMPLES = 7
 _SHORTEST, _LONGEST = 16, 4096
 # Approximate number of multiplications of a forward pass through all samples: half a minute on two

@@ -6,8 +6,8 @@ the strongest coefficients of its blockwise cosine transform are sent, and these
 subtracted; weak ones stay until they have grown. Four additions lower the loss at the same bytes:
 adding a decayed sum of earlier gradients to a gradient, dividing it by the root of a local second
 moment, making its blocks nearly orthogonal, and damping the momentum at coefficients that others have
-sent. Each member is free to choose them, since no optimizer state is ever shared. The momentum is kept
-transformed, so that sent coefficients are simply taken out.
+sent. The manifest sets them, but no member depends on another's choice, since no optimizer state is ever
+shared. The momentum is kept transformed, so that sent coefficients are simply taken out.
 """
 
 from __future__ import annotations
