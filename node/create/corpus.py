@@ -190,7 +190,9 @@ class TokenisedCorpus:
     training: Side
     heldout: Side
     shares: list[SourceShare]
+    """For each source, how much of it the training side has."""
     heldout_shares: list[SourceShare]
+    """For each source, how much of it the held-out side has."""
     summary: DataSummary
     end: tuple[int, ...]
     """The tokens that end a document."""

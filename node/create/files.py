@@ -77,11 +77,13 @@ class Source:
     columns: Columns = field(default_factory=lambda: Columns(None, None))
     split: str | None = None
     config: str | None = None
-    """The configuration of the data set."""
+    """The configuration of a data set that has several."""
     heldout: tuple[str, ...] = ()
     """Patterns of files to hold out, which are read whatever their split."""
     token_type: TokenType | None = None
+    """The type of the numbers in arrays of tokens, if the founder states it."""
     weight: float | None = None
+    """The source's share of the tokens, relative to the sum of all weights; None: no source has one."""
 
 
 @dataclass(frozen=True)
@@ -429,7 +431,7 @@ def _beside_rows(own: dict[str, File]) -> dict[str, str]:
 
 
 def _is_index(name: str, names: Sequence[str]) -> bool:
-    """Whether a file is the index of an array of tokens beside it."""
+    """Whether a file is the index of an array of tokens next to it, one of `names`."""
     return name.endswith(".idx") and f"{name.removesuffix('.idx')}.bin" in names
 
 
@@ -472,7 +474,7 @@ def _why_not(name: PurePath, source: Source) -> str | None:
 
 
 def _format(name: PurePath, source: Source) -> Format | None:
-    """Return a file's format by its name: an image only where the swarm trains on images."""
+    """Return the format that a file's name implies: an image only if the swarm trains on images."""
     if source.columns.images and is_image(name):
         return "image"
     return format_of(name)

@@ -61,6 +61,7 @@ class Tokenised:
     name: str
     parts: TokenCache
     weight: float | None
+    """Its share of the tokens, relative to the sum of all weights; None: no source has one."""
     heldout: HeldOut
     repeated: list[np.ndarray] = field(default_factory=list)
     """For each part, whether each index entry is left out because it repeats an earlier one: bool

@@ -102,7 +102,7 @@ _COUNTS = (
 
 @dataclass(frozen=True)
 class Position:
-    """Where reading resumes: after this many items of this file."""
+    """Where reading a source resumes: after this many items (`documents.Item`) of this file."""
 
     file: int = 0
     items: int = 0
@@ -121,7 +121,7 @@ class TokenCache:
         self.read_counts = ReadCounts()
         self.position = Position()
         self.counts: list[tuple[int, int]] = []
-        """Number of sections and tokens of each part."""
+        """For each part, the number of entries in its index and the number of its tokens."""
         root.mkdir(parents=True, exist_ok=True)
         while (said := self._read(len(self.counts))) is not None:
             read_counts, self.position = said

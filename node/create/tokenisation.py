@@ -47,9 +47,11 @@ _BATCH_SECTIONS = 4096
 _SECTION_BYTES = 1 << 16
 _SECTION_SAMPLES = 8
 _MOST_SECTION_BYTES = 1 << 20
+# Bytes of text per token, roughly.
 _BYTES_A_TOKEN = 4
 # How many bytes after the end of a piece's usual size the end of a line is searched for.
 _CUT_WINDOW = 1 << 14
+# Seconds between two reports of progress, and between two checks of the disk space.
 _SHOW_SECONDS = 0.1
 _ROOM_SECONDS = 0.5
 _MEND_ROW = (
@@ -75,6 +77,7 @@ class Tokenising:
     borders: Borders
     sequence_length: int
     max_bad: int
+    """How many bad rows are allowed, over all sources."""
 
     @property
     def conversations(self) -> ConversationTokenizer | None:
