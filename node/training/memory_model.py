@@ -183,7 +183,7 @@ class Workload:
     ranks: int = 1
     """Number of devices that train it as one member."""
     shards: bool = False
-    """Whether each of several devices has a shard of the parameters, and not a copy of them."""
+    """Whether each of several devices has a shard of the parameters instead of a copy of them."""
     audited: bool = False
     """Whether members audit each other's work."""
     with_committees: bool = False
@@ -221,7 +221,7 @@ class Workload:
 
     @property
     def layout(self) -> UpdateLayout:
-        """The layout of its coefficients."""
+        """The layout of the update's coefficients."""
         return update_layout(self.parameters, self.optimizer.chunk, self.optimizer.top_k)
 
 

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 _MAX_WAITING = OPEN * MAX_AUDITS
 # How long an idle trainer is kept: it takes memory, but a new one takes time to start.
 _KEEP_ALIVE_SECONDS = 60.0
-# Number of other members' samples whose mean gradient serves as the reference: about a share.
+# Number of other members' samples whose mean gradient serves as the reference: about a share's size.
 _OTHERS = 4
 # A dispute may last for hours if rounds are long. An audit that takes longer than this is given up.
 _LONGEST_SECONDS = 3600.0
@@ -101,13 +101,13 @@ class ReauditWorker:
         self._start = start
         self._waiting: dict[Audit, RunReaudit] = {}
         self._wake = trio.Event()
-        # The number of rounds decided during the last audit.
+        # The number of rounds that were decided during the last re-audit.
         self._takes = 0
 
     def put(self, effect: RunReaudit) -> None:
         """Queue a re-audit."""
         if len(self._waiting) == _MAX_WAITING:
-            # Drop the oldest: as many newer ones are open, so its dispute must have ended.
+            # Drop the oldest, whose dispute has ended: no more disputes than this can be open.
             del self._waiting[next(iter(self._waiting))]
         self._waiting[effect.first] = effect
         self._wake.set()

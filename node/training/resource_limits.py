@@ -25,7 +25,7 @@ if sys.platform != "win32":
 # process, numbered as in linux/posix-timers.h). It deviates from the exact time that Python reports
 # by some percent on a busy machine: minutes in a process that has computed for an hour.
 _LIMITS_CLOCK = (~0 << 3) | 0
-# CPU time beyond the limit for Python code, before the kernel ends the process.
+# CPU time for which the process may go on after the limit for Python code, before the kernel ends it.
 _GRACE_SECONDS = 5.0
 
 
@@ -36,9 +36,9 @@ def limited(
     """Limit the block to `seconds`, and to `memory` bytes more than the process has at its start. The
     largest published tokenizers take some seconds and less than a gigabyte.
 
-    If a limit is reached, raises `TrainerFailed` of this `kind`, with `what` as its subject. Memory is
-    limited on Linux only. In a thread other than the main one, where signals do not arrive, only the
-    kernel's limits apply.
+    Raises `TrainerFailed` of this `kind`, with `what` as the subject of its message, if Python code
+    reaches a limit. Memory is limited on Linux only. In a thread other than the main one, where signals do not
+    arrive, only the kernel's limits apply.
     """
     late = TrainerFailed(kind, f"{what} takes more than {seconds:g} s")
     with _processor(seconds + _GRACE_SECONDS), _memory(memory), interrupted(seconds, late):

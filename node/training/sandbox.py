@@ -6,8 +6,8 @@ libraries are large and may have bugs. So before any of them is loaded the proce
 all rights that training does not need. On Linux, Landlock restricts it to the system's software, Python
 and the GPU's device nodes, and to writing the blobs and a scratch folder; a filter of system calls
 (seccomp) refuses sockets that lead to other programs, other processes' memory, namespaces and mounts;
-and the process drops all capabilities, even as root. What the kernel does not offer is not enforced, on
-other systems nothing is; `confine` returns what is enforced.
+and the process drops all capabilities, even as root. Restrictions that the kernel does not offer are not
+enforced, and on other systems than Linux none is; `confine` returns those that are enforced.
 
     python -m distro_node.node.training.sandbox
 
@@ -96,7 +96,7 @@ def confine(
 
     `several`: the process forks others, one for each further device. Together they get a private
     network and private shared memory. If the system refuses that, or if `apart` is false because other
-    ranks are on other machines, neither is restricted.
+    ranks are on other machines, neither network nor shared memory is restricted.
     """
     if sys.platform != "linux":
         return ()
