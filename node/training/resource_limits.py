@@ -37,8 +37,8 @@ def limited(
     largest published tokenizers take some seconds and less than a gigabyte.
 
     Raises `TrainerFailed` of this `kind`, with `what` as the subject of its message, if Python code
-    reaches a limit. Memory is limited on Linux only. In a thread other than the main one, where signals do not
-    arrive, only the kernel's limits apply.
+    reaches a limit. Memory is limited on Linux only. In a thread other than the main one, where
+    signals do not arrive, only the kernel's limits apply.
     """
     late = TrainerFailed(kind, f"{what} takes more than {seconds:g} s")
     with _processor(seconds + _GRACE_SECONDS), _memory(memory), interrupted(seconds, late):

@@ -66,7 +66,7 @@ class RestartPolicy:
     def after(self, failure: TrainerDied | TrainerFailed) -> str:
         """Record why the trainer ended, and return the reason for people.
 
-        Raises `UserError` for what a restart cannot mend, or has not mended after several tries.
+        Raises `UserError` if a restart cannot mend the failure, or several tries have not mended it.
         """
         shortage = self._shortage(failure)
         self.spec = self._wanted

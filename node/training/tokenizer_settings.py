@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from ...protocol.wire.structure import Length, StructureError, from_plain
 
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
-"""The file beside a tokenizer that contains its chat template."""
+"""The file in a tokenizer's folder that contains its chat template."""
 MAX_SETTINGS_BYTES = 1 << 20
 # Published files list each of a thousand reserved tokens, at some 200 bytes each.
 _MAX_FILE_BYTES = 16 << 20

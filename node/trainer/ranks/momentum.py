@@ -58,7 +58,7 @@ class RankPlace:
 
 
 def save_part(optimizer: LocalOptimizer, seat: RankPlace, path: Path) -> None:
-    """Write one rank's state to its file, beside `path`. Raises what `save_momentum` raises."""
+    """Write one rank's state to its file (`MomentumDivision.path`). Raises as `save_momentum` does."""
     mine = seat.cut.path(path, seat.rank)
     mine.parent.mkdir(parents=True, exist_ok=True)
     save_momentum(optimizer, seat.plan.table_of(seat.rank), mine)
