@@ -72,8 +72,8 @@ class BootstrapSettings:
 
 
 async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[str]], None]) -> None:
-    """Introduce peers and relay updates until told to leave; call `ready` with the addresses when it is
-    reachable.
+    """Introduce peers and relay updates until told to leave; call `ready` with the addresses when it
+    serves.
 
     Cancelling it also closes the connections properly. Raises `PortInUse` and `BadAddress`, and
     `UserError` for an address at which no page can be served.

@@ -85,7 +85,7 @@ class HostedObserver:
 
     @property
     def acts(self) -> Mapping[str, Handler]:
-        """No commands: its owner has a terminal."""
+        """Empty: the page offers no commands, because its owner has a terminal."""
         return {}
 
     @property

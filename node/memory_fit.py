@@ -110,7 +110,7 @@ class MemoryFit:
 async def ask(
     device: str, config: dict[str, Any] | None = None, lora: dict[str, Any] | None = None
 ) -> Survey:
-    """Run `survey` on a device. Raises `UserError`."""
+    """Return the `survey` of a device; failures of its trainer process become `UserError`."""
     try:
         return await survey(device, config, lora)
     except (TrainerFailed, TrainerDied) as error:

@@ -2,7 +2,7 @@
 
 A mirror is a folder of files that are named by their content id, such as a data directory's `blobs/`. It
 is not trusted: a blob is accepted if it hashes to its id. A failing mirror is left alone for a while.
-Blobs that no mirror has come from the peers.
+If no mirror has a blob, it comes from a peer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Prefetch of training data: the chunks of a member's next samples, before it trains on them.
 
-A node does not wait for a corpus. It fetches the chunks of its share of the next rounds, and no more
-unless the members are the corpus's only source: then it keeps copies of chunks that too few others have,
-while nothing is missing and the disk has room.
+A node does not wait until it has the whole corpus. It fetches the chunks of its share of the next
+rounds, and no more unless the members are the corpus's only source: then it also fetches and keeps
+chunks that too few others have, as long as it lacks none of its own and the disk has room.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Prefetch:
         scarce: Scarce | None,
     ) -> None:
         """`budget` is the maximum number of bytes of shards on the disk, None if unlimited; `scarce`
-        finds chunks with too few copies, and is None if that does not matter."""
+        finds chunks with too few copies; None if none need to be kept for others."""
         self._data = data
         self._store = store
         self._downloads = downloads
@@ -228,7 +228,7 @@ class Prefetch:
         if shard.blob not in self._lists or not self._store.has(shard.blob):
             data = await self._downloads.blob(shard.blob, "a list of training data")
             size = shard.tokens * self._data.token_bytes
-            # The longest lists name 131,072 chunks.
+            # In a thread, because the longest lists name 131,072 chunks.
             listed = await trio.to_thread.run_sync(decode_blob_list, data, "shard", size)
             self._lists[shard.blob] = listed
         return self._lists[shard.blob]
@@ -310,7 +310,7 @@ class Prefetch:
     # Disk space
 
     async def _count_held(self) -> None:
-        """Find the chunks on the disk from earlier runs, if space is limited."""
+        """Find the chunks that earlier processes left on the disk, if space is limited."""
         if self._budget is None:
             return
         for shard in self._data.shards:
@@ -325,7 +325,7 @@ class Prefetch:
         return self._budget is None or (len(self._held) + 1) * CHUNK_BYTES <= self._budget
 
     def _room_ahead(self) -> int | None:
-        """Return how many chunks may be held for the next rounds; None for all."""
+        """Return how many chunks may be held for the next rounds; None if space is unlimited."""
         if self._budget is None:
             return None
         needed = (self._pinned, self._heldout, self._wished or {}, self._brought)

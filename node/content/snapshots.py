@@ -75,9 +75,9 @@ class Snapshots:
     async def best(self, *, certified_only: bool) -> LocalSnapshot:
         """Return a recent snapshot that fits our ledger, fetching it if necessary.
 
-        Unless `certified_only`, a snapshot of our own will do even if it is not certified (yet), because
-        each later step is checked against the fingerprint in its record. After a mismatch, use
-        `certified_only`. A snapshot that became old while it was fetched will do as well: the others
+        Unless `certified_only`, a snapshot of our own is good enough even if it is not certified (yet),
+        because each later step is checked against the fingerprint in its record. After a mismatch, use
+        `certified_only`. A snapshot that became old while it was fetched is good enough, too: the others
         keep the later updates for nodes that fetch it. Raises `DiskFull`.
         """
         await self._put_left_chain_aside()
@@ -209,7 +209,7 @@ class Snapshots:
         self._swarm_store.keep_snapshots([*self._kept, *self._unlisted()])
 
     def _unlisted(self) -> list[LocalSnapshot]:
-        """Return the snapshots that cannot be started from, but must not be removed yet either."""
+        """Return the snapshots that the node cannot start from and must not remove yet."""
         partial = [self._partial] if self._partial is not None else []
         return [*partial, *(replace(left, whole=False) for left in self._left)]
 
@@ -233,7 +233,7 @@ class Snapshots:
         return LocalSnapshot(entry.round, entry.blob.hex(), entry.size)
 
     def _is_certified(self, snapshot: LocalSnapshot, ledger: Ledger) -> bool:
-        """Whether our chain certifies this snapshot, be it the newest or not."""
+        """Whether our chain certifies this snapshot, whether or not it is the newest."""
         if snapshot.round < 0:
             return self._certified(ledger) == snapshot
         if snapshot.round + 1 >= len(ledger):

@@ -151,8 +151,8 @@ def _task_in(path: Path) -> str:
 
 
 def _model(kind: Any, tokenizer: Any, request: dict[str, Any]) -> Any:
-    """Return the model for lm-eval, whose texts start as documents do in training. `tokenizer` is the
-    class that follows the file, which AutoTokenizer does not do for some families."""
+    """Return the model for lm-eval; its texts start as documents do in training. `tokenizer` is a class
+    that follows the tokenizer file, as AutoTokenizer does not for some model families."""
 
     class StartedModel(kind):
         def loglikelihood_rolling(self, *given: Any, **named: Any) -> Any:

@@ -105,8 +105,8 @@ def check_target(directory: Path) -> None:
 
 @contextlib.contextmanager
 def written_aside(directory: Path) -> Iterator[Path]:
-    """Yield a new directory beside `directory`, which replaces it at the end, or is removed after a
-    failure. Raises `UserError` (`NOT_WRITABLE`, `DISK_FULL`) for a place that cannot be written."""
+    """Yield a new directory whose content becomes that of `directory` at the end; after a failure it is
+    removed. Raises `UserError` (`NOT_WRITABLE`, `DISK_FULL`) if `directory` cannot be written."""
     made: list[Path] = []
     aside: Path | None = None
     try:

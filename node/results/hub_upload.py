@@ -1,5 +1,4 @@
-"""Upload of an exported model to the Hugging Face hub, where the machine has internet access and a
-token."""
+"""Upload of an exported model to the Hugging Face hub; it needs internet access and a token."""
 
 from __future__ import annotations
 

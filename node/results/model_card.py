@@ -256,7 +256,7 @@ def _opened(opener: str, whole: bool) -> list[str]:
         *(() if whole else ("from peft import PeftModel",)),
         f"from transformers import {opener}, PreTrainedTokenizerFast",
         "",
-        # For some model families AutoTokenizer uses a built-in way to cut words, whatever the file says.
+        # For some model families AutoTokenizer splits text in its own way, whatever the file says.
         'tokenizer = PreTrainedTokenizerFast.from_pretrained(".")',
         f'{named} = {opener}.from_pretrained("{place}")',
         *(() if whole else ('model = PeftModel.from_pretrained(base, ".")',)),

@@ -103,7 +103,7 @@ async def verify_model(settings: VerifySettings) -> Verified:
             directory,
             f"no record on this disk has the fingerprint of its parameters, {found.fingerprint:016x}",
         )
-    # A round's step may change nothing, so several rounds may match: the last one will do.
+    # A round's step may change nothing, so several rounds may match: the last one is reported.
     round_ = rounds[-1] if claimed is None else claimed
     # The next record may certify a snapshot of this state.
     entry = known.ledger[round_ + 1].record.snapshot

@@ -191,7 +191,7 @@ class ServiceManager:
 
 def this_manager(*, system: bool) -> ServiceManager:
     """Return this computer's service manager. Raises `UserError`: `SERVICE` if it has no supported one,
-    `USAGE` for one of the whole `system` on macOS."""
+    `USAGE` if `system` is requested on macOS."""
     if sys.platform == "darwin":
         if system:
             raise UserError(

@@ -301,7 +301,8 @@ class SwarmSession:
         )
 
     async def _take_part(self, work: _Work) -> None:
-        """Train until the goodbye. Raises `UserError` if the swarm has expelled this node."""
+        """Train until the goodbye. Raises `UserError` if the swarm has expelled this node, the privacy
+        budget is spent, or the swarm's protocol version has become too new for this program."""
         runner, me = work.runner, self._identity.peer
 
         def upcoming(rounds: int) -> Callable[[], list[int]]:

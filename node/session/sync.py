@@ -249,7 +249,7 @@ class Synchronizer:
         serve_sync(network, manifest, member, written, gave)
 
     async def ask(self, round: int) -> tuple[PeerId, SyncAnswer] | None:
-        """Return what some member knows from `round` on, and which member."""
+        """Ask one peer for what it knows from `round` on; return the peer and its answer, or None."""
         return await ask_any(self._network, self._manifest, round, self._others)
 
     async def recall(self, recalling: RecallRequests, after: Callable[[], Awaitable[None]]) -> None:
@@ -301,7 +301,7 @@ class _Machine(Protocol):
 
 
 class _Following:
-    """Adapter for machines that choose among the peers connected at the time."""
+    """Adapter for machines that choose among the peers connected when they ask."""
 
     def __init__(self, machine: InitialSync | RecallRequests, peers: Peers) -> None:
         self._machine = machine

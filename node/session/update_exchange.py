@@ -154,7 +154,8 @@ class UpdateExchange:
             known = ledger.truncated(len(ledger))
             # Reads up to two hundred entries, most of them from the disk.
             missed -= await trio.to_thread.run_sync(updates_from, known, first)
-            # Keep those of entries decided meanwhile, or of a chain that the member switched to, too.
+            # Also keep the updates of entries decided meanwhile, or of a chain that the member switched
+            # to.
             now = self._member.ledger
             missed -= updates_from(now, len(known) if now is ledger else first)
             missed -= self._kept.awaited() | self._fetching.under_way

@@ -1,7 +1,7 @@
 """The data directory: its files, its lock, its permissions and its free space.
 
 One process at a time works in a data directory; a second one gets an error that names the first. Only
-the owner can read the directory, because it contains the peer's secret key.
+the owner can read its content, because this includes the peer's secret key.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DataDir:
         self.making = root / "create"
 
     def command(self, words: str) -> str:
-        """Return the command of these words as its user has to type it for this directory."""
+        """Return the `distro-node` command of these words as a user types it for this directory."""
         line = f"distro-node {words}"
         if self.root == default_data_dir():
             return line
@@ -90,8 +90,8 @@ class DataDir:
         An existing directory keeps its mode: a home directory given by mistake must not be closed to
         others. Its content has modes of its own.
 
-        Raises `UserError` (`DATA_DIR`, also for another user's directory, or `DISK_FULL` with less than
-        `MINIMUM_FREE_BYTES` free).
+        Raises `UserError`: `DATA_DIR` if it cannot be used or belongs to another user, `DISK_FULL` if
+        less than `MINIMUM_FREE_BYTES` are free.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -114,7 +114,7 @@ class DataDir:
         self.require_free(MINIMUM_FREE_BYTES)
 
     def free(self) -> int:
-        """Return the bytes that may still be written."""
+        """Return how many bytes are free on its disk."""
         return shutil.disk_usage(self.root).free
 
     def require_free(self, needed: int, what: str = "the node's own files") -> None:
@@ -132,7 +132,8 @@ class DataDir:
     def lock(self) -> Iterator[None]:
         """Lock the directory for this process; released when the process ends, even by a crash.
 
-        Raises `UserError` (`DATA_DIR_LOCKED`) naming the process that holds it.
+        Raises `UserError`: `DATA_DIR_LOCKED`, naming the process that holds the lock; `DATA_DIR` or
+        `DISK_FULL` if the lock file cannot be opened.
         """
         try:
             descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -158,7 +159,7 @@ class DataDir:
             os.close(descriptor)
 
     def _locked(self, descriptor: int) -> UserError:
-        # The number is a hint for people; it is empty until the holder has written it.
+        # The process id is a hint for people; the file is empty until the holder has written it.
         holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
         who = f"process {holder}" if holder.isdigit() else "another process"
         return UserError(
@@ -195,7 +196,8 @@ def _user_name(number: int) -> str:
 def open_identity(data: DataDir, passphrase: str | None, *, create: bool = True) -> Identity:
     """Load the peer's identity, or create one if there is none and `create` is true.
 
-    Raises `UserError` (`WRONG_PASSPHRASE` if one is missing or wrong, `KEYSTORE` otherwise).
+    Raises `UserError`: `WRONG_PASSPHRASE` if the passphrase is missing or wrong, `KEYSTORE` for any
+    other fault of the key file.
     """
     try:
         read = keystore.load_or_create if create else keystore.load_identity

@@ -1,7 +1,7 @@
 """User errors for a disk that is full, broken, read-only or owned by another user.
 
-Many modules write files; if a write fails, the error propagates unchanged and is explained here, at the
-end of a command. Everything stored before stays valid.
+Many modules write files. If a write fails, the error propagates unchanged to the end of the command,
+which explains it with this module. Everything stored before stays valid.
 """
 
 from __future__ import annotations
