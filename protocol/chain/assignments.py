@@ -1,4 +1,4 @@
-"""Sample assignment by round: which samples, which streams to which member, and when updates are due."""
+"""Sample assignment by round: which streams and samples each member has, and when its update is due."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .memberships import MembershipHistory
 from .shares import RoundShares, ShareHistory, UntrainedWork
 from .steps import StepSchedule
 
-# One in this many streams may go to members that take several rounds for one sequence. Under audits
-# their updates have no weight, as they cannot be audited: they only show that the member has become
-# faster.
+# One in this many streams may go to members that take several rounds for one sequence. With audits there
+# are fewer, because these updates cannot be audited and have no weight: they can only show that a member
+# has become faster.
 _LENT = 2
 _LENT_AUDITED = 16
 
@@ -38,9 +38,9 @@ class SampleAssignments:
         records: Callable[[int], Record],
         committee_chain: CommitteeChain | None,
     ) -> None:
-        """`memberships` and `records` are the ledger's and are extended before this. `committee_chain`
-        gives the members whose aggregates are due in rounds without an assignment, and is extended after
-        this."""
+        """`memberships` and `records` are the ledger's, which extends them with each record before it
+        extends this object. `committee_chain` gives the members whose aggregates are due in rounds
+        without an assignment, and is extended after this object."""
         self._committees = committee_chain
         rounds = manifest.rounds
         self._steps = StepSchedule(manifest)
@@ -53,8 +53,8 @@ class SampleAssignments:
         self._records = records
         self._length = 0
         self._shares = ShareHistory(self.rules, memberships[0], rounds.overlap)
-        # Stream cursors of each round from 1 on: four bytes a stream for a round that lost samples,
-        # shared by the later rounds that lose none.
+        # Stream cursors of each step from 1 on. Those of a step that lost samples take four bytes a
+        # stream; later ones that lose none share these bytes.
         self._cursors = [StreamCursors(1)]
         if rounds.overlap:
             self._cursors.append(self._cursors[0].then(self._cursors[0], [], order.streams))
@@ -64,8 +64,8 @@ class SampleAssignments:
         return self._length
 
     def cursors(self, round: int) -> StreamCursors:
-        """Return the stream cursors of a round from 1 on, at most the next round, with `overlap` the
-        one after it. For a round that assigns nothing, return the last cursors before it."""
+        """Return the stream cursors of a round: 1 to the next round, with `overlap` to the one after it.
+        A round that assigns nothing has the last cursors before it."""
         return self._cursors[self._steps.step(round) - 1]
 
     def shares(self, round: int) -> RoundShares:
@@ -80,11 +80,11 @@ class SampleAssignments:
 
     @property
     def last(self) -> StreamCursors:
-        """The last stream cursors; before the first assignment, the first assignment's."""
+        """The stream cursors of the latest assignment; before any, those of the first."""
         return self._cursors[-1]
 
     def assignment(self, round: int) -> Assignment:
-        """Return which member has which streams in a round; rounds as for `deal`."""
+        """Return which member has which streams in a round, for the same rounds as `cursors`."""
         if not self._steps.begins(round):
             return Assignment(round)
         # Round 0 trains nothing, so the streams of the first round are unknown before its record.
@@ -100,8 +100,8 @@ class SampleAssignments:
         return frozenset() if self._committees is None else self._committees.due(round)
 
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
-        """Return the samples of the update that is due from `peer` in a round, as for `deal`; None if
-        none is due."""
+        """Return the samples of the update that is due from `peer` in a round, for the same rounds as
+        `cursors`; None if none is due."""
         if not self._steps.begins(round):
             return None
         streams = self.assignment(round).runs.get(peer)
@@ -114,9 +114,9 @@ class SampleAssignments:
         return None
 
     def works(self, peer: PeerId) -> list[tuple[int, int, Callable[[], tuple[int, ...]]]]:
-        """Return the open assignments of `peer` from rounds whose assignment is fixed: the round in
-        which the update is due (the next one at the earliest), the round that assigns it, and its
-        samples."""
+        """Return the open assignments of `peer` that are fixed already. For each: the round in which the
+        update is due (the next one at the earliest), the round that assigns it, and a function that
+        returns its samples."""
         shares = self.shares(len(self))
         found = [(a.round, a.round, a.runs[peer]) for a in shares.assignments if peer in a.runs]
         found += [(w.due, w.assigned_in, w.streams) for w in shares.works if w.peer == peer]

@@ -10,9 +10,9 @@ committee is left in the swarm, honest or not, its section stays unchanged until
 
 Committees are drawn for each *epoch* of a fixed number of steps, by the randomness beacon. An
 aggregator that deviated from the majority of its committee is *penalised*: it is not drawn for two
-epochs, the next time for four, and so on. Two byzantine aggregators beside an honest one get the honest
-one penalised; but where most members are honest, byzantine members are penalised many times as often,
-and soon hardly ever drawn. Each epoch served without a penalty removes one.
+epochs, the next time for four, and so on. Two byzantine aggregators in a committee with one honest one
+can get the honest one penalised; but if most members are honest, byzantine members are penalised many
+times as often, and are soon hardly ever drawn. Each epoch served without a penalty removes one.
 
 All of this follows from the records, so all members know the same committees.
 """

@@ -1,11 +1,11 @@
 """Peers on a chain that diverges before our last final record: reported to the owner, not followed.
 
-No node reverts a final record, so such a chain leaves nothing to decide. But the node's owner should
-learn of it: the members that the owner knows may all be on the other side, of a swarm that was
-partitioned for longer than the finality lease or created twice. All that a node has of such a chain is
-the id that a peer reports for one record, without proof. So it counts only reports of present and
-former members, and reports each chain and each peer at most once: a chain has another id in each later
-round, and a byzantine peer can make any number of chains.
+No node reverts a final record, so it never follows such a chain. But the node's owner should learn of
+it: if the swarm was partitioned for longer than the finality lease, or created twice, the members that
+the owner knows may all be on the other chain. All that a node has of such a chain is the id that a peer
+reports for one record, without proof. So it counts only the reports of present and former members. It
+tells the owner at most once of each record id and of each peer, because a chain has another id in each
+later round, and a byzantine peer can make any number of chains.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class DivergedPeers:
         return frozenset(self._now)
 
     def seen(self, named: Mapping[PeerId, RecordId | None]) -> list[PeerId]:
-        """Process what peers reported as their last record before our floor; None: the same record as
+        """Process the ids that peers reported for the record before our floor; None: the same id as
         ours.
 
-        Returns one peer of each chain that the owner should learn of: neither the peer nor this record
-        was seen before.
+        Returns the peers of which the owner should learn, one for each id: those that were never on a
+        diverged chain before and whose record id was not seen before.
         """
         news = []
         for peer, record in named.items():

@@ -14,11 +14,12 @@ from typing import Protocol
 from ..wire.encoding import decode, encode
 from ..wire.messages import Decided
 
-# 4,096 members at some 130 bytes an entry, admission and ballot each.
+# Room for 4,096 members, each with an update entry, an admission and a ballot of about 130 bytes each.
 MAX_DECIDED_BYTES = 4 << 20
 
 AT_HAND = 128
-"""Entries in memory, at least: the rounds that messages may still refer to."""
+"""Number of latest entries that are at least kept in memory: messages may still refer to their
+rounds."""
 
 
 def decode_decided(data: bytes) -> Decided:

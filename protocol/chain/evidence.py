@@ -1,4 +1,4 @@
-"""Evidence of equivocation: two ballots of one slot that an honest member never signs both, or two
+"""Evidence of equivocation: two ballots of one slot of which an honest member signs at most one, or two
 announcements of one round.
 
 A member that receives both keeps them, gossips them, and puts them into a record when it leads; the
@@ -6,10 +6,10 @@ record expels the signer for good. The chain alone suffices to check the proof. 
 same parent contradict each other: after a partition a member may change chains, and has then honestly
 signed on both.
 
-Of two announcements of a round, some members receive one and some the other, so neither can be agreed
-on; and a leader that can choose between two of its own chooses its record's id. Two signatures on the
-same content are two announcements as well: Ed25519 signatures are deterministic (RFC 8032), so an
-honest member makes one.
+A member must not make two announcements for a round: some members would receive one and some the other,
+so that they could agree on neither, and a leader that can choose between two of its own can choose its
+record's id. Two signatures on the same content are two announcements as well: Ed25519 signatures are
+deterministic (RFC 8032), so an honest member makes only one.
 """
 
 from __future__ import annotations

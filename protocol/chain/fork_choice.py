@@ -1,11 +1,13 @@
 """Fork choice: which of two valid chains a member follows.
 
-A partition that outlasts the silence lease makes two chains. When they meet, a member compares them in
-this order and follows: the chain with a final record since the fork; its own, if a record since the
-fork is justified there; the chain whose followers have more votes in the finality set at the fork; more
-votes at the fork; more members in force at the fork; the lower hash. It never reverts its last final
-record or its checkpoint (`Ledger.floor`). A member that is stranded on a chain that all others have
-left compares by the hash alone. docs/protocol.md has the rules under "Fork choice", and the reasons.
+A partition that lasts longer than the silence lease makes two chains. When they meet, a member follows
+the chain that the first applicable rule chooses: the chain with a final record since the fork; its own,
+if a record since the fork is justified there; the chain whose followers have more votes in the finality
+set at the fork; the one whose followers have more votes at the fork; the one with more followers among
+the members at the fork; the one whose record at the fork has the lower id. A member never reverts its
+last final record or its checkpoint (`Ledger.floor`). A member that is stranded on a chain that all
+others have left compares by the ids alone. docs/protocol.md has the rules under "Fork choice", and the
+reasons.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from ..wire.membership import Votes
 from .ledger import Ledger
 
 COMPARED_ROUNDS = 1024
-"""Rounds after the fork that are compared. A member that continues with a chain shows it in the first
-few, and the cost of a comparison must not grow with the rounds that a byzantine member can sign in a
-second."""
+"""Most rounds after the fork that are compared. The first few show which members continue with a chain,
+and a byzantine member can sign many rounds a second, so the cost of a comparison must be bounded."""
 
 
 def prefers(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bool) -> bool:
     """Whether a node on `ours` changes to `other`, which was checked and differs from round `fork` on.
 
-    `abandoned`: no member of our chain is left on it (`Member.is_abandoned`).
+    `me` is the node's own peer id. `abandoned`: no member of our chain is left on it
+    (`Member.is_abandoned`).
     """
     if fork < ours.floor or fork >= min(len(ours), len(other)):
         return False
@@ -50,16 +52,16 @@ def prefers(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bo
 def decided_early(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bool) -> bool:
     """Whether the known part of `other` suffices to prefer it, whatever follows.
 
-    More rounds only add followers of it. For a newcomer, and for a stranded member, the later rounds
-    matter.
+    For most members it may suffice, because later rounds of `other` only add followers to it. For a
+    newcomer, and for a stranded member, the later rounds matter, so the result is False.
     """
     lasting = ours.binding and ours.anchored and not abandoned
     return lasting and prefers(ours, other, fork, me=me, abandoned=False)
 
 
 def _more_went_on(ours: Ledger, other: Ledger, fork: int, weights: Iterable[Votes]) -> bool:
-    """Whether `other` has more followers than `ours`, in the first of these votes in which they differ;
-    by the lower hash if they differ in none."""
+    """Whether followers of `other` have more votes than those of `ours`, by the first of `weights` by
+    which the two differ; if none, whether its record at the fork has the lower id."""
     end = fork + COMPARED_ROUNDS
     sides = ours.followers(fork, end), other.followers(fork, end)
     for votes in weights:
@@ -70,7 +72,8 @@ def _more_went_on(ours: Ledger, other: Ledger, fork: int, weights: Iterable[Vote
 
 
 def _count(followers: dict[PeerId, int], others: dict[PeerId, int], votes: Votes) -> int:
-    """Return the votes of a chain's followers, except followers that the other chain admitted later."""
+    """Return the votes of a chain's followers. Followers of both chains count only for the one that
+    admitted them later; for both, if neither did."""
     return votes.among(
         peer for peer, admitted in followers.items() if others.get(peer, -1) <= admitted
     )

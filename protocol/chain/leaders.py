@@ -1,19 +1,20 @@
 """Leader schedule: which member's proposal may be voted for in which slot of a round.
 
-Where every member has one vote, leaders rotate through a circle of members. Elsewhere odd slots are led
-by members with votes, in proportion to their votes: a crowd without work would otherwise lead nearly
-all slots and waste them. Even slots rotate through the circle of all members, so that members without
-votes can propose when all others are gone. The proposer has no influence on the schedule.
+If every member has one vote, leaders rotate through a circle of members. Otherwise odd slots are led by
+members with votes, in proportion to their votes: a crowd of identities that do no work would otherwise
+lead nearly all slots and waste them. Even slots rotate through the circle of all members, so that
+members without votes can propose when all others are gone. The proposer has no influence on the
+schedule.
 
-A record names the slot in which it was first proposed, so the chain shows whose slots were skipped: the
-leader was away, too slow, or left out updates, and no honest member votes for such a record. A member
-whose slots were skipped twice in a row is *passed over*: it leads none of the first slots for as many
-rounds as there are members, and after each further skipped slot for twice as many, up to a bound.
-Leading a slot to a record clears this. At most a third of the members are passed over at once, those
-with the most skipped slots: so most leaders are honest, whatever slots byzantine members manage to have
-skipped, and a period in which no leader succeeds costs no member more than the others. Once all others
-have led a slot of the round, members that are passed over lead again: they may be the last ones
-present.
+A record names the slot in which it was first proposed, so the chain shows whose slots were skipped.
+Their leaders were away or too slow, or proposed a record that left out updates, for which no honest
+member votes. A member whose slots were skipped twice in a row is *passed over*: it leads none of the
+first slots for as many rounds as there are members, and after each further skipped slot for twice as
+many, up to a bound. Leading a slot to a record clears this. At most a third of the members are passed
+over at once, those with the most skipped slots: so most leaders are honest, whatever slots byzantine
+members manage to have skipped, and a period in which no leader succeeds costs no member more than the
+others. Once all others have led a slot of the round, members that are passed over lead again: they may
+be the last ones present.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ...crypto.identity import PeerId
 from ..wire.membership import Membership, Votes
 from ..wire.messages import Record
 
-# This many skipped slots in a row may be chance.
+# Number of skipped slots in a row after which a member is not passed over yet: they may be chance.
 _MAY_BE_SKIPPED = 1
 # A member is passed over for at most 2 to this power times as many rounds as there are members.
 _MOST_DOUBLINGS = 3
@@ -67,11 +68,13 @@ class Leaders:
         return self._circle[turn % len(self._circle)]
 
     def _drawn(self, slot: int) -> PeerId:
-        """Return the member in whose part of the line of all votes the slot's point falls.
+        """Return the member that leads a slot drawn by votes. The members' votes lie on a line, one
+        member after the other; the slot draws a point on it, and the member whose part contains the
+        point leads.
 
-        The point is a fraction of the line, not a remainder: a record that gives a member one vote more
-        or less moves the bounds by as much and draws no new point. Otherwise the leader would try which
-        audits to include.
+        The point is a fraction of the line's length, not a hash modulo the length: so a record that
+        gives a member one vote more or less moves the bounds by one vote and does not draw another
+        point. Otherwise the leader would try which audits to include.
         """
         early = slot <= 2 * len(self._first)
         voters, bounds = (self._first_line if early else None) or self._line
@@ -82,7 +85,7 @@ class Leaders:
     @cached_property
     def _line(self) -> tuple[list[PeerId], list[int]]:
         """The members with votes and the end of each one's part of the line of votes. The order differs
-        in each round, so that no identity can be chosen to catch the points of many rounds."""
+        in each round, so that nobody can choose an identity that catches the points of many rounds."""
         return self._line_of(self._votes.by_peer)
 
     @cached_property
@@ -104,7 +107,7 @@ class LeaderRecord:
     skipped: int
     """Slots skipped in a row."""
     back: int = 0
-    """The first round in which it leads again like others."""
+    """The first round in which it is no longer passed over."""
 
     def skipped_again(self, round: int, members: int) -> LeaderRecord:
         """Return the state after one more skipped slot, in a round with this many members."""

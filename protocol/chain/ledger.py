@@ -144,8 +144,8 @@ class Ledger:
         return self.assignments.cursors(round)
 
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
-        """Return the samples of the update that is due from `peer` in a round, as for `deal`; None if
-        none is due."""
+        """Return the samples of the update that is due from `peer` in a round, for the same rounds as
+        `deal`; None if none is due."""
         return self.assignments.share(round, peer)
 
     def _record(self, round: int) -> Record:

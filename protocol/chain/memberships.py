@@ -1,8 +1,8 @@
 """Memberships of all rounds of a chain, in little memory.
 
-Most rounds change nothing, but a byzantine peer can make a chain in which each one does: with 256
-members, 65,536 rounds would take 1.4 GB. So only some of the older memberships are kept, at even
-distances, with the changes between them; the others are recomputed on request, which is rare.
+Most rounds do not change the membership, but a byzantine peer can make a chain in which each one does:
+with 256 members, 65,536 rounds would take 1.4 GB. So only some of the older memberships are kept, at
+even distances, with the changes between them; the others are recomputed on request, which is rare.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import overload
 from ..wire.membership import Membership, MembershipChange
 from ..wire.messages import Record
 
-# Changes from one kept membership to the next. The same number of the latest are all kept.
+# Number of changes from one kept older membership to the next. This many of the latest are all kept.
 _SPACING = 128
 
 
@@ -29,7 +29,7 @@ class MembershipHistory(Sequence[Membership]):
         self._changes = [MembershipChange(-1)]
         # Kept memberships by their index in `_starts`.
         self._kept = {0: first}
-        # The last recomputed stretch: the index of its first membership, and its memberships.
+        # The last recomputed memberships, in a row, with the index of the first.
         self._again: tuple[int, list[Membership]] = 0, []
 
     def __len__(self) -> int:

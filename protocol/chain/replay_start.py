@@ -1,13 +1,13 @@
 """Start of replay: the state that a node continues from, its own or the newest certified snapshot.
 
-From a state a node replays the later updates, as long as others keep these updates and they cost no
-more than a snapshot. Both follow from the ledger, so a node knows it before it loads anything; and by
+From a state a node replays the later updates, if others keep these updates and fetching them costs no
+more than a snapshot. Both follow from the ledger, so a node knows them before it loads anything; and by
 the same rule the others keep what a returning node may still need.
 
-The cost is not bytes alone: each round of a small model takes a request and a step, and a snapshot takes
-its loading. This is counted once. After a state was loaded for it the bytes decide: on a slow line a
-snapshot may take as many rounds to arrive as the next one would save, and a node that counted again
-would fetch one after the other.
+The cost is not only bytes: each round takes a request and a step, and a snapshot must be loaded, which
+matters for small models. These costs are counted once, before the first state is loaded; afterwards only
+bytes are compared. Otherwise a node with a slow connection might fetch one snapshot after another, since
+as many rounds may pass while one arrives as the next one would save.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from collections.abc import Iterable
 from .ledger import Ledger
 
 KEPT_ROUNDS = 256
-"""Rounds before the oldest kept snapshot for which members keep updates, at most, for nodes that were
-away. Their records are read whenever updates are deleted, which takes a twentieth of a second."""
+"""Most rounds before the oldest kept snapshot for which members keep updates, for nodes that were away.
+Their records are read whenever updates are deleted, which takes a twentieth of a second."""
 
-# A quarter of a second per round, and five seconds to load a snapshot, in bytes at 10 Mbit/s.
+# Replaying a round takes a quarter of a second and loading a snapshot five seconds, here in bytes at
+# 10 Mbit/s.
 _ROUND_BYTES = 300_000
 _LOADING_BYTES = 6_000_000
 
@@ -37,8 +38,8 @@ def first_replayable(ledger: Ledger) -> int:
 
 def worth_replaying(ledger: Ledger, round: int, size: int, *, loaded: bool = False) -> bool:
     """Whether a node with the state after `round` should replay the later rounds, rather than load the
-    newest certified snapshot; a state has `size` bytes. `loaded`: the state follows from one that was
-    loaded to get here."""
+    newest certified snapshot. `size`: the bytes of a state; `loaded`: whether the node has already
+    loaded a state to catch up, from which this one follows."""
     newest = ledger.snapshot
     if newest is None or newest.round < round:
         return True

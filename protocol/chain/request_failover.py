@@ -1,8 +1,8 @@
-"""One sync request with failover: members are asked one after another, the next as soon as one is slow.
+"""One sync request with failover: peers are asked one after another, the next as soon as one is slow.
 
-A peer that answers slowly may be far away, or may want to delay us for as long as it
-can: a node that is behind can be made to believe what no other node would. So the request waits for no
-single peer, and the first answer counts.
+A peer that answers slowly may be far away, or may be byzantine and delay the node for as long as it can:
+a node that is behind can be made to accept what no other node would. So the request waits for no single
+peer, and the first answer counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ DAWDLE_SECONDS = 3.0
 """Time after which a peer counts as slow, and the next one is asked as well."""
 
 AT_ONCE = 3
-"""Peers asked at the same time: an answer can be long, and the line slow."""
+"""Most peers asked at the same time. There are few, because an answer can be long and the connection
+slow."""
 
 PATIENCE_SECONDS = 60.0
 """Time after which the node gives up on a peer's answer."""

@@ -5,12 +5,12 @@ the network and to serve newcomers. It keeps an older snapshot while a peer down
 off with it than with a newer one; it keeps older updates while they total no more than a snapshot, for
 members that were away. An update that did not count is deleted with its round.
 
-Under audits, a share may be re-audited some rounds later, on exactly the parameters on which it was
-trained. So the node always has an earlier state and the updates since: where snapshots are frequent, it
-keeps one or two older ones for this.
+With audits, a share may be re-audited some rounds later, on exactly the parameters on which it was
+trained. So the node always has a snapshot from before that and the updates since: if snapshots are
+frequent, it keeps one or two older ones for this.
 
-Snapshots of an abandoned chain stay until there is one of the chain that is followed: the swarm may
-return to the first chain, and no other node may have them.
+Snapshots of a chain that the node has left are kept until it has one of the chain that it follows: the
+swarm may return to the earlier chain, and perhaps no other node has them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .ledger import Ledger
 from .replay_start import KEPT_ROUNDS
 
 KEPT_SNAPSHOTS = 2
-# Number of further ones kept while peers fetch them, whatever their size …
+# Number of further snapshots kept while peers download them, whatever their size.
 _HELD_SNAPSHOTS = 2
-# … and of small ones more, up to this many and so many bytes: where one is made every ten seconds,
-# several members that return are each at another one.
+# Small snapshots may be more, up to this number and this total of bytes: if one is made every ten
+# seconds, members that return at different times download different ones.
 _MOST_HELD, _HELD_BYTES = 16, 1 << 30
 # An audit is recorded within `FRESH` rounds of the audited one and may be disputed for `OPEN` more.
-# With `overlap` an update was computed on the parameters of two rounds earlier; the rest is time to
-# rebuild them.
+# With `overlap` an update was computed on the parameters of two rounds earlier. The remaining rounds are
+# the time in which a re-auditor can rebuild these parameters.
 _AUDIT_HISTORY = FRESH + OPEN + 8
 
 
 class Snapshot(Protocol):
-    """The state after a round."""
+    """A snapshot: its round and its size in bytes."""
 
     @property
     def round(self) -> int: ...
@@ -52,20 +52,21 @@ S = TypeVar("S", bound=Snapshot)
 
 
 def audit_history(manifest: Manifest) -> int:
-    """Return how many rounds back a state may have to be rebuilt for an audit; 0 where work is not
+    """Return how many rounds back a state may have to be rebuilt for an audit; 0 if work is not
     audited."""
     return 0 if manifest.audits is None else _AUDIT_HISTORY
 
 
 def most_kept(manifest: Manifest) -> int:
     """Return how many snapshots are kept at most, not counting downloads by peers."""
-    # One snapshot as old as audits reach back, and the next one that will be.
+    # Two more: one that is at least as old as audits reach back, and one to replace it.
     frequent = manifest.rounds.snapshot_interval < audit_history(manifest)
     return KEPT_SNAPSHOTS + 2 * frequent
 
 
 def most_held(size: int) -> int:
-    """How many snapshots of `size` bytes may stay beyond that for those who fetch them."""
+    """Return how many snapshots of `size` bytes may be kept beyond `most_kept`, for peers that download
+    them."""
     return max(_HELD_SNAPSHOTS, min(_MOST_HELD, _HELD_BYTES // max(1, size)))
 
 
@@ -84,8 +85,9 @@ def kept_with(
 
 
 def _for_audits(older: Sequence[S], newest: int, back: int) -> list[S]:
-    """Return the older snapshots needed to rebuild every state of the last `back` rounds: one from
-    before them, and the next that will be as old when it is needed."""
+    """Return the older snapshots needed to rebuild every state of the last `back` rounds, now and later:
+    the latest one from before these rounds, and one at least `back` rounds later that will replace
+    it."""
     found = [old for old in older if old.round <= newest - back][-1:]
     for old in older:
         if not found or old.round - found[-1].round >= back:
@@ -95,19 +97,19 @@ def _for_audits(older: Sequence[S], newest: int, back: int) -> list[S]:
 
 def worth_holding(ledger: Ledger, snapshot: Snapshot) -> bool:
     """Whether a peer that downloads this snapshot is better off with it than with the newest one;
-    otherwise members take a newer one (`replay_start`). It bounds what is kept for others: a line
-    too slow for the updates never catches up."""
+    otherwise members take a newer one (`replay_start`). This bounds what is kept for others: a peer
+    whose connection is too slow for the updates never catches up."""
     since = min(snapshot.round + 1, len(ledger))
     return ledger.update_bytes(since, len(ledger)) <= snapshot.size
 
 
 def last_dispensable(ledger: Ledger, kept: Sequence[Snapshot], height: int) -> int:
-    """Return the last round whose updates can be dropped once `height` rounds are decided;
-    `kept`: the available snapshots, the oldest first."""
+    """Return the last round whose updates can be deleted once `height` rounds are decided; -1 if none
+    can. `kept`: the available snapshots, the oldest first."""
     oldest, size = kept[0].round, kept[-1].size
     end, back = min(height, len(ledger)), audit_history(ledger.manifest)
     if back and height - back < min(oldest, ledger.manifest.rounds.snapshot_interval):
-        # Re-audits rebuild states from the initial one.
+        # Re-audits rebuild states from the initial parameters.
         return -1
     rounds = range(max(-1, oldest - KEPT_ROUNDS), min(oldest, end - 1))
     # A node at a round replays the rounds after it while their updates total less than a snapshot
@@ -128,7 +130,8 @@ def updates_from(ledger: Ledger, first: int) -> set[ContentId]:
 
 def dispensable_updates(ledger: Ledger, swept: int, last: int) -> list[ContentId]:
     """Return the updates of the rounds after `swept` up to `last` that count in no later round. An
-    update can count again: that of a member without momentum may repeat, or be replayed."""
+    update can count in several rounds: a member without momentum may produce the same one again, and a
+    byzantine member may announce an old one again."""
     needed = updates_from(ledger, last + 1)
     rounds = range(max(0, swept + 1), min(last + 1, len(ledger)))
     counted = (entry for round_ in rounds for entry in ledger[round_].record.updates)
@@ -136,8 +139,8 @@ def dispensable_updates(ledger: Ledger, swept: int, last: int) -> list[ContentId
 
 
 def first_needed(ledger: Ledger, applied: int) -> int:
-    """Return the first round whose updates are needed: by other members, as far as the ledger shows, or
-    here, where the parameters contain no round after `applied`."""
+    """Return the first round whose updates are needed by other members, as far as the ledger shows, or
+    by this node, whose parameters contain the rounds up to `applied`."""
     newest = ledger.snapshot.round if ledger.snapshot is not None else 0
     needed = min(newest - ledger.manifest.rounds.snapshot_interval, applied + 1)
     back = audit_history(ledger.manifest)
@@ -159,8 +162,9 @@ class ReceivedUpdates:
         self._rounds.setdefault(round, set()).add(update)
 
     def missed(self, round: int, ledger: Ledger) -> set[ContentId]:
-        """Return the updates of rounds up to `round`, which is applied, that did not count there. They
-        may be deleted unless they count in one of the rounds from `first_needed` on."""
+        """Return the updates of rounds up to `round`, which is applied, that did not count there, and
+        forget the updates of these rounds. Those returned may be deleted unless they count in a round
+        from `first_needed` on."""
         missed: set[ContentId] = set()
         for old in [r for r in self._rounds if r <= round]:
             missed |= self._rounds.pop(old)
@@ -175,9 +179,10 @@ class ReceivedUpdates:
 def put_aside(
     kept: Sequence[S], left: Sequence[S], listed: Sequence[S], certified: Callable[[S], bool]
 ) -> tuple[list[S], list[S], list[S]]:
-    """Sort snapshots after a change of chain: those to start from, those set aside, those to delete.
-    `kept` were to start from, `left` belong to the chain left before that; `listed` belong to the chain
-    that is followed now, which has `certified` some."""
+    """Return three lists of snapshots after a change of chain: those to start from, those set aside, and
+    those to delete. `kept`: those to start from before the change; `left`: those set aside at earlier
+    changes; `listed`: those that belong to the chain that is followed now; `certified`: whether that
+    chain certifies one."""
     # Snapshots that the chain has certified are usable again if the member returns to that chain.
     gone = [old for old in left if not certified(old)]
     aside = [own for own in kept if own not in listed]

@@ -1,9 +1,9 @@
 """Member weights on a chain, and the stream assignments that follow from them.
 
-Everything follows from the records (`weights`, `assignment`). The states of the latest rounds are kept;
-of older rounds only some, at even distances, from which the others are recomputed on request. This is
-rare, but the bound is needed: a byzantine peer can make a chain in which every round changes every
-weight.
+Everything follows from the records (`sampling/member_weights`, `sampling/assignment`). The states of the
+latest rounds are kept; of older rounds only some, at even distances. The others are recomputed from
+these on request, which is rare. Not all are kept, because a byzantine peer can make a chain in which
+every round changes every weight, and memory must stay bounded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..sampling.member_weights import MemberWeight, modest_weight, next_weights
 from ..wire.membership import Membership
 from ..wire.messages import Record
 
-# Rounds from one kept state to the next. The same number of the latest are all kept.
+# Number of rounds from one kept older state to the next. This many of the latest are all kept.
 _SPACING = 128
 
 
@@ -34,8 +34,8 @@ class RoundShares:
     """Open multi-round assignments, by the round in which they are due."""
 
     def part(self, peer: PeerId) -> float:
-        """Return the fraction of the work that a member does, from 0 to 1; averaged for one that takes
-        several rounds."""
+        """Return the fraction of the work that a member does, from 0 to 1; for a member that takes
+        several rounds for a sequence, its average per round."""
         total = sum(weight.value for weight in self.weights.values())
         if peer in self.weights and not total:
             return 1 / len(self.weights)
@@ -47,8 +47,8 @@ class RoundShares:
 
     @cached_property
     def sequences(self) -> Mapping[PeerId, int]:
-        """By member, the number of sequences of the update that is due in the next round; a stream over
-        several rounds is one."""
+        """For each member whose update is due in the next round, its number of sequences; one for a
+        member that takes several rounds for a sequence."""
         runs = self.assignments[0].runs if self.assignments else {}
         late = {work.peer: work.streams for work in self.works if work.due == self.round}
         return {peer: sum(map(len, streams)) for peer, streams in {**late, **runs}.items()}
@@ -70,7 +70,7 @@ class UntrainedWork:
 
 
 def first_shares(members: Membership) -> RoundShares:
-    """Return the weights before any record."""
+    """Return the state before any record: the initial weights, and no assignments."""
     return RoundShares(0, dict.fromkeys(members.peers, MemberWeight()))
 
 
@@ -105,8 +105,8 @@ def next_shares(
 def upcoming(
     rules: AssignmentRules, shares: RoundShares, members: Membership, peer: PeerId, rounds: int
 ) -> Iterator[Assignment]:
-    """Return the assignments of the next `rounds` rounds after those in `shares`, assuming that weights
-    and members do not change and that `peer` is a member."""
+    """Return the assignments of the `rounds` rounds after those in `shares`, on the assumption that
+    weights and members do not change and that `peer` is a member."""
     weights = shares.weights
     if peer not in members:
         members = Membership(since={**members.since, peer: shares.round})
@@ -124,8 +124,8 @@ def _deal(
     dealt: Sequence[Assignment],
     numbers: Iterable[int],
 ) -> Iterator[Assignment]:
-    """Return the assignments of the rounds with these numbers, one after the other, that follow those
-    in `dealt`, while these `works` are open."""
+    """Yield the assignments of the rounds with these `numbers`, which follow the assignments in `dealt`.
+    `works`: the multi-round assignments that are open before them."""
     under_way, before = list(works), dealt[-1] if dealt else None
     for number in numbers:
         busy = {work.peer for work in under_way if work.due >= number}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 def snapshot_round(record_round: int, interval: int, closing: int | None = None) -> int | None:
-    """Return the round whose state the record of `record_round` must certify, if any.
+    """Return the round whose state the record of `record_round` must certify; None if none.
 
-    The record after every round divisible by `interval` certifies the state of that round; the record
-    of the `closing` round certifies the last state, which does not change any more.
+    For every round divisible by `interval`, except round 0, the record of the next round certifies its
+    state. The record of the `closing` round certifies the state before it, which is the last one.
     """
     previous = record_round - 1
     over = closing is not None and record_round > closing

@@ -1,9 +1,9 @@
-"""Start policy: the record that a node's chain must have, and when the chain suffices to take part.
+"""Start policy: the record that a node's chain must contain, and when the chain suffices to take part.
 
-Both an invitation link and the node's own disk can name a record; the chain must have the later of the
-two, and no other record in the place of either. A node that has a chain, or is the founder, can start
-without peers. A node without a chain, or whose chain does not reach that record, waits for a peer that
-has it.
+Both an invite link and the node's own disk can name a record. The chain must contain the later of the
+two, and no other record in the round of either. A node that has a chain, or is the founder, can start
+without peers. A node without a chain, or with a chain that does not reach that record, waits for a peer
+that has it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ RETRY_SECONDS = 1.0
 def checkpoint_of(
     linked: Checkpoint | None, known: Checkpoint | None, ledger: Ledger
 ) -> Checkpoint | None:
-    """Return the record that the chain must have: the later of the one that the link names and the one
-    that is `known` to be final.
+    """Return the record that the chain must contain: the later of the one that the link names (`linked`)
+    and the one that is `known` to be final; None if there is neither.
 
-    Raises `ProtocolError` (`checkpoint`) if the link contradicts that record or the `ledger` on disk:
-    the origin of a link is unknown, so nothing is dropped for it.
+    Raises `ProtocolError` (`checkpoint`) if the link contradicts the known record or the `ledger` on
+    disk. The origin of a link is unknown, so nothing on disk is dropped because of it.
     """
     check_point(ledger, linked)
     if linked is None:
@@ -40,8 +40,8 @@ def checkpoint_of(
 
 
 def check_point(ledger: Ledger, point: Checkpoint | None) -> None:
-    """Raise `ProtocolError` (`checkpoint`) if the ledger has another record at this point. A ledger
-    that does not reach it does not contradict it."""
+    """Raise `ProtocolError` (`checkpoint`) if the ledger has another record in the round of `point`. A
+    ledger that does not reach that round does not contradict it."""
     if point is None or point.round >= len(ledger):
         return
     if ledger.parent(point.round + 1) != point.record:

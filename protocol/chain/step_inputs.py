@@ -16,13 +16,13 @@ class StepBody:
 
     entry: UpdateEntry
     count: int
-    """Its weight in the step; with 0 it is not applied."""
+    """Its weight in the step; a body of weight 0 is not applied."""
     place: Place | None = None
     """With committees, the section that it must be for, and the number of sections."""
 
     def fits(self, body: bytes) -> bool:
-        """Whether this body, which decodes, may take part: a committee aggregates its own section
-        alone."""
+        """Whether `body`, which is valid in itself, may take part in the step: with committees it must
+        be for the section of its author's committee."""
         return self.place is None or place_of(body) == self.place
 
 

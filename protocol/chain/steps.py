@@ -1,5 +1,5 @@
-"""Steps of a swarm: each begins with an assignment of samples. They count from 1; in step 0 members
-gather.
+"""Steps of a swarm: each begins with an assignment of samples. They are numbered from 1; in step 0
+members gather.
 
 Without committees every round is a step. With committees a step takes two rounds: samples are assigned
 for the first, and committees aggregate in the second. No step begins after the last round that trains.
@@ -17,8 +17,8 @@ class StepSchedule:
         self._manifest = manifest
         self._two = manifest.committees is not None
         last = manifest.last_round
-        # Where every round is a step, the closing rounds are steps as well, in which nothing is
-        # assigned.
+        # Last step number with committees. Without them every round is a step: the closing rounds, which
+        # assign nothing, are steps as well.
         self._end = last // 2 + 1 if self._two and last is not None else None
 
     def step(self, round: int) -> int:

@@ -26,16 +26,16 @@ SYNC_PROTOCOL = "/distro/sync/2"
 
 MAX_SYNC_REQUEST_BYTES = 512
 MAX_SYNC_RESPONSE_BYTES = 8 << 20
-# Entries are added until they exceed this; one more of the largest kind still fits the response.
+# Entries are added until their bytes exceed this; one more entry of the largest size still fits.
 _ENTRIES_BYTES = MAX_SYNC_RESPONSE_BYTES - MAX_DECIDED_BYTES - (1 << 20)
 _MESSAGES_BYTES = 1 << 20
 
 MAX_PROBES = 32
-"""Record ids in one response. With ids at doubling distances, two responses locate the fork in a chain
-of a thousand rounds, and three in any."""
+"""Most record ids in one response. With ids at doubling distances, two responses locate the fork in a
+chain of a thousand rounds, and three in a chain of any length."""
 
 MAX_ENTRIES = 65_536
-"""Entries in one response."""
+"""Most entries in one response."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,9 @@ class SyncAnswer:
     ids: tuple[RecordId, ...] = ()
     envelopes: tuple[bytes, ...] = ()
     size: int = 0
-    """Approximate bytes."""
+    """Approximate size of the response in bytes."""
     raw: Sequence[bytes] = ()
+    """Encoded entries."""
     at_hand: Sequence[Decided] = field(default=(), repr=False)
     """Entries that were never encoded."""
 
@@ -126,7 +127,7 @@ def decode_response(data: bytes) -> SyncResponse:
 
 
 def read_answer(data: bytes) -> SyncAnswer:
-    """Return a response from the wire as an `SyncAnswer`. Raises `ProtocolError`."""
+    """Decode a response into a `SyncAnswer`. Raises `ProtocolError`."""
     response = decode_response(data)
     return SyncAnswer(
         response.height,

@@ -2,13 +2,13 @@
 
 A swarm begins with the version that its manifest names. With each update a member announces the highest
 version that it supports (`Announcement.max_version`). When a quorum of the members has announced support
-for the next version for `READY_ROUNDS` rounds in a row, the swarm changes to it, `version_notice` rounds
-of the manifest later. So a change needs no proposal: members install a newer program one by one, and
-once enough have, all members know the round of the change. Byzantine members too few to decide anything
-can neither cause a change nor prevent one.
+for the next version for `READY_ROUNDS` rounds in a row, the swarm changes to it `version_notice` rounds
+later (a number in the manifest). So a change needs no proposal: members install a newer program one by
+one, and once enough have, all members know the round of the change. Byzantine members that are too few
+to decide anything can neither cause a change nor prevent one.
 
-A member that does not support the new version leaves before that round. If by then no quorum supports
-it any more, the change is cancelled, and counting restarts.
+A member that does not support the new version leaves before that round. If a quorum no longer supports
+the new version when that round comes, the change is cancelled, and counting restarts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from ..wire.membership import FaultModel, Votes, quorum
 from ..wire.messages import Record
 
 READY_ROUNDS = 16
-"""Consecutive rounds in which a quorum must support the next version, so that no short visit counts."""
+"""Consecutive rounds in which a quorum must support the next version, so that members that are present
+only briefly cause no change."""
 
 VERSION_VOTE_ROUNDS = 64
 """Rounds for which an announced version counts: slow members have an update only in some rounds."""
@@ -54,7 +55,7 @@ class VersionState:
 
 def next_versions(before: VersionState, round: int, *, ready: bool, notice: int) -> VersionState:
     """Return the state after the record of `round`. `ready`: whether a quorum supports the next version
-    by then; `notice`: the rounds from scheduling a change to the change."""
+    after this record; `notice`: the number of rounds from scheduling a change to the change."""
     change = before.change
     if change is not None and round + 1 < change.round:
         return before
@@ -130,7 +131,8 @@ class VersionHistory:
 
     @property
     def soon_outdated(self) -> bool:
-        """Whether a round within `GOODBYE_ROUNDS` does: it is time to leave."""
+        """Whether a round within the next `GOODBYE_ROUNDS` uses such a version, so that it is time to
+        leave."""
         change = self.change
         if change is None or change.version <= self.max_version:
             return self.outdated
