@@ -30,9 +30,10 @@ __all__ = ["MIN_NODES", "MIN_ROUNDS", "run_demo"]
 def run_demo(nodes: int, rounds: int, out: Path, victim: int | None = None) -> int:
     """Run the demo and leave its results in `out`; return the exit code.
 
-    `victim` is the node to kill, counted from 1, the founder; by default the last one. The code is
-    `DEMO_FAILED` if any promise was broken. Raises `UserError` if the demo cannot start, and
-    `KeyboardInterrupt` on Ctrl-C, SIGTERM and SIGHUP, with every process ended.
+    `victim` is the number of the node to kill; the founder has number 1; by default it is the last node.
+    The exit code is `DEMO_FAILED` if a promise was broken or the demo could not go on. Raises
+    `UserError` if the demo cannot start, and `KeyboardInterrupt` on Ctrl-C, SIGTERM and SIGHUP, after it
+    has ended every process.
     """
     begun = time.monotonic()
     plan = DemoPlan(nodes=nodes, rounds=rounds, victim=nodes if victim is None else victim)
@@ -49,7 +50,8 @@ def run_demo(nodes: int, rounds: int, out: Path, victim: int | None = None) -> i
                         director.run()
                     except DemoFailed as error:
                         failure = error
-                # Before the remaining processes are ended, so that the result names those still running.
+                # The result is taken before the remaining processes are ended, so that it names those
+                # still running.
                 run = director.result()
         except KeyboardInterrupt:
             _say(f"\nstopped; all processes have ended, their logs are in {folder.logs}")

@@ -1,4 +1,4 @@
-"""The demo itself: it starts everything, watches, and causes the failures at their rounds.
+"""The director of the demo: it starts all programs, watches them, and causes the planned failures.
 
 It uses only what any user can see of the nodes: their history files, what `distro-node status`
 shows, and how their processes end.
@@ -28,19 +28,22 @@ _TICK_SECONDS = 0.25
 # Ticks between two listings of the child processes.
 _CHILDREN_TICKS = 4
 
-# PyTorch loads in half a minute when five processes do it at once on two cores; a slow disk and a
-# busy machine may take several times as long. A working demo comes near neither limit.
+# Limits on the time to start a program and to complete a round. PyTorch loads in half a minute if five
+# processes load it at once on two cores; a slow disk or a busy machine may take several times as long.
+# A working demo comes near neither limit.
 _START_SECONDS = 180.0
 _ROUND_SECONDS = 120.0
-# The result may not become final, since a member of the finality set was killed: then the others
-# exit after a few leases, which grow with the rounds.
+# Limit on the time from the last round to the last node's end. The result may not become final, because
+# a member of the finality set was killed; then the other nodes exit after a few leases, which grow with
+# the duration of the rounds.
 _END_SECONDS = 900.0
-# What a model of Python's library writes on.
+# The prompt for the text at the end: the model has learned from Python's library.
 _BEGINNING = "class "
-# A trainer notices its parent's death at once, unless it has just begun to import PyTorch.
+# Time after which a killed node's trainer must have ended. It notices the end of its parent at once,
+# unless it has just begun to import PyTorch.
 _TRAINER_GONE_SECONDS = 15.0
 
-# States of a node that has met the others, and so no longer needs an introduction.
+# States of a node that is connected to the others, and so no longer needs an introduction.
 _HAS_MET = ("joining", "waiting", "training")
 
 
@@ -89,7 +92,7 @@ class _Node:
 
     @property
     def state(self) -> str:
-        """Its current state, in a word."""
+        """Its current state in one word, for display."""
         if self.ending != "running":
             return self.ending if self.ending in ("killed", "left") else "failed"
         latest = self.poller.latest
@@ -97,7 +100,7 @@ class _Node:
 
 
 class Director:
-    """Runs one demo. The caller must end the processes."""
+    """Runs one demo. The caller has to end the processes afterwards."""
 
     def __init__(
         self, plan: DemoPlan, folder: DemoFolder, processes: Processes, view: View, begun: float
@@ -123,7 +126,8 @@ class Director:
         self._sample: str | None = None
 
     def run(self) -> None:
-        """Run from the start of the first process to the end of the last node. Raises `DemoFailed`."""
+        """Run from the start of the first process to the end of the last node. Raises `DemoFailed` if
+        the demo cannot go on."""
         self._doing = "starting the bootstrap peer"
         self._bootstrap = bootstrap = self._processes.start(
             "bootstrap",
@@ -147,7 +151,7 @@ class Director:
         while any(node.ending == "running" for node in self._nodes):
             self._tick()
             self._direct(swarm, link)
-        # What the last nodes wrote before they left.
+        # Read what the last nodes wrote before they left.
         self._look()
         self._doing = "all nodes have left; the model writes"
         self._view.show(self._picture())
@@ -167,7 +171,8 @@ class Director:
                 )
                 for node in self._nodes
             ],
-            # A starting node has no key yet, and so no peer id, when its event is recorded.
+            # The peer ids are read here: a starting node has no key, and so no peer id, when its event
+            # is recorded.
             events=[
                 Event(kind=kind, round=round_, peer=node.peer if node is not None else None)
                 for kind, round_, node in self._events
@@ -178,8 +183,8 @@ class Director:
         )
 
     def _write(self) -> str | None:
-        """Return what the model writes, from the disk of a node that was not killed. No promise depends
-        on it."""
+        """Return text written by the model of a node that was not killed; None if it writes none. No
+        promise depends on it."""
         node = next((node for node in self._nodes if node.ending == "left"), None)
         if node is None:
             return None
@@ -206,8 +211,8 @@ class Director:
         elif "started" not in done and self._round >= plan.join_round:
             newcomer = self._start_node(plan.newcomer, swarm, link)
             self._note("started", newcomer, f"node-{plan.newcomer} starts, with only a link")
-        # Killing it earlier would cut off a newcomer that is still being introduced, which
-        # demonstrates nothing.
+        # Killing the bootstrap peer before the newcomer is introduced would cut the newcomer off, which
+        # would demonstrate nothing.
         met = "started" in done and self._nodes[-1].state in _HAS_MET
         if "bootstrap_killed" not in done and met and self._round >= plan.bootstrap_round:
             self._kill_bootstrap()
@@ -265,7 +270,8 @@ class Director:
     # Observation
 
     def _wait(self, program: Program, answer: Callable[[], Any]) -> Any:
-        """Wait until a program has printed its answer."""
+        """Wait until a program has printed its answer, and return the answer. Raises `DemoFailed` if the
+        program fails or takes too long."""
         deadline = time.monotonic() + _START_SECONDS
         while (value := answer()) is None:
             if program.code not in (None, 0):
@@ -278,7 +284,8 @@ class Director:
         return value
 
     def _tick(self) -> None:
-        """Wait a moment, observe everything, show it. Raises `DemoFailed`."""
+        """Wait a moment, observe all programs, and show their state. Raises `DemoFailed` if one of them
+        ended unexpectedly, or if no round was completed for too long."""
         time.sleep(_TICK_SECONDS)
         self._ticks += 1
         if self._ticks % _CHILDREN_TICKS == 0:

@@ -43,10 +43,11 @@ class DemoFolder:
 
 @contextlib.contextmanager
 def claim(root: Path) -> Iterator[DemoFolder]:
-    """Create the directory, or empty that of an earlier demo, and lock it against other demos.
+    """Create the directory, or remove the results of an earlier demo from it; lock it against other
+    demos.
 
-    Raises `UserError` (`DATA_DIR`) if it contains something else or cannot be used, and
-    (`DATA_DIR_LOCKED`) if a demo is running in it.
+    Raises `UserError` with `ExitCode.DATA_DIR` if it contains anything else or cannot be written, and
+    with `ExitCode.DATA_DIR_LOCKED` if a demo is running in it.
     """
     folder = DemoFolder(root)
     with contextlib.ExitStack() as stack:
@@ -62,7 +63,8 @@ def claim(root: Path) -> Iterator[DemoFolder]:
             _remove_results(folder)
             folder.logs.mkdir()
             folder.text.mkdir()
-            # An empty one, instead of the user's own: the demo is the same for every user.
+            # This empty configuration replaces the user's own, so that the demo is the same for every
+            # user.
             folder.config.write_text("")
         except PermissionError as error:
             raise UserError(

@@ -17,7 +17,7 @@ from ..errors import UserError
 from ..telemetry.status import Status, decode_status
 
 _POLL_SECONDS = 1.0
-# Nodes that share two cores with their trainers may take a while.
+# How long an answer may take: nodes may share two cores with their trainers.
 _REPLY_TIMEOUT_SECONDS = 5.0
 
 RoundFacts = dict[str, Any]
@@ -45,7 +45,7 @@ class History:
         self.add(lines)
 
     def add(self, lines: Sequence[bytes]) -> None:
-        """Add lines. One that a kill cut short is skipped."""
+        """Add lines. A line that was cut short because its node was killed is skipped."""
         for line in lines:
             try:
                 facts = json.loads(line)
@@ -56,7 +56,7 @@ class History:
 
     @property
     def last_round(self) -> int:
-        """The last applied round; 0 before the first."""
+        """The last round that the node has applied; 0 before the first."""
         return max((r for r, facts in self.rounds.items() if "fingerprint" in facts), default=0)
 
     def values(self, key: str) -> dict[int, Any]:
@@ -86,5 +86,5 @@ class StatusPoller:
             try:
                 self.latest = decode_status(ask(self._socket, "status", _REPLY_TIMEOUT_SECONDS))
             except UserError:
-                # The node is starting, busy or dead; its starter knows which.
+                # The node is starting, is busy or has ended; the director sees which from its process.
                 continue

@@ -1,6 +1,6 @@
-"""The outcome of a demo: the figures of a run, and whether they confirm the promises.
+"""The outcome of a demo: the figures of a run, and whether they confirm the demo's promises.
 
-Everything is computed from the nodes' own histories, and so can be checked against the files that
+The figures are computed from the nodes' own histories, so they can be checked against the files that
 the demo leaves.
 """
 
@@ -63,7 +63,7 @@ class DemoRun:
     """How long the killed node's trainer outlived it; None if its end was not observed."""
     seconds: float
     sample: str | None = None
-    """What the model wrote in the end; None if it was not asked."""
+    """The text that the model wrote at the end; None if it wrote none."""
 
     @property
     def survivors(self) -> list[NodeRun]:
@@ -75,7 +75,8 @@ class DemoRun:
         return next((event for event in self.events if event.kind == kind), None)
 
     def rounds(self) -> dict[int, RoundFacts]:
-        """Return the facts of each round, from the first node that has them, survivors first."""
+        """Return the facts of each round. If several nodes have a fact, the first one's value is taken;
+        survivors come first."""
         merged: dict[int, RoundFacts] = {}
         for node in sorted(self.nodes, key=lambda node: (node.exit == "killed", node.number)):
             for round_, facts in node.history.rounds.items():
@@ -83,7 +84,7 @@ class DemoRun:
         return {round_: merged[round_] for round_ in sorted(merged)}
 
     def curve(self, key: str) -> list[tuple[int, float]]:
-        """Return (round, value) of `loss` or `heldout`."""
+        """Return the (round, value) pairs of a key of the history, `loss` or `heldout`."""
         rounds = self.rounds()
         return [(r, facts[key]) for r, facts in rounds.items() if facts.get(key) is not None]
 
@@ -127,13 +128,13 @@ def summarise(run: DemoRun) -> dict[str, Any]:
 
 
 def reduction(summary: Mapping[str, Any]) -> float | None:
-    """Return how many times as many bytes a dense all-reduce would have moved."""
+    """Return by which factor a dense all-reduce would have moved more bytes; None if unknown."""
     received = summary["received_bytes_per_round"]
     return summary["dense_bytes_per_round"] / received if received else None
 
 
 def check(run: DemoRun) -> list[DemoPromise]:
-    """Check everything that the demo promises, in the order in which it happens."""
+    """Check all promises of the demo, in the order of the events."""
     return [
         *_check_kill(run),
         _check_newcomer(run),
@@ -151,11 +152,11 @@ def _default_members(rounds: Mapping[int, RoundFacts]) -> int:
 
 
 def _received(run: DemoRun, members: int) -> float | None:
-    """Return the mean number of update bytes that a node received in a round with the usual number
-    of members.
+    """Return the mean number of update bytes that a node received in a round with this number of
+    members; None if there is no such round.
 
-    Only rounds in which all of them sent an update count, so that a member that has just died does
-    not lower the figure; and for each node only those in which it took part itself.
+    Only rounds in which the updates of all members counted are included, so that a member that has just
+    been killed does not lower the mean. Of these, a node's bytes are included if its own update counted.
     """
     received = [
         facts["received_bytes"]
@@ -234,8 +235,8 @@ def _check_end(run: DemoRun) -> DemoPromise:
 
 
 def _check_identity(run: DemoRun) -> DemoPromise:
-    """Compare the fingerprints in every round, not just the last: two errors that cancel out are
-    very unlikely, but this way the killed node is compared as well."""
+    """Compare the fingerprints of every round, not only of the last one, so that the killed node is
+    compared as well. (That errors cancel out before the last round is very unlikely.)"""
     seen: dict[int, set[str]] = {}
     compared = 0
     for node in run.nodes:

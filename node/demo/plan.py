@@ -1,6 +1,7 @@
-"""The demo's plan: its swarm, its text, and the rounds of its failures.
+"""The demo's plan: its swarm, its training text, and the rounds after which the demo causes events.
 
-The same Python, nodes and rounds make the same swarm, except for the founder's key.
+With the same Python installation and the same numbers of nodes and rounds, the swarm is the same except
+for the founder's key.
 """
 
 from __future__ import annotations
@@ -13,25 +14,29 @@ from pathlib import Path
 
 from ..errors import ExitCode, UserError
 
-# A third, a half and two thirds are then different rounds, with rounds between and after them.
+# With at least 9 rounds, a third, a half and two thirds of them are different rounds, and there are
+# rounds between and after them.
 MIN_ROUNDS = 9
 MIN_NODES = 2
 
-# All rounds together read less than a tenth of this, so no text is seen twice; and a node fetches
-# and checks it in a moment.
+# Size of the text. All rounds together read less than half of it, so no text is seen twice; and a node
+# fetches and checks it in a moment.
 TEXT_BYTES = 4_000_000
-# With less, this Python has its library packed away, and only a few stray files are left.
+# If fewer bytes are found, this Python's library is packed into an archive, and the files found are only
+# a few stray ones.
 _MIN_TEXT_BYTES = 500_000
-# What lib/python3.x contains besides the library itself, and tests, which are half of it.
+# Folders that are left out: those in lib/python3.x that are not part of the library, and the tests,
+# which are half of the library.
 _NOT_TEXT = {"site-packages", "dist-packages", "test", "tests", "__pycache__", "idle_test"}
 
-# Large enough that a token is three bytes, small enough that its part of the model is.
+# Number of tokens: enough that a token has about three bytes, and few enough that the embeddings are a
+# small part of the model.
 _VOCABULARY = 1024
 _END_TOKEN = "<|end|>"
 
-# Number of sequences of 128 tokens that all rounds of the demo read together. A round's share is this
-# divided by the number of rounds, so that a shorter demo learns as much, in longer rounds, and a
-# newcomer's start (PyTorch takes ten seconds to load) takes about the same part of it.
+# Number of sequences of 128 tokens that all rounds of the demo read together. A demo with fewer rounds
+# has longer ones, so that it learns as much, and a newcomer's start (PyTorch takes ten seconds to load)
+# takes about the same fraction of the demo.
 _TOTAL_SEQUENCES = 60 * 64
 
 
@@ -40,10 +45,10 @@ class DemoPlan:
     """The demo's parts and the rounds of its events."""
 
     nodes: int
-    """How many start at the beginning; one more joins later."""
+    """Number of nodes that start at the beginning; one more joins later."""
     rounds: int
     victim: int
-    """The node that is killed, counted from 1, the founder."""
+    """The number of the node that is killed; the founder has number 1."""
 
     def __post_init__(self) -> None:
         if self.nodes < MIN_NODES or self.rounds < MIN_ROUNDS:
@@ -77,7 +82,7 @@ class DemoPlan:
 
 
 def manifest_text(plan: DemoPlan) -> str:
-    """Return the founder's manifest file."""
+    """Return the text of the founder's file."""
     return _MANIFEST.format(
         nodes=plan.nodes,
         rounds=plan.rounds,
@@ -89,9 +94,10 @@ def manifest_text(plan: DemoPlan) -> str:
 
 
 def collect_text(to: Path) -> int:
-    """Copy some of this Python's standard library to `to`; return the number of bytes.
+    """Copy source files of this Python's standard library to `to`, at most `TEXT_BYTES`; return the
+    number of bytes.
 
-    Raises `UserError` (`DATA_MISSING`) if this Python comes without sources.
+    Raises `UserError` with `ExitCode.DATA_MISSING` if this Python comes without source files.
     """
     library = Path(sysconfig.get_path("stdlib"))
     copied = 0
@@ -113,12 +119,12 @@ def collect_text(to: Path) -> int:
 
 
 def write_tokenizer(text: Path, to: Path) -> None:
-    """Write a small vocabulary of what is frequent in the files below `text` to `to`, as tokenizer.json.
+    """Train a small BPE tokenizer on the files below `text` and write it to `to`, as a tokenizer.json.
 
-    With it the model reads three times as much text in the same time as byte by byte, and what it writes
-    in the end is words.
+    Compared to single bytes as tokens, the model reads three times as much text in the same time, and
+    the text that it writes at the end consists of words.
     """
-    # Imported here: `--help` does without it.
+    # Imported here, because `--help` does not need it.
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())

@@ -1,9 +1,9 @@
 """The demo's processes: started through the real command line, killed by real signals, never left
 running.
 
-Each runs in its own process group, so a Ctrl-C meant for the demo does not reach it. Trainers form
-further groups; they are recorded by process id and start time while their parents live, so that they
-can still be found afterwards.
+Each process runs in its own process group, so that a Ctrl-C meant for the demo does not reach it.
+Trainers form further groups; while their parents run, they are recorded by process id and start time, so
+that they can still be found afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import psutil
 from ..config import ENVIRONMENT_PREFIX
 from ..util.sanitize import harmless
 
-# How long killed processes may take to be gone; a swapping machine is slow at it.
+# How long killed processes may take to end; on a machine that swaps, this takes long.
 _GONE_SECONDS = 10.0
 _LOG_TAIL_BYTES = 16_384
 _LOG_TAIL_LINES = 8
@@ -43,11 +43,10 @@ class Command:
         prefix: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it: `out` is overwritten, `log` is appended to.
+        """Start the command. Its stdout overwrites `out`; its stderr is appended to `log`.
 
-        `prefix` is put before the command, and must become the command itself (`exec`). The
-        environment is ours without what would change the command's behaviour, with one thread for
-        mathematics, and `variables`.
+        `prefix` is put before the command; the program in it has to `exec` the command. The environment
+        is ours without distro-node's own variables, plus OMP_NUM_THREADS=1 and `variables`.
         """
         with log.open("ab") as errors, out.open("wb") as answer:
             self._process = subprocess.Popen(
@@ -69,7 +68,7 @@ class Command:
 
     def remember_children(self) -> None:
         """Record the processes that it has started so far."""
-        # It may end at any instant, and its children with it.
+        # The process and its children may end at any moment.
         with contextlib.suppress(psutil.Error):
             self._family.update(psutil.Process(self.pid).children(recursive=True))
 
@@ -78,8 +77,8 @@ class Command:
         return [process for process in self._family if is_running(process)]
 
     def kill(self) -> None:
-        """Send SIGKILL to its whole process group. Processes it started in other groups are left
-        alone."""
+        """Send SIGKILL to its whole process group. Processes that it has started in other groups get no
+        signal."""
         if self.code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -113,7 +112,7 @@ class Program(Command):
         return [_readable(line) for line in lines[-_LOG_TAIL_LINES:]]
 
     def printed(self) -> dict[str, Any] | None:
-        """Return the JSON object it has printed; None if there is no complete one yet."""
+        """Return the JSON object that it has printed; None if it has not printed a complete one yet."""
         text = self.answer.read_text("utf-8")
         return json.loads(text) if text.endswith("\n") else None
 
@@ -142,7 +141,7 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A second Ctrl-C must not leave half of them running; this takes a few seconds at most.
+        # A second Ctrl-C must not leave some of them running; ending all takes a few seconds at most.
         with _ignoring_interrupts():
             self.remember_children()
             for program in self._programs:
@@ -152,7 +151,7 @@ class Processes:
                 program.wait_gone()
 
     def _kill_rest(self) -> None:
-        """Kill trainers that have not ended after their parents."""
+        """Kill recorded processes that still run after their parents have ended, such as trainers."""
         deadline = time.monotonic() + _GONE_SECONDS
         while rest := [child for program in self._programs for child in program.children()]:
             for process in rest:
@@ -198,7 +197,7 @@ def _environment() -> dict[str, str]:
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Whether a process runs. One that has ended and was not yet reaped does not."""
+    """Whether a process runs. A process that has ended and is not reaped yet (a zombie) does not."""
     try:
         # is_running() compares start times, so a process id reused by another process does not count.
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs and at its end.
+"""Display of the demo while it runs and at its end.
 
 On a terminal a picture is redrawn in place, otherwise plain lines are printed; both go to stderr.
 The results go to stdout.
@@ -26,7 +26,7 @@ from .outcome import DemoPromise, reduction
 
 _CURVE_WIDTH = 48
 _SAMPLE_LINES = 16
-# Rounds between lines about the loss where there is no terminal.
+# Rounds between two lines about the loss if there is no terminal.
 _LINE_ROUNDS = 5
 
 
@@ -39,8 +39,9 @@ class NodeRow:
     state: str
     round: int
     contributed: int
+    """Number of rounds in which its update counted."""
     line: LineStatus | None
-    """None before its first status."""
+    """None before its first status is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class DemoPicture:
     bootstrap: str
     nodes: Sequence[NodeRow]
     happened: Sequence[tuple[float, str]]
-    """Seconds since the start, and the event."""
+    """Events: seconds since the start of the demo, and a sentence."""
 
 
 class View(AbstractContextManager["View"]):
@@ -146,7 +147,8 @@ def print_results(
     files: Mapping[str, Path],
     sample: str | None = None,
 ) -> None:
-    """Print the tables at the end, on stdout, and what the model wrote."""
+    """Print the results to stdout: nodes, promises, figures, the text that the model wrote, and
+    files."""
     console = Console(highlight=False)
     nodes = Table("node", "peer", "first", "last", "counted", "fingerprint", "end")
     for node in summary["nodes"]:
@@ -158,7 +160,7 @@ def print_results(
     results = Table("", "promise", "seen")
     for check in checks:
         mark = Text("✓", "bold green") if check.passed else Text("✗", "bold red")
-        # As Text: a table interprets brackets in plain cells as markup.
+        # The cells are `Text` objects, because a table interprets brackets in strings as markup.
         results.add_row(mark, Text(check.what), Text(harmless(check.seen)))
     console.print(results)
     for line in _figures(summary):

@@ -1,7 +1,6 @@
 """Examination of the computer itself: Python, PyTorch and the device, disk, memory, clock and ports.
 
-Nothing is created or changed, and PyTorch is loaded in a process of its own: it could not be
-unloaded here.
+Nothing is created or changed. PyTorch is loaded in a process of its own, because it cannot be unloaded.
 """
 
 from __future__ import annotations
@@ -35,9 +34,10 @@ from .findings import Finding, Subject, good
 
 _TORCH_SECONDS = 180.0
 _SANDBOX_SECONDS = 30.0
-# Bytes per parameter: three snapshots, as float32.
+# Bytes of disk that a node needs per parameter: three snapshots in float32.
 _DISK_BYTES = 12
-# The clock is wrong if it shows an earlier day: this program did not exist then.
+# 2025-01-01 in seconds since 1970. A clock that shows an earlier time is wrong, because this program did
+# not exist then.
 _EARLIEST = 1_735_689_600.0
 _SKEW_SECONDS = 60.0
 
@@ -93,8 +93,9 @@ def ask_torch() -> dict[str, Any] | str:
 
 
 def ask_sandbox() -> tuple[list[str], list[str]]:
-    """Return which parts of the trainer's sandbox this system enforces and which it does not, tested
-    in a separate process, which is then confined."""
+    """Return which parts of the trainer's sandbox this system enforces, and which it does not. They are
+    tested in a separate process, which confines itself; nothing is returned in either list if that
+    fails."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "distro_node.node.training.sandbox"],
@@ -138,7 +139,7 @@ def examine_sandbox(held: list[str], missing: list[str], *, root: bool) -> Itera
 
 
 def examine_energy(processor: Processor, *, has_nvidia: bool) -> Iterator[Finding]:
-    """Examine whether the power that training draws can be measured here; a node works without."""
+    """Examine whether the power that training draws can be measured here; a node works without that."""
     why = processor.why_not()
     if has_nvidia and importlib.util.find_spec("pynvml") is None:
         yield Finding(
@@ -215,8 +216,9 @@ def _unseen_remedy(maker: str, *, built_for_cards: bool) -> str:
 def _room(
     subject: Subject, what: str, work: Workload | None, kind: str, free: int, beside: int = 0
 ) -> Finding:
-    """Examine whether training fits, by the same arithmetic by which a trainer chooses its memory
-    plan."""
+    """Examine whether training fits into memory, by the same arithmetic by which a trainer chooses its
+    memory plan. `what`: the device or memory, for display; `free`: free bytes on the device; `beside`:
+    free bytes of main memory, for a GPU."""
     if work is None:
         return good(subject, what)
     device = Survey(kind=kind, device=what, free_bytes=free, host_bytes=beside, parameters=())
@@ -234,7 +236,7 @@ def _room(
 
 
 def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
-    """Examine whether the data directory can be used, and how much fits."""
+    """Examine whether the data directory can be used, and whether its disk has enough free space."""
     folder = data.root
     try:
         while not folder.exists():
@@ -257,7 +259,7 @@ def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
     yield good("data directory", f"{data.root} {there}")
     needed = MINIMUM_FREE_BYTES if parameters is None else _DISK_BYTES * parameters
     if free < max(needed, MINIMUM_FREE_BYTES):
-        # The sum includes what the swarm has stored already, so less may suffice.
+        # The bytes needed include what this node has stored already, so less free space may suffice.
         severity = "stops" if free < MINIMUM_FREE_BYTES else "hurts"
         what = (
             f"{_size(free)} are free, but a node needs about {_size(needed)} plus its training data"
@@ -269,7 +271,7 @@ def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
 
 
 def examine_clock(data: DataDir, now: float) -> Iterator[Finding]:
-    """Examine whether the clock can be right, by what is known without the network."""
+    """Examine whether the clock can be right, as far as that is known without the network."""
     remedy = "set it, and let the system synchronise it with the network (timedatectl set-ntp true)"
     latest = max(_EARLIEST, *(_written(path) for path in (data.identity, data.starts)))
     if now < latest - _SKEW_SECONDS:

@@ -25,7 +25,7 @@ Subject = Literal[
 ]
 Severity = Literal["stops", "hurts", "unknown", "good"]
 
-# A node trains as well without them: it only cannot tell what it draws.
+# Subjects that do not affect training: without them a node only cannot report its use of energy.
 _BESIDE: frozenset[Subject] = frozenset({"energy"})
 _ORDER: tuple[Severity, ...] = ("stops", "hurts", "unknown", "good")
 
@@ -37,16 +37,17 @@ class Finding:
     subject: Subject
     """The part examined."""
     severity: Severity
-    """`stops`: this computer cannot train; `hurts`: it can, but badly."""
+    """`stops`: this computer cannot train; `hurts`: it can, but not well or not safely; `unknown`: it
+    could not be examined."""
     what: str
     """What was found, for people."""
     remedy: str
-    """What helps; empty where nothing is needed."""
+    """What helps; empty if nothing is needed."""
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort by severity, the worst first; findings of equal severity stay in order. What concerns no
-    training comes last."""
+    """Sort by severity, the worst first; findings of equal severity stay in order. Findings that do not
+    affect training come last."""
 
     def key(finding: Finding) -> tuple[bool, int]:
         harmless = finding.severity != "stops" and finding.subject in _BESIDE
@@ -56,7 +57,7 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def fit(findings: Iterable[Finding]) -> bool:
-    """Whether no finding stops this computer."""
+    """Whether no finding stops this computer from training."""
     return all(finding.severity != "stops" for finding in findings)
 
 

@@ -1,8 +1,8 @@
-"""Examination of the network line: whether a swarm's members can be reached, can reach this
+"""Examination of the network connection: whether a swarm's members can be reached and can reach this
 computer, and how fast data arrives.
 
-It uses a throw-away identity: the node's own may be in use. Nothing is kept. The upload speed cannot
-be measured this way; a running node shows what it sent.
+It uses a throw-away identity, because the node's own may be in use. Nothing is kept. The upload speed
+cannot be measured this way; a running node shows how much it has sent.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ _MANIFEST_SECONDS = 20.0
 _SPEED_SECONDS = 10.0
 _MOST_CHUNKS = 8
 _POLL_SECONDS = 0.2
-# A round that takes longer than this for its updates alone is too slow to be useful.
+# If receiving a round's updates takes longer than this, the connection is too slow to be useful.
 _ROUND_SECONDS = 60.0
 
 
 async def examine_line(invite: Invite, listen: tuple[str, ...] = ()) -> list[Finding]:
-    """Examine the way to this swarm. Raises `UserError` (`PORT_IN_USE`, `BAD_ADDRESS`)."""
+    """Examine the connection to this swarm. Raises `UserError` with `ExitCode.PORT_IN_USE` or
+    `ExitCode.BAD_ADDRESS` if this computer cannot listen at `listen`."""
     async with visit(invite.bootstrap, listen) as (network, identity):
         with tempfile.TemporaryDirectory(prefix="distro-node-doctor-") as folder:
             return await _examine(network, identity, invite, BlobStore(Path(folder)))
@@ -119,7 +120,8 @@ async def _speed(
     """Compare the speed at which members send with the size of a round's updates."""
     fetcher = BlobFetcher(network, store)
     received, seconds = 0, 0.0
-    # Members keep the first parameters for as long as they are the newest, and the held-out text always.
+    # Members keep the initial parameters until there is a newer snapshot; they always keep the held-out
+    # text.
     for blobs in (manifest.initial, manifest.data.heldout.blob):
         if not received:
             received, seconds = await _fetch_some(network, fetcher, blobs)
@@ -153,8 +155,8 @@ async def _speed(
 async def _fetch_some(
     network: Network, fetcher: BlobFetcher, blobs: ContentId
 ) -> tuple[int, float]:
-    """Fetch a part of what a blob list names, one chunk at a time; return bytes and seconds."""
-    # A running node fetches several at once, and is no slower than this.
+    """Fetch some of the chunks that a blob list names, one at a time; return bytes and seconds."""
+    # A running node fetches several chunks at once, so it is no slower than this.
     received, started = 0, trio.current_time()
 
     async def fetch(cid: ContentId, most: int) -> bytes:

@@ -19,8 +19,8 @@ _LONGEST_PAUSE_SECONDS = 30.0
 async def keep_running(service: Callable[[], Awaitable[object]]) -> None:
     """Run a background service until it returns; restart it after an `OSError`.
 
-    Errors of a full or broken disk pass through, since the owner has to fix them, and so do all other
-    exceptions.
+    Raises the service's other exceptions, and an `OSError` of a full or broken disk, which the owner has
+    to fix.
     """
     pause = _FIRST_PAUSE_SECONDS
     while True:

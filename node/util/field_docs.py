@@ -11,8 +11,8 @@ import inspect
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """Return the docstring below each field that has one, by field name, on one line; inherited
-    included."""
+    """Return the docstring below each field that has one, on one line, by field name; inherited fields
+    are included."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):

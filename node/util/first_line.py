@@ -1,11 +1,11 @@
-"""Exceptions of libraries in one line: their texts may have many lines, or none."""
+"""Texts of libraries' exceptions in one line: a text may have many lines, or none."""
 
 from __future__ import annotations
 
 
 def first_line(error: BaseException, longest: int = 200, *, empty: str | None = None) -> str:
-    """Return the first line of an exception's text that is not blank, at most `longest` characters of
-    it; `empty` if there is none, by default the name of the exception's class."""
+    """Return the first line of an exception's text that is not blank, cut to `longest` characters. If
+    there is none, return `empty`, by default the name of the exception's class."""
     lines = (line.strip() for line in str(error).splitlines())
     found = next(filter(None, lines), type(error).__name__ if empty is None else empty)
     return found[:longest]

@@ -1,4 +1,4 @@
-"""Host names of pages: those that a request may name (against DNS rebinding), and one to open."""
+"""Host names of served pages: which a request may name (against DNS rebinding), and which to open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _PROBES = {
 
 
 def host_name(text: str) -> str | None:
-    """Return the name or address in a `Host` header, in lower case, without brackets and port."""
+    """Return the name or address in a `Host` header, in lower case, without brackets and port; None if
+    the header is invalid."""
     found = _HOST.fullmatch(text)
     if found is None or int(found.group(2) or 0) > 65535:
         return None
@@ -37,8 +38,11 @@ def is_loopback(host: str) -> bool:
 
 
 def openable_host(host: str) -> str:
-    """Return a host to serve at, or an address to open in its place if it stands for all addresses of
-    this machine: the source address of the default route or, without one, loopback."""
+    """Return the host to open in a browser for a page that is served at `host`.
+
+    It is `host` itself. If that stands for all addresses of this machine, it is the source address of
+    the default route or, without such a route, loopback.
+    """
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -56,7 +60,7 @@ def openable_host(host: str) -> str:
 
 
 def is_own_host(name: str, served: str) -> bool:
-    """Whether the name or address in a `Host` header means what is served at `served`."""
+    """Whether the name or address in a `Host` header may stand for a page that is served at `served`."""
     if name in (served.lower(), "localhost"):
         return True
     # A name without a dot belongs to the owner's network, such as a container's: no stranger can

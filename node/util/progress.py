@@ -1,4 +1,4 @@
-"""Progress of something that takes long, as the components that do it report it."""
+"""Progress of a long operation, as reported by the component that performs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ProgressKind = Literal["working", "waiting", "starting_trainer"]
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Progress of something that takes long."""
+    """Progress of a long operation."""
 
     what: str
     """What is in progress, for display."""
@@ -20,12 +20,12 @@ class Progress:
     total: int | None = None
     """Bytes, rounds or entries in all; None: unknown."""
     kind: ProgressKind = "working"
-    """`waiting`: no connected peer has what this node needs; `starting_trainer`: the trainer's program
-    loads."""
+    """`waiting`: no connected peer has what this node needs; `starting_trainer`: the trainer process
+    loads its libraries."""
 
     @property
     def waits(self) -> bool:
-        """Whether no connected peer can provide it."""
+        """Whether no connected peer has what this node needs."""
         return self.kind == "waiting"
 
 

@@ -1,9 +1,9 @@
-"""A swarm of another protocol version: what it means to the user, and the remedy.
+"""Errors for a swarm that uses another protocol version, with the remedy.
 
-A swarm-id is the hash of a manifest that names the swarm's initial version, so a program of another
-version learns this from the manifest, before any other exchange. If not even the manifest can be
-fetched, peers are asked which version they use. A later version follows from the swarm's records
-(`version_watch`).
+A swarm-id is the hash of a manifest that names the swarm's initial version, so that a program of another
+version learns of the difference from the manifest, before any other exchange. If not even the manifest
+can be fetched, peers are asked which version they use. Later changes of the version follow from the
+swarm's records (`version_watch`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ..errors import ExitCode, UserError
 
 
 def explain_version(error: OtherVersion) -> UserError:
-    """Return the error to show: which of the two is too old, and what to do."""
+    """Return the error to show: whether this program or the swarm is too old, and what to do."""
     return explain_too_old(error.version, str(error))
 
 
 def explain_versions(versions: Collection[int]) -> UserError | None:
-    """Return such an error from the versions that peers report, if the swarm was not found; None if the
-    versions are not the reason: a peer uses ours, or none reported one."""
+    """Return the error to show if a swarm was not found and its peers report these versions; None if the
+    versions are not the reason, because a peer uses our version or none has reported one."""
     if not versions or PROTOCOL_VERSION in versions:
         return None
     newest = max(versions)
@@ -33,7 +33,7 @@ def explain_versions(versions: Collection[int]) -> UserError | None:
 
 
 def explain_too_old(version: int, problem: str) -> UserError:
-    """Return the remedy for a swarm that uses this version; `problem` describes the mismatch."""
+    """Return the error to show for a swarm that uses this version; `problem` describes the mismatch."""
     if version > PROTOCOL_VERSION:
         return UserError(
             ExitCode.VERSION,

@@ -1,8 +1,8 @@
-"""Sanitizer for text that others influence: the only way to a terminal, a log or an error line.
+"""Sanitizer for text that others influence, before it reaches a terminal, a log or an error line.
 
-Names, addresses, error texts of peers, libraries and trainers: everything in a volunteer's output that a
-stranger can influence passes through here once, where it is written. JSON does not need it: its own
-escapes leave nothing but ASCII.
+All output that a stranger can influence (names, addresses, error texts of peers, libraries and trainers)
+passes through here once, where it is written. JSON output does not need it, because its own escapes
+leave nothing but ASCII.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 """Shown for bytes that are no text, and for characters that a terminal would obey."""
 
 MOST_CHARACTERS = 8192
-"""Long enough for a line with sixteen bootstrap addresses and the result of each."""
+"""Maximum length of a line: enough for sixteen bootstrap addresses and the result of each."""
 
-# No script puts more marks on one letter; a pile of them paints over the neighbouring lines.
+# Maximum number of combining marks on one letter. No script uses more, and a pile of marks would cover
+# the neighbouring lines.
 _MOST_MARKS = 4
-# Characters that Python calls printable and terminals do not show: joiners, fillers, variation
-# selectors, the blank Braille pattern. A name with them looks like another name.
+# Characters that Python considers printable but terminals do not show: joiners, fillers, variation
+# selectors, the blank Braille pattern. A name with one of them looks like another name.
 _UNSEEN = frozenset(
     [
         *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0),

@@ -13,9 +13,11 @@ _WINDOW = re.compile(r"(\d{1,2}):(\d\d)-(\d{1,2}):(\d\d)")
 
 @dataclass(frozen=True)
 class Hours:
-    """Windows of the day, each from one minute to another (exclusive); a window may cross midnight."""
+    """Windows of the day in which a node may work."""
 
     windows: tuple[tuple[int, int], ...]
+    """The first minute of each, and the minute after its last, since midnight; a window may cross
+    midnight."""
     text: str
     """The text that the owner wrote."""
 
@@ -27,8 +29,8 @@ class Hours:
         )
 
     def next_change(self, minute: int) -> int | None:
-        """Return the minute of the day at which that changes next; None if the windows cover the whole
-        day."""
+        """Return the next minute of the day at which a window begins or ends; None if the windows cover
+        the whole day."""
         now = self.contain(minute)
         for later in range(minute + 1, minute + _MINUTES_A_DAY):
             if self.contain(later % _MINUTES_A_DAY) != now:
@@ -37,7 +39,8 @@ class Hours:
 
 
 def parse_hours(text: str) -> Hours:
-    """Parse `22:00-07:00`, or several such windows separated by commas. Raises `UserError` (`USAGE`)."""
+    """Parse `22:00-07:00`, or several such windows separated by commas. Raises `UserError` with
+    `ExitCode.USAGE` for anything else."""
     windows = []
     for part in text.split(","):
         found = _WINDOW.fullmatch(part.strip())

@@ -1,7 +1,7 @@
-"""Standard streams that take any text: closed ones go nowhere, missing characters are replaced.
+"""Standard streams that accept any text: closed ones discard it, and missing characters are replaced.
 
-A service manager may start a program without them, and a terminal may lack the characters of a swarm's
-name. Neither is a reason to fail.
+A service manager may start a program without standard streams, and a terminal may lack the characters of
+a swarm's name. Neither is a reason to fail.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 
 _HANDLER = "distro-node-plain"
-# What commands write themselves, in the nearest ASCII; everything else becomes a question mark.
+# ASCII replacements for the characters that our commands write; all others become a question mark.
 _PLAIN = {
     "✓": "+",
     "✗": "x",
@@ -31,8 +31,8 @@ _PLAIN = {
 
 
 def open_standard_streams() -> None:
-    """Open what is closed of stdin, stdout and stderr at the null device, and let all of them replace
-    what their encoding lacks."""
+    """Open closed ones of stdin, stdout and stderr at the null device, and let all three replace
+    characters that their encoding lacks."""
     _fill_descriptors()
     codecs.register_error(_HANDLER, _replace)
     if sys.stdin is None:
@@ -48,8 +48,8 @@ def open_standard_streams() -> None:
 
 
 def drop_unwritten() -> None:
-    """Drop what stdout still holds, if nothing takes it: else the interpreter's own flush at the end
-    fails, prints that, and changes the exit code."""
+    """Discard what stdout has buffered if it cannot be written, such as to a closed pipe. Otherwise the
+    interpreter's own flush at the end would fail, print an error and change the exit code."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -57,7 +57,8 @@ def drop_unwritten() -> None:
 
 
 def _fill_descriptors() -> None:
-    # Otherwise the next file or socket takes the number, and what is written to "stdout" lands there.
+    # Otherwise the next file or socket would get the number of a closed stream, and the output to that
+    # stream would go there.
     null = os.open(os.devnull, os.O_RDWR)
     while null <= 2:
         os.set_inheritable(null, True)
@@ -68,6 +69,6 @@ def _fill_descriptors() -> None:
 def _replace(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    # One character for one, so that columns stay in line, except where a sign would be unclear.
+    # Most characters are replaced by one character, so that columns stay aligned.
     text = "".join(_PLAIN.get(each, "?") for each in error.object[error.start : error.end])
     return text, error.end

@@ -1,8 +1,8 @@
 """Errors of the operating system: disk faults, which the owner has to fix, and temporary shortages.
 
 Strangers can cause a shortage of open files, memory or buffers by opening connections, and networks come
-and go. Such an error ends one attempt, never the node, and the log gets one line a minute instead of a
-traceback each (`background` restarts background work).
+and go. Such an error ends one attempt, never the node, and the log gets at most one line a minute,
+without traceback (`background` restarts background work).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # A broken disk, cable or file server, or a file system remounted read-only to protect it.
 BROKEN = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ESTALE, errno.EFBIG})
-# Access denied at a path; without a file name in the error, it may be a refused socket as well.
+# Access to a path is denied. If the error has no file name, it may concern a socket instead.
 _DENIED = frozenset(
     {
         *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENODEV),
@@ -52,12 +52,12 @@ _log.addFilter(Seldom())
 
 
 def is_broken_disk(error: OSError) -> bool:
-    """Return whether the disk fails or denies access; a full disk is in `FULL` instead."""
+    """Return whether the disk fails or denies access. A full disk does not count; see `FULL`."""
     return error.errno in BROKEN or (error.errno in _DENIED and error.filename is not None)
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether an exception means that the system lacks a resource at present."""
+    """Return whether an exception means that the system is temporarily short of a resource."""
     return isinstance(error, OSError) and error.errno in _SHORTAGE
 
 
