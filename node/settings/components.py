@@ -1,6 +1,6 @@
-"""The settings of a node, one frozen dataclass a component.
+"""The settings of a node, one frozen dataclass per component.
 
-Each setting is declared here and nowhere else; see `setting`. A component is given its own dataclass.
+Each setting is declared here and nowhere else; see `setting`. A component gets only its own dataclass.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .values import (
 )
 
 SHORTEST_POLL_SECONDS = 10.0
-"""Between two questions of `--pause-when`."""
+"""Shortest interval between two queries of the source of `--pause-when`."""
 
 _MAX_CURRENCY = 8
 _MAX_ASK = 2048
@@ -55,15 +55,15 @@ class Compile(StrEnum):
     AUTO = "auto"
     """On a GPU, if a trial shows that compilation is faster."""
     ON = "on"
-    """On any device, if a trial shows that."""
+    """On any device, if a trial shows that compilation is faster."""
     OFF = "off"
 
 
 class Split(StrEnum):
-    """What each of several devices holds of the parameters."""
+    """Which parameters each of several devices holds: a copy of all, or a shard."""
 
     AUTO = "auto"
-    """All parameters, if they fit, or else a shard."""
+    """Copies if they fit, otherwise shards."""
     COPIES = "copies"
     SHARDS = "shards"
 
@@ -110,7 +110,7 @@ class PeeringSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
-    """What a trainer computes on, and how. It goes over the pipe to the trainer process as it is."""
+    """What a trainer computes on, and how. The node sends all of this to the trainer process."""
 
     device: str = setting(
         "auto",
@@ -168,9 +168,11 @@ class TrainerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacySettings:
-    """A member's own data, and how much its updates may reveal of it (local differential privacy).
+    """A member's private data, and how much its updates may reveal about it (local differential
+    privacy).
 
-    Raises `UserError` (`USAGE`) for numbers out of range.
+    Raises `UserError` with `ExitCode.USAGE` for numbers out of range, and for `delta` or `clip` without
+    `epsilon`.
     """
 
     data: tuple[Path, ...] = setting(
@@ -226,7 +228,7 @@ class PrivacySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """What a member measures of the model."""
+    """How a member evaluates the model."""
 
     evaluate_every: int | None = setting(
         None,
@@ -247,7 +249,7 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LineSettings:
-    """The node's own addresses, and its share of the line."""
+    """The node's own addresses, and the limits on its bandwidth."""
 
     max_upload: float | None = setting(
         None,
@@ -282,7 +284,7 @@ class LineSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class DiskSettings:
-    """How much is stored, and from where it is read first."""
+    """How much is stored, and where training data is looked for before peers are asked."""
 
     max_disk: int | None = setting(
         None,
@@ -307,13 +309,13 @@ class RelayLimits:
     """Limits for relaying updates."""
 
     max_bytes: int = 512 << 20
-    """Bytes of updates in memory, for all swarms together; one swarm gets half of it, which is three
-    rounds of 32 members with 2.8 MB each."""
+    """Maximum bytes of updates in memory, for all swarms together; one swarm gets half of it, which
+    suffices for three rounds of 32 members with 2.8 MB each."""
     max_streams: int = 2048
 
     @property
     def max_bytes_per_swarm(self) -> int:
-        """Bytes of one swarm's updates."""
+        """Maximum bytes of one swarm's updates in memory."""
         return self.max_bytes // 2
 
 
@@ -346,9 +348,10 @@ class RelaySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PauseWhen:
-    """A number or a yes/no answer that decides when the node pauses.
+    """The source of a number or a yes/no answer that decides when the node pauses.
 
-    Raises `UserError` (`USAGE`) for settings that do not go together.
+    Raises `UserError` with `ExitCode.USAGE` for invalid settings, and for settings that contradict or
+    lack each other.
     """
 
     ask: str | None = setting(
@@ -442,7 +445,7 @@ class PauseWhen:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The steps of `field`; none: the answer is the number."""
+        """The steps of the path `field`; empty: the whole answer is the number."""
         return () if self.field is None else check_path(self.field)
 
     @property
@@ -457,9 +460,10 @@ class PauseWhen:
 
 @dataclass(frozen=True, kw_only=True)
 class EnergySettings:
-    """When the node works, and limits on the energy and money that its work costs.
+    """When the node works, the price of its energy, and the limit on its power.
 
-    Raises `UserError` (`USAGE`) for settings that do not go together.
+    Raises `UserError` with `ExitCode.USAGE` for invalid numbers or an invalid currency, and for a
+    currency without a price.
     """
 
     active: Hours | None = setting(
@@ -530,7 +534,7 @@ class ReachSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardSettings:
-    """How a node's page is served."""
+    """How a node's dashboard page is served."""
 
     address: tuple[str, int] | None = setting(
         address_text(DEFAULT_DASHBOARD_ADDRESS),
@@ -540,7 +544,7 @@ class DashboardSettings:
         group=Group.FIRST,
         help="Where this node's page is served, for your browser; off for nowhere.",
     )
-    """Host and port; port 0 is any free one."""
+    """Host and port; port 0: any free port. None: the page is not served."""
     certificate: Path | None = setting(
         None,
         name="dashboard-cert",
@@ -549,7 +553,7 @@ class DashboardSettings:
         help="A certificate (PEM), to serve the page over TLS: needed at an address that others "
         "reach.",
     )
-    """With the intermediate certificates up to an authority."""
+    """The file also has the intermediate certificates up to an authority."""
     key: Path | None = setting(
         None,
         name="dashboard-key",
@@ -557,7 +561,7 @@ class DashboardSettings:
         group=Group.PAGE,
         help="The certificate's key (PEM).",
     )
-    """Without a passphrase."""
+    """The key in the file has no passphrase."""
     plain: bool = setting(
         False,
         name="dashboard-plain",
@@ -565,7 +569,8 @@ class DashboardSettings:
         help="Serve the page without TLS at an address that others reach, all the same.",
     )
     public: bool = False
-    """Let anyone who reaches the page read it; otherwise, away from loopback, only the owner may."""
+    """Whether anyone who reaches the page may read it; otherwise only the owner may, except at a
+    loopback address."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -590,5 +595,5 @@ class ConsoleSettings(LogSettings):
 
     @property
     def draws(self) -> bool:
-        """Whether a screen is drawn: lines for people would spoil a stream of JSON."""
+        """Whether a screen is drawn. It is not if log lines are JSON, because it would mix with them."""
         return self.screen and self.log_format is LogFormat.TEXT

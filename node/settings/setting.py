@@ -1,4 +1,4 @@
-"""One setting as a field of a component's dataclass, with all that its users need to know about it.
+"""Settings as fields of a component's dataclass, each with all that is known about the setting.
 
 `setting(…)` declares the field: default, bounds, help, group, names. The command line, the configuration
 file, the environment, the reference table and the manual pages are derived from these declarations
@@ -40,7 +40,7 @@ class Declaration:
     """The part of a setting that does not follow from its field's name and type."""
 
     default: Any
-    """As its user would write it."""
+    """The default as a user would write it."""
     default_factory: Callable[[], Any] | None
     help: str
     group: Group | None
@@ -61,14 +61,16 @@ class Setting:
     declared: Declaration
     field: str
     name: str
-    """The option's name without its hyphens in front, such as max-upload."""
+    """The option's name without the leading hyphens, such as max-upload."""
     kind: type
-    """The type of the option's value, or of one of them: str, int, float, bool, Path or an Enum."""
+    """The type of the option's value (of one value, if it has several): str, int, float, bool, Path or
+    an Enum."""
     multiple: bool
+    """Whether the option may be repeated, which gives a tuple of values."""
 
     @property
     def default(self) -> Any:
-        """The default as the user of its option would write it; None: the field's own default."""
+        """The default as a user of the option would write it; None: there is none to show."""
         default = self.declared.default
         return None if default is _UNSET or default in _NOTHING else default
 
@@ -79,13 +81,13 @@ class Setting:
 
     @property
     def flags(self) -> str:
-        """The option as it is spelled, with its opposite for a switch."""
+        """The option as a user types it; for a switch, with its opposite."""
         if self.kind is not bool:
             return f"--{self.name}"
         return f"--{self.name}/--{self.declared.opposite or f'no-{self.name}'}"
 
     def value(self, given: Any) -> Any:
-        """Return the field's value for an option's value. Raises `UserError`."""
+        """Return the field's value for an option's value. Raises `UserError` if that is invalid."""
         read = self.declared.read
         if self.multiple:
             return tuple(given if read is None else map(read, given))
@@ -109,11 +111,12 @@ def setting(
 ) -> Any:
     """Declare a field that is a setting.
 
-    `default` is written as a user would write it, and `default_factory` computes one that depends on
-    the machine. `read` turns an option's value (one of several, for a tuple) into the field's, or raises
-    `UserError`; `kind` is the type that it reads, if not a string. `name` is the option's name if it is
-    not the field's, `opposite` the name that switches it off if it is not no-`name`. An `argument` has
-    no option, and no place in the configuration file.
+    `default` is written as a user would write it; `default_factory` computes a default that depends on
+    the machine. `read` turns an option's value into the field's value (for a tuple, each of several
+    values), or raises `UserError`; `kind` is the type that it reads, if not a string. `name` is the
+    option's name if it differs from the field's, and `opposite` the name of the switch that turns it off
+    if it is not no-`name`. An `argument` is given by position: it has no option, and cannot be in the
+    configuration file.
     """
     return _field(
         Declaration(
@@ -134,7 +137,7 @@ def setting(
 
 
 def varied(component: type, name: str, **changes: Any) -> Any:
-    """Declare a component's setting once more for another command, with another default or help."""
+    """Declare a component's setting again for another command, with another default or help."""
     (found,) = (each for each in dataclasses.fields(component) if each.name == name)
     return _field(dataclasses.replace(found.metadata[_KEY], **changes))
 
@@ -152,7 +155,7 @@ def _field(declared: Declaration) -> Any:
 
 
 def fixed(component: T) -> T:
-    """Declare a component whose settings a command has no options for."""
+    """Declare a component with fixed settings, for a command that has no options for them."""
     return dataclasses.field(default=component, metadata={_FIXED: True})
 
 
@@ -187,8 +190,8 @@ def all_settings(tree: type) -> Iterator[Setting]:
 
 
 def build(tree: type[T], values: Mapping[str, Any]) -> T:
-    """Build a component and those nested in it from the options' values by parameter; None stands for
-    the field's default. Raises `UserError`."""
+    """Build a component and those nested in it. `values`: the options' values by `Setting.parameter`;
+    None stands for the field's default. Raises `UserError` if a value is invalid."""
     own, inner = settings_of(tree), _components(tree)
     made: dict[str, Any] = {}
     for each in dataclasses.fields(typing.cast(Any, tree)):
@@ -202,13 +205,13 @@ def build(tree: type[T], values: Mapping[str, Any]) -> T:
 
 
 def to_plain_settings(component: Any) -> dict[str, Any]:
-    """Return a component's fields as plain values, for a pipe."""
+    """Return a component's fields as plain values, to send them to another process of this node."""
     plain = dataclasses.asdict(component)
     return {name: v.value if isinstance(v, Enum) else v for name, v in plain.items()}
 
 
 def from_plain_settings(component: type[T], plain: Mapping[str, Any]) -> T:
-    """Build a component from `to_plain_settings`, which a process of this node has called."""
+    """Build a component from the output of `to_plain_settings`, which is trusted."""
     hints = typing.get_type_hints(component)
     kinds = {name: kind for name in plain if isinstance(kind := hints[name], type)}
     return component(
@@ -233,7 +236,8 @@ def _components(tree: type) -> Mapping[str, type]:
 
 
 def _kind(hint: Any) -> tuple[type, bool]:
-    """Return the type of a field's value, or of one of them, and whether there are several."""
+    """Return the type of a field's value (of one value, for a tuple), and whether there may be
+    several."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
     if typing.get_origin(hint) is tuple:

@@ -1,7 +1,7 @@
 """The settings of whole programs: trees of the components' settings.
 
-A command is given the tree that it reads from its options. Trees that share a setting but differ in its
-default or its help name the original with `varied`; `fixed` keeps a component without options.
+A command gets a tree, built from its options. A tree with the same setting as another tree, but with
+another default or help, declares it with `varied`; `fixed` declares a component without options.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class DaemonSettings:
         group=Group.EXPERT,
         help="When the run is over, go on giving what came out to whoever asks for it.",
     )
-    """A member goes on after the end, and an observer keeps the result (`seeding`)."""
+    """With this, a member keeps running after the end of the run, and an observer keeps the result
+    (`seeding`)."""
     data_dir: Path = setting(
         default_factory=default_data_dir,
         metavar="DIRECTORY",
@@ -114,7 +115,8 @@ class DaemonSettings:
 
     @property
     def entry(self) -> Invite:
-        """The link, with the bootstrap peers of the options after its own, without duplicates."""
+        """The invite link, with the bootstrap peers from options added after its own, without
+        duplicates."""
         known = dict.fromkeys((*self.invite.bootstrap, *self.peering.bootstrap))
         return replace(self.invite, bootstrap=tuple(known))
 
@@ -125,7 +127,7 @@ class DaemonSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PublicDashboardSettings(DashboardSettings):
-    """The page of a swarm: anyone who reaches it may read it."""
+    """How the dashboard page of a swarm is served: anyone who reaches it may read it."""
 
     address: tuple[str, int] | None = varied(
         DashboardSettings,
@@ -167,7 +169,7 @@ class ObserverSettings(DaemonSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class HostedDashboardSettings(PublicDashboardSettings):
-    """The page of the swarm that a bootstrap peer observes."""
+    """How the dashboard page of the swarm that a bootstrap peer observes is served."""
 
     address: tuple[str, int] | None = varied(
         PublicDashboardSettings,
@@ -179,7 +181,7 @@ class HostedDashboardSettings(PublicDashboardSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapRelaySettings(RelaySettings):
-    """What a bootstrap peer relays: its line is fast."""
+    """Whether a bootstrap peer relays updates: by default it does, because its connection is fast."""
 
     updates: bool = varied(RelaySettings, "updates", default=True)
 
@@ -212,7 +214,7 @@ class BootstrapOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FitSettings:
-    """What `fit` takes of a node's settings."""
+    """The settings of a node that `fit` uses."""
 
     bootstrap: tuple[str, ...] = varied(PeeringSettings, "bootstrap")
     device: str = varied(
@@ -229,11 +231,11 @@ class FitSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class StateSelector:
-    """Selects a state: the one after `round`, the `best`, or by default the newest."""
+    """Selects a state of the model: the one after `round`, the `best`, or by default the newest."""
 
     round: int | None = None
     best: bool = False
-    """The state with the lowest held-out loss among those available."""
+    """Whether to select the available state with the lowest held-out loss."""
 
 
 NEWEST = StateSelector()

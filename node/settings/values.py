@@ -1,4 +1,4 @@
-"""The values of settings, read from the text of their options and checked."""
+"""Parsers for the values of settings, which also check them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ DEFAULT_METRICS_ADDRESS = ("127.0.0.1", 9464)
 DEFAULT_DASHBOARD_ADDRESS = ("127.0.0.1", 9465)
 
 MIN_RATE = 64_000.0
-"""Bytes per second. The four blobs that may be in transfer at once share it, which gives each twice the
-rate below which peers give up on a blob."""
+"""Lowest bandwidth limit that a node accepts, in bytes per second. The four blobs that may be in
+transfer at once share it, so that each gets twice the rate below which peers give up on a blob."""
 
 MAX_PROMPT_CHARACTERS = 1000
 
 _DEVICES = re.compile(r"auto|cpu|mps|(cuda|vulkan)(:\d{1,3})?")
 _IN_A_LIST = re.compile(r"cpu|cuda:\d{1,3}")
-# Each is a process on one machine.
+# Each device needs a process, and all are on one machine.
 _MOST_DEVICES = 64
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMG]?)(bit|B)(?:/s)?")
 _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMGT]?)B")
@@ -41,12 +41,12 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 
 
 def unless_empty(read: Callable[[str], T]) -> Callable[[str], T | None]:
-    """Return a reader that takes an empty text for no value: scripts pass variables that are not set."""
+    """Return a parser that returns None for an empty text, because scripts pass unset variables."""
     return lambda text: read(text) if text else None
 
 
 def default_data_dir() -> Path:
-    """Return the operating system's default place for a program's data of this user."""
+    """Return the operating system's default folder for this user's data of this program."""
     return absolute_path(Path(platformdirs.user_data_dir("distro-node", appauthor=False)))
 
 
@@ -56,7 +56,8 @@ def absolute_path(path: Path) -> Path:
 
 
 def parse_target(text: str) -> Invite:
-    """Read a swarm-id or link. Raises `UserError` (`BAD_SWARM_ID`, `BAD_ADDRESS`)."""
+    """Parse a swarm-id or an invite link. Raises `UserError` with `ExitCode.BAD_ADDRESS` if a bootstrap
+    peer's address in it is invalid, and with `ExitCode.BAD_SWARM_ID` for any other fault."""
     try:
         return parse_invite(text)
     except SwarmIdError as error:
@@ -71,7 +72,8 @@ def parse_target(text: str) -> Invite:
 
 
 def parse_bootstrap(text: str) -> str:
-    """Validate the address of a bootstrap peer. Raises `UserError` (`BAD_ADDRESS`)."""
+    """Return the address of a bootstrap peer. Raises `UserError` with `ExitCode.BAD_ADDRESS` if it is
+    invalid."""
     try:
         return check_bootstrap(text)
     except SwarmIdError as error:
@@ -79,7 +81,8 @@ def parse_bootstrap(text: str) -> str:
 
 
 def parse_multiaddr(text: str) -> str:
-    """Validate an address of this node. Raises `UserError` (`BAD_ADDRESS`)."""
+    """Return an address of this node. Raises `UserError` with `ExitCode.BAD_ADDRESS` if it is
+    invalid."""
     try:
         return check_multiaddr(text)
     except SwarmIdError as error:
@@ -96,7 +99,8 @@ def _bad_address(error: SwarmIdError) -> UserError:
 
 
 def parse_private_path(path: Path) -> Path:
-    """Check one of the member's own files or folders. Raises `UserError` (`DATA_MISSING`)."""
+    """Return the absolute path of a file or folder of private data. Raises `UserError` with
+    `ExitCode.DATA_MISSING` if it does not exist."""
     found = absolute_path(path)
     if not found.exists():
         raise UserError(
@@ -108,7 +112,7 @@ def parse_private_path(path: Path) -> Path:
 
 
 def parse_device(text: str) -> str:
-    """Return a device name that is valid. Raises `UserError` (`NO_DEVICE`) for any other."""
+    """Return the name of a device. Raises `UserError` with `ExitCode.NO_DEVICE` if it is none."""
     if not _DEVICES.fullmatch(text):
         raise UserError(
             ExitCode.NO_DEVICE,
@@ -119,7 +123,11 @@ def parse_device(text: str) -> str:
 
 
 def parse_devices(text: str) -> str:
-    """Validate the name of a device, a list of names, or `all`. Raises `UserError` (`NO_DEVICE`)."""
+    """Return the name of a device, a list of names in normal form, or `all`.
+
+    Raises `UserError` with `ExitCode.NO_DEVICE` for anything else, and for a list that repeats a GPU,
+    combines GPUs and CPUs or is too long.
+    """
     names = text.split(",")
     if text == "all" or len(names) == 1:
         return text if text == "all" else parse_device(text)
@@ -146,8 +154,8 @@ def parse_devices(text: str) -> str:
 
 
 def parse_launched_device(text: str) -> str:
-    """Validate the device of a node that torch's launcher has started: a kind of device, not specific
-    ones. Raises `UserError` (`NO_DEVICE`)."""
+    """Return the kind of device of a node that torch's launcher has started. Raises `UserError` with
+    `ExitCode.NO_DEVICE` for anything else, such as the name of a specific device."""
     if text in ("auto", "cpu", "cuda"):
         return text
     raise UserError(
@@ -165,7 +173,7 @@ def names_several(device: str) -> bool:
 def parse_rate(text: str) -> float:
     """Parse a number of bits or bytes per second, such as 10Mbit; return bytes per second.
 
-    Raises `UserError` (`USAGE`), also for a rate that is too low to follow a swarm.
+    Raises `UserError` with `ExitCode.USAGE` if it is not a rate, or if it is below `MIN_RATE`.
     """
     found = _RATE.fullmatch(text.strip())
     if found is None:
@@ -186,7 +194,7 @@ def parse_rate(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Parse a number of bytes, such as 20GB. Raises `UserError` (`USAGE`)."""
+    """Parse a number of bytes, such as 20GB. Raises `UserError` with `ExitCode.USAGE` if it is none."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise UserError(
@@ -199,7 +207,8 @@ def parse_size(text: str) -> int:
 
 
 def parse_prompt(text: str) -> str:
-    """Validate the prompt for generated samples. Raises `UserError` (`USAGE`)."""
+    """Return the prompt for generated samples. Raises `UserError` with `ExitCode.USAGE` if it is too
+    long."""
     if len(text) > MAX_PROMPT_CHARACTERS:
         raise UserError(
             ExitCode.USAGE,
@@ -210,7 +219,8 @@ def parse_prompt(text: str) -> str:
 
 
 def parse_mirror(text: str) -> str:
-    """Validate a mirror's URL or path. Raises `UserError` (`BAD_ADDRESS`, `DATA_MISSING`)."""
+    """Return a mirror's URL, or the absolute path of its folder. Raises `UserError` with
+    `ExitCode.BAD_ADDRESS` for an invalid URL, and with `ExitCode.DATA_MISSING` for a missing folder."""
     if "://" in text:
         if not re.fullmatch(r"https?://[!-~]{1,240}", text):
             raise UserError(
@@ -236,12 +246,13 @@ def address_text(address: tuple[str, int]) -> str:
 
 
 def parse_metrics_address(text: str) -> tuple[str, int] | None:
-    """Parse `host:port`, `[ipv6]:port` or `off`. Raises `UserError` (`BAD_ADDRESS`)."""
+    """Parse `host:port`, `[ipv6]:port` or `off`, which gives None. Raises `UserError` with
+    `ExitCode.BAD_ADDRESS` for anything else."""
     return _parse_address(text, "metrics", DEFAULT_METRICS_ADDRESS[1])
 
 
 def parse_dashboard_address(text: str) -> tuple[str, int] | None:
-    """Parse the address of the page in the same way."""
+    """Parse the address of the dashboard page in the same way as that of the metrics."""
     return _parse_address(text, "the page", DEFAULT_DASHBOARD_ADDRESS[1])
 
 
@@ -255,7 +266,7 @@ def _parse_address(text: str, what: str, usual: int) -> tuple[str, int] | None:
     else:
         valid = bool(_HOST_NAME.fullmatch(host))
         if valid and set(host) <= set("0123456789."):
-            # All digits and dots, yet not an address: a typo rather than a name to look up.
+            # A text of digits and dots that is not an address is a typo, not a name to look up.
             valid = _is_ip(host, ipaddress.IPv4Address)
     if not (colon and valid and port.isascii() and port.isdigit() and int(port) <= 65535):
         raise UserError(
