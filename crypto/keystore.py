@@ -282,7 +282,7 @@ def _sync(folder: Path) -> None:
 def _rename_new(temporary: Path, path: Path) -> None:
     """Give a file its final name unless that is taken; the temporary name may remain."""
     try:
-        # A link, because a rename would replace a file created meanwhile.
+        # A hard link, because a rename would replace a file that was created in the meantime.
         os.link(temporary, path)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
@@ -298,7 +298,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    # Opening a named pipe would otherwise wait for ever.
+    # Otherwise opening a named pipe could wait without end.
     return os.open(path, flags | os.O_NONBLOCK)
 
 

@@ -60,8 +60,8 @@ def draw_jury(votes: Mapping[PeerId, int], lot: bytes) -> Jury:
     """Return the voters that are called to re-audit; `lot` seeds the draw if there are more than
     `JURY_SEATS`.
 
-    Seats are spaced evenly on the line of all votes, in a drawn order: each member gets its proportion
-    of the seats to within one.
+    The members' votes lie on a line, one member after the other in a drawn order, and seats are spaced
+    evenly on it: so each member gets its proportion of the seats to within one.
     """
     if len(votes) <= JURY_SEATS:
         return Jury(dict(votes))

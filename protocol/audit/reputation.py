@@ -15,9 +15,9 @@ they can compute, so wherever the minimum work for a vote were set, a crowd of i
 that minimum would get more votes for its work than everyone else.
 
 A large member's votes are not capped either. A cap would redistribute its votes to all others, including
-a crowd that does no work: where three members do nearly everything, a cap of a fourth gives a fourth of
-the votes to any member that has done anything at all. The share of work that one member can have is
-capped where work is assigned (`max_share`).
+a crowd that does almost no work: if three members do nearly everything, a cap of a fourth gives a fourth
+of the votes to the other members, however little they have done. The share of work that one member can
+have is capped where work is assigned (`max_share`).
 
 A member whose audit fails before it has any votes is dismissed, which frees its place for one that
 works. It may come back once the chain has forgotten it, `WINDOW` rounds later.
@@ -49,7 +49,7 @@ from .verdict import BaselineSample, ScoreBaseline, level, passing
 EPOCH_ROUNDS = 16
 """Rounds in an epoch, for which votes stay fixed."""
 WINDOW = 1024
-"""Rounds for which vouched work gives votes."""
+"""Rounds for which work that is vouched for gives votes."""
 FRESH = 16
 """An audit must be recorded less than this many rounds after the audited round."""
 VOUCHERS = 3
@@ -116,7 +116,7 @@ class AuditState:
     waiting: deque[tuple[int, int]] = field(default_factory=deque)
     """(round, sequences) of work that is not vouched for yet."""
     vouched: dict[int, int] = field(default_factory=dict)
-    """Vouched sequences by epoch."""
+    """Number of sequences that are vouched for, by the epoch of the work."""
     vouchers: dict[PeerId, int] = field(default_factory=dict)
     """Members that vouched, each with the latest round that it audited."""
     scores: deque[BaselineSample] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -136,7 +136,7 @@ class AuditState:
 
     @property
     def work(self) -> int:
-        """Number of vouched sequences."""
+        """Number of sequences that are vouched for: its votes, if it is credible."""
         return sum(self.vouched.values())
 
     def copy(self) -> AuditState:

@@ -262,7 +262,7 @@ def new_audit_ledger(
     records: Callable[[int], Record],
     beacon: Beacon | None,
 ) -> AuditLedger | None:
-    """Return the audit state of a new ledger; None where work is not audited."""
+    """Return the audit state of a new ledger; None if work is not audited."""
     spec = manifest.audits
     if spec is None or beacon is None:
         return None

@@ -5,8 +5,8 @@ they do not *all* mark as silent. Only members that every signer marks as silent
 honest signer that hears a member keeps it in the count.
 
 Members without votes take no part: their masks neither keep a member in the count nor remove it. But
-where the signers mark every member with votes as silent, the remaining members are the *heirs* and
-count by heads. Every member that has not signed such a certificate doubts it (`consensus`).
+if the signers mark every member with votes as silent, the remaining members are the *heirs*, and each
+counts once. Every member that has not signed such a certificate doubts it (`consensus`).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _certifies(
     present = ~silent & (1 << len(membership)) - 1
     counted = weigh(present, membership, votes)
     if not counted:
-        # Every member with votes is marked as silent: the heirs count by heads.
+        # Every member with votes is marked as silent: the heirs count, each once.
         return len(signers) >= quorum(model, present.bit_count())
     if not all(votes[peer] for peer, _ in signers):
         return False

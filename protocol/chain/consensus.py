@@ -21,7 +21,7 @@ a chain of them. The rules:
 quorum, and this member would have both finalized and skipped s, which rule 5 forbids. So no later slot
 is well founded without B. No other block is certified in s either, since two quorums of votes share an
 honest member and rule 3 forbids two votes. (In the fault model `crash` no member is byzantine, and
-majorities share a member.) Where members have different numbers of votes, quorums and the share of
+majorities share a member.) If members have different numbers of votes, quorums and the share of
 byzantine members are counted in votes, and the argument is the same.
 
 *Liveness.* In a slot with an honest leader and timely messages no honest member skips, so its proposal
@@ -29,11 +29,11 @@ is certified, finalized by all and decided. Leaders rotate, and slots grow longe
 
 *Quorums under silence.* Each ballot carries a mask of the members that its sender has not heard for a
 lease. A certificate is valid with a quorum of the members that its signers do not *all* mark as silent
-(`certificates`); otherwise volunteers could not close their laptops. Two quorums still share an honest
-member as long as each has an honest signer that hears all honest members: this signer keeps them in the
-count, and only dead and byzantine members are left out. Two sides of a partition that cannot hear each
-other for a lease break that premise and decide two chains. This is intended, and `fork_choice` chooses
-one.
+(`certificates`); otherwise no record could be decided once too many volunteers close their laptops. Two
+quorums still share an honest member as long as each has an honest signer that hears all honest members:
+this signer keeps them in the count, and only dead and byzantine members are left out. Two sides of a
+partition that cannot hear each other for a lease break that premise and decide two chains. This is
+intended, and `fork_choice` chooses one.
 
 *Doubted certificates.* Byzantine members can mark any member as silent: by marking nearly all others
 they form a quorum alone. So a member doubts a certificate if its signers have no more votes than
@@ -54,9 +54,10 @@ certificate to continue from. If the certificate of skips for a slot is lost, me
 (`gap`).
 
 *Equivocation.* Two ballots of one slot that rules 3 and 5 forbid together (`RULED_OUT`) are a proof
-that every peer can check. It is kept here, gossiped, and expels the signer by the next record
-(`evidence`). Meanwhile both ballots count where other members cast the same, since some members may
-hold a certificate by either; the argument above allows this, as it relies on honest signers alone.
+that every peer can check. The proof is kept here and gossiped, and the next record that contains it
+expels the signer (`evidence`). Until then each of the two ballots counts if another member cast the
+same, since some members may hold a certificate that includes it; the argument for safety allows this,
+because it relies on honest signers only.
 
 `Consensus` keeps the ballots and applies the rules. The member decides when to act by them: it has the
 timers, and knows which proposals are acceptable and which updates it holds.
@@ -441,8 +442,8 @@ class Consensus:
         """Return upper bounds of the votes and of the heirs that can support a certificate; 0 if no
         quorum is possible.
 
-        A single byzantine member that marks all others as silent is a quorum alone, and would otherwise
-        cause a search through all ballots of a slot with each ballot that arrives.
+        Without this check, a byzantine member that marks all others as silent, and so is a quorum alone,
+        would cause a search through all ballots of a slot with each ballot that arrives.
         """
         voters = [
             (most, votes) for peer, most in ballot_set.silent.items() if (votes := self.votes[peer])

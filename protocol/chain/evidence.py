@@ -2,9 +2,9 @@
 announcements of one round.
 
 A member that receives both keeps them, gossips them, and puts them into a record when it leads; the
-record expels the signer for good. The chain alone suffices to check the proof. Only messages with the
-same parent contradict each other: after a partition a member may change chains, and has then honestly
-signed on both.
+record expels the signer's identity permanently. The chain alone suffices to check the proof. Only
+messages with the same parent contradict each other: after a partition a member may change chains, and
+has then honestly signed on both.
 
 A member must not make two announcements for a round: some members would receive one and some the other,
 so that they could agree on neither, and a leader that can choose between two of its own can choose its

@@ -4,8 +4,8 @@ A *statement* of round k is an update of that round, or a finalize of round k th
 quotes as a witness: its signer followed the chain that ends with record k - 1. A record is *justified*
 when a quorum of the *finality set* has made statements after it, and *final* when a quorum has made
 statements that show knowledge of the justified record. The finality set then becomes the membership
-after that record, with the votes that its members have there; where none of its remaining members has
-votes, they count by heads. All of this follows from the records alone, as in Neu, Tas and Tse,
+after that record, with the votes that its members have there; if none of its remaining members has
+votes, each counts once. All of this follows from the records alone, as in Neu, Tas and Tse,
 "Ebb-and-Flow Protocols" (IEEE S&P 2021). docs/protocol.md has the rules under "What is final", and the
 reasons. The finality lease (`lease`) and checkpoints, which advance finality for one member alone,
 enter by `move_on` and `believe`.

@@ -38,7 +38,8 @@ def prefers(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bo
         here, there = (chain.contributors(chain.final_round + 1) for chain in (ours, other))
         if here != there:
             return there > here
-        # Byzantine members that continue alone have all contributors from before the fork, too.
+        # Equal numbers of contributors decide nothing: a chain that byzantine members continue alone has
+        # all contributors from before the fork, too.
         return _more_went_on(ours, other, fork, members)
     if other.final_round >= fork:
         return True

@@ -67,7 +67,7 @@ def max_streams(streams: int, members: int, max_share: float) -> int:
     more; with a `max_share` of 0, an equal share.
 
     Twice an equal share, because with a bound of one equal share no member could get less than that
-    either, and in a swarm of three a member that became slow would be late for ever.
+    either, and in a swarm of three a member that became slow would always be late.
     """
     equal = -(-streams // members)
     return max(int(streams * max_share), min(streams, 2 * equal)) if max_share else equal
