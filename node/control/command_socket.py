@@ -1,7 +1,7 @@
 """Command socket: JSON lines between commands and the running daemon over a unix socket, for the owner
 only.
 
-One line of request, one line of response. `serve_control` runs in the daemon and survives whatever a
+A request is one line, and so is its response. `serve_control` runs in the daemon and survives whatever a
 client sends; `ask` is for commands and needs no event loop.
 """
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 # shorter.
 MAX_LINE_BYTES = 1 << 20
 
-# struct sockaddr_un holds 108 bytes on Linux and 104 on the BSDs and macOS, the closing zero
-# included.
+# The path in a struct sockaddr_un has at most 108 bytes on Linux, and 104 on the BSDs and macOS,
+# including the terminating zero.
 MAX_SOCKET_PATH_BYTES = 100
 
 # A client that sends or reads nothing for this long is disconnected, so that it does not hold a task.
@@ -193,7 +193,7 @@ def _bound(path: Path) -> Iterator[socket.socket]:
         if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
             bound = path
         else:
-            # mkdtemp makes it mode 0700 under an unpredictable name.
+            # The directory has mode 0700 and an unpredictable name (mkdtemp).
             folder = stack.enter_context(
                 tempfile.TemporaryDirectory(
                     prefix="distro-", dir=_short_folder(), ignore_cleanup_errors=True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class BandwidthLimits:
-    """Bytes per second; None for no limit. They outlive the sessions in the swarm."""
+    """Bytes per second; None for no limit. The limits outlive the sessions in the swarm."""
 
     upload: float | None = None
     download: float | None = None

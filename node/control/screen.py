@@ -133,7 +133,7 @@ async def _in_thread(function: Callable[..., object], *arguments: object) -> Non
 def _title(status: Status) -> Text:
     line = Text("distro-node  ", "bold")
     line.append(harmless(status.swarm.name) if status.swarm else "…", "bold cyan")
-    # Ids are random; the end of one tells peers apart, as in the log.
+    # Peer ids are random, so the end of one suffices to tell peers apart, as in the log.
     line.append(f"   you are {short(status.node.peer)}", "dim")
     return line.append(f", up {_duration(time.time() - status.node.started)}", "dim")
 

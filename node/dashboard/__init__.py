@@ -1,1 +1,1 @@
-"""The node's page in a browser: its state, its contributions and the swarm's progress."""
+"""The dashboard, a node's page in a browser: its state, its contributions and the swarm's progress."""

@@ -38,7 +38,7 @@ class AccessGuard:
     """Access rules of one served address."""
 
     host: str
-    """The address or name at which it is served, as the owner gave it."""
+    """The address or name at which the page is served, as the owner gave it."""
     token: str
     """A request with this token may act, and may read even without `free_reading`."""
     secure: bool

@@ -27,7 +27,7 @@ _BOUNDS = Bounds(connections=8)
 
 
 def metrics_url(address: Address) -> str:
-    """Return the URL that Prometheus is given."""
+    """Return the URL of the metrics at this address."""
     return f"{address.url}metrics"
 
 

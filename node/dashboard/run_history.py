@@ -37,13 +37,13 @@ MAX_ROWS = 4096
 RECENT_ROWS = 1024
 """The newest rows, which are never merged."""
 MAX_PEERS = 4096
-"""Limit on distinct peers; an open swarm may see more of them over time."""
+"""Maximum number of peers; later ones are left out. An open swarm may see more of them over time."""
 RECENT_ROUNDS = 64
 """The number of rounds over which a member's recent contributions are counted."""
 PHASES = ("compute", "encode", "transfer", "agree", "apply")
 
 _PHASES_KEPT = 64
-# The number of newest peers that are sent with each event. Fewer peers than this are new every second.
+# The number of newest peers that are sent with each event, more than join in a second.
 _PEERS_AGAIN = 64
 # Number of most recently departed peers listed among the members.
 _GONE_SHOWN = 64
@@ -51,7 +51,7 @@ _GONE_SHOWN = 64
 _LATE_SHOWN = 16
 _MAX_HELDOUT = 4096
 _MAX_SAMPLES = 64
-# The number of newest samples that are sent with each event. Fewer than this are new every second.
+# The number of newest samples that are sent with each event, more than are written in a second.
 _SAMPLES_AGAIN = 2
 # Maximum length of a line of the history file. A line for a thousand members has about 60 kB.
 _MAX_LINE_BYTES = 1 << 20
@@ -153,8 +153,8 @@ class RunHistory:
         return self._said(self.rows, self.heldout, self.samples, 0)
 
     def latest(self, rows: int) -> dict[str, Any]:
-        """Return the last `rows` rows, and with them the same as `whole`; they replace a client's
-        copies.
+        """Return the last `rows` rows, and the newest of what else `whole` returns; they replace a
+        client's copies.
 
         Only the newest peers are included, from index `peers_at` on, since there may be thousands in
         all.

@@ -45,14 +45,15 @@ def counted_joules(
 
 @dataclass(frozen=True)
 class MeterReading:
-    """Values of a meter at one time: its counters, or the power drawn at that moment."""
+    """Values of a meter at one time: its counters, the power drawn at that moment, or both."""
 
     at: float
     """Seconds of a monotonic clock."""
     counters: tuple[tuple[str, int, int | None, float], ...] = ()
     """Name, value, wrap limit, units per joule."""
     watts: float | None = None
-    """Power drawn now, if there is no counter."""
+    """Power drawn at that moment; None if the meter has only counters. The energy is computed from it if
+    there is no counter."""
 
 
 def joules_between(before: MeterReading, after: MeterReading) -> float | None:

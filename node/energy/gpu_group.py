@@ -35,7 +35,7 @@ class GpuGroup:
         return next((card.why for card in self._all if card.why is not None), None)
 
     def read(self) -> MeterReading | None:
-        """Return their total energy so far and current power; None if that of any card is unknown."""
+        """Return all cards' energy counters and total power; None if those of any card are unknown."""
         found = [card.read() for card in self._all]
         known = [reading for reading in found if reading is not None]
         if len(known) < len(found):
@@ -69,12 +69,12 @@ class GpuGroup:
         return any(card.limited for card in self._all)
 
     def put_back(self) -> bool:
-        """Restore their former limits; False if the driver refuses one."""
+        """Restore the cards' former limits; return False if that fails for one of them."""
         done = [card.put_back() for card in self._all]
         return all(done)
 
     def use_by_others(self, ours: Collection[int]) -> GpuUse:
-        """Return whether a program outside `ours` computes on any of them."""
+        """Return whether a program other than the processes `ours` (ids) computes on any of them."""
         uses = [card.use_by_others(ours) for card in self._all]
         busy = [use for use in uses if use.others]
         unknown = [use for use in uses if use.others is None]

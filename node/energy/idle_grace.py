@@ -1,4 +1,4 @@
-"""Idle grace: how long a node stays paused after the computer was in use. Without input or output."""
+"""Idle grace: how long a node stays paused after the computer was in use; a computation without I/O."""
 
 from __future__ import annotations
 

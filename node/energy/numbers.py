@@ -39,7 +39,8 @@ class NotANumber(Exception):
 
 
 def check_path(path: str) -> tuple[str, ...]:
-    """Return the steps of a path. Raises `ValueError` if it is empty in places or too long."""
+    """Return the steps of a path. Raises `ValueError` if one of them is empty, or the path is too
+    long."""
     steps = tuple(path.split("."))
     if not all(steps) or len(steps) > MAX_STEPS or len(path) > 256:
         raise ValueError("a path is names and numbers separated by dots")

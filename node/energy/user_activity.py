@@ -1,9 +1,9 @@
 """User activity: the time since a person last used this computer, where it can be known.
 
-On Linux, the time at which a terminal was last typed into (as in `w`) is known to users that may list
-terminals, and logind reports on graphical sessions if the desktop reports to logind. A desktop that
-never does (its session's idle hint has never changed) counts as unknown, not as always in use. On macOS
-it is the idle time of keyboard and mouse.
+On Linux, users that may list terminals see when each was last typed into (as in `w`), and logind reports
+on graphical sessions if the desktop reports to logind. A desktop that never does (its session's idle
+hint has never changed) counts as unknown, not as always in use. On macOS the system reports the idle
+time of keyboard and mouse.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a scrape of a node reads: its status, and the monotonic counts that a status leaves out.
 
-The code that counts something changes a plain number. Counts last from the start of the program to its
-end, pauses included.
+Each count is a plain number, increased by the code that does what is counted. Counts run from the start
+of the program to its end, over pauses.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class MetricLabel:
     """The last one is `other`, which stands for every value that is not listed. Empty for an `info`
     metric, whose value is a fact about the program."""
     missing: float = 0.0
-    """The number of a series for whose label value a reading has none."""
+    """The number shown for a label value for which a reading has none."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class TableCollector(Collector, Generic[T]):
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: names are checked by tests, and a reading may not be possible yet."""
+        """Return nothing, because a reading may not be possible yet; tests check the names instead."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

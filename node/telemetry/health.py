@@ -1,8 +1,8 @@
-"""A node's verdict: one sentence on whether it does what its owner wants, with the cause and remedy if
-not.
+"""The verdict on a node: one sentence on whether it does what its owner wants, with the cause and remedy
+if not.
 
-It answers the first question of an owner. It is derived from the status alone, in the terms that the
-screen, the dashboard and `distro-node status` share.
+This is what an owner wants to know first. The verdict is derived from the status alone, in the terms
+that the screen, the dashboard and `distro-node status` share.
 """
 
 from __future__ import annotations

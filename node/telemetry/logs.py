@@ -115,5 +115,5 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        # The default is plain ASCII; JSON need not escape all characters that terminals obey.
+        # `json.dumps` writes plain ASCII by default: terminals obey some characters that JSON allows.
         return json.dumps(line)

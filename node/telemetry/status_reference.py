@@ -53,7 +53,7 @@ def _fields(cls: Any, prefix: str, shown: dict[Any, str]) -> Iterator[tuple[str,
 def _kind(hint: Any) -> tuple[str, Any, bool]:
     """Return a type's name in JSON, the dataclass in it if there is one, and whether it is a list."""
     options = typing.get_args(hint)
-    # `typing` represents a union with an `Annotated` type in it by the older class.
+    # `typing` represents a union that contains an `Annotated` type by the older class, `typing.Union`.
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         kind, inner, many = _kind(next(each for each in options if each is not types.NoneType))
         return f"{kind}?", inner, many

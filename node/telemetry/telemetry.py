@@ -116,7 +116,7 @@ class Telemetry:
         self.times: dict[int, RoundTimes] = {}
         self.own: dict[int, OwnUpdate] = {}
         self._history: Path | None = None
-        # The fingerprints of the rounds that have been reported already.
+        # The fingerprints of the rounds that are in the history already.
         self._told: BoundedTable[int, int] = BoundedTable(_ROUNDS_REMEMBERED)
         self._received: dict[int, int] = {}
         self._events: deque[EventStatus] = deque(maxlen=_EVENTS_KEPT)
@@ -141,7 +141,8 @@ class Telemetry:
     # Reports from the node
 
     def arrive(self, round: int) -> None:
-        """Note that the node has caught up with the swarm at `round`; earlier rounds are not counted."""
+        """Note that the node has caught up with the swarm at `round`. Rounds before the first such round
+        are not counted."""
         if self._since is None:
             self._since = round
 
@@ -152,7 +153,7 @@ class Telemetry:
         self.state = state
 
     def report(self, progress: Progress) -> None:
-        """Set the progress of something that takes long, and log it at intervals."""
+        """Set the progress of a long operation, and log it at intervals."""
         begins = self.progress is None or self.progress.what != progress.what
         self.progress = progress
         now = time.monotonic()
@@ -284,7 +285,7 @@ class Telemetry:
         self.round, self.fingerprint, self._learned = record.round, record.fingerprint, now
         loss = self._note_loss(record)
         if self._since is None or record.round < self._since:
-            # Decided long ago, at a time that is unknown here.
+            # The record was decided long ago, at a time that this node does not know.
             return
         tokens = sum(entry.tokens for entry in record.updates)
         size = sum(entry.size for entry in record.updates)
@@ -352,7 +353,7 @@ class Telemetry:
 
     def _note_loss(self, record: Record) -> float | None:
         """Set the training loss to the mean over a record's tokens, in nats per token, and return it;
-        None: it has no tokens."""
+        None: the record has no tokens."""
         tokens = sum(entry.tokens for entry in record.updates)
         if not tokens:
             return None
