@@ -94,8 +94,7 @@ def ask_torch() -> dict[str, Any] | str:
 
 def ask_sandbox() -> tuple[list[str], list[str]]:
     """Return which parts of the trainer's sandbox this system enforces, and which it does not. They are
-    tested in a separate process, which confines itself; nothing is returned in either list if that
-    fails."""
+    tested in a separate process, which confines itself; if that fails, both lists are empty."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "distro_node.node.training.sandbox"],

@@ -37,8 +37,8 @@ class Finding:
     subject: Subject
     """The part examined."""
     severity: Severity
-    """`stops`: this computer cannot train; `hurts`: it can, but not well or not safely; `unknown`: it
-    could not be examined."""
+    """`stops`: this computer cannot train; `hurts`: it can, but not well or not safely; `unknown`: the
+    examination has no clear result; `good`: no action is needed."""
     what: str
     """What was found, for people."""
     remedy: str

@@ -70,7 +70,8 @@ class Setting:
 
     @property
     def default(self) -> Any:
-        """The default as a user of the option would write it; None: there is none to show."""
+        """The default as a user of the option would write it; None stands for the field's own
+        default."""
         default = self.declared.default
         return None if default is _UNSET or default in _NOTHING else default
 

@@ -16,7 +16,7 @@ class Hours:
     """Windows of the day in which a node may work."""
 
     windows: tuple[tuple[int, int], ...]
-    """The first minute of each, and the minute after its last, since midnight; a window may cross
+    """The start and the end (exclusive) of each, in minutes since midnight; a window may cross
     midnight."""
     text: str
     """The text that the owner wrote."""
@@ -29,8 +29,8 @@ class Hours:
         )
 
     def next_change(self, minute: int) -> int | None:
-        """Return the next minute of the day at which a window begins or ends; None if the windows cover
-        the whole day."""
+        """Return the next minute of the day at which `contain` changes; None if the windows cover the
+        whole day."""
         now = self.contain(minute)
         for later in range(minute + 1, minute + _MINUTES_A_DAY):
             if self.contain(later % _MINUTES_A_DAY) != now:
