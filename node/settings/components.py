@@ -553,7 +553,7 @@ class DashboardSettings:
         help="A certificate (PEM), to serve the page over TLS: needed at an address that others "
         "reach.",
     )
-    """The file also has the intermediate certificates up to an authority."""
+    """The file must also have the intermediate certificates up to an authority."""
     key: Path | None = setting(
         None,
         name="dashboard-key",
@@ -561,7 +561,7 @@ class DashboardSettings:
         group=Group.PAGE,
         help="The certificate's key (PEM).",
     )
-    """The key in the file has no passphrase."""
+    """The key in the file must have no passphrase."""
     plain: bool = setting(
         False,
         name="dashboard-plain",
@@ -595,5 +595,5 @@ class ConsoleSettings(LogSettings):
 
     @property
     def draws(self) -> bool:
-        """Whether a screen is drawn. It is not if log lines are JSON, because it would mix with them."""
+        """Whether a screen is drawn. With JSON log lines it is not, since a screen would spoil them."""
         return self.screen and self.log_format is LogFormat.TEXT
