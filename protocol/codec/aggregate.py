@@ -1,23 +1,23 @@
 """Aggregates: the result that the committee of a section computes from all sign votes, and its bytes.
 
-An aggregator keeps a momentum of the sums of signs, in whole numbers. In each step it decays by a
-thirty-second, the sums of the new signs are added, and the strongest coefficients of each block are
-taken out of it; their signs are the aggregate. Nothing is rounded and nothing depends on an order, so
-aggregators that count the same sign votes make the same bytes, and a different aggregate shows that one
-of them counted otherwise.
+An aggregator keeps a momentum of the sums of signs, in whole numbers. In each step the momentum decays
+by 1/32, the sums of the new signs are added, and the strongest coefficients of each block are taken out
+of it; their positions and signs are the aggregate. This is integer arithmetic, and nothing depends on an
+order. So aggregators that count the same sign votes produce the same bytes, and different aggregates
+show that the aggregators did not count the same.
 
     byte 0          4, the format
     bytes 1 - 2     the number of the section, from 0
     bytes 3 - 4     the number of sections
     bytes 5 - 6     the number of sign votes that the round's record names
-    mask            a bit for each of them in the order of the record, from the highest bit of a byte
-                    down: 1 if it was counted; zero bits up to a whole byte
+    mask            a bit for each of these sign votes in the order of the record, from the highest bit
+                    of a byte down: 1 if it was counted; zero bits up to a whole byte
     the rest        positions and signs, as the body of an update of this section (`update`)
 
 Numbers of several bytes begin with the most significant.
 
-An aggregator that cannot aggregate sends the byte 5 (`ABSTAIN`) to abstain, so that nobody waits for
-it.
+An aggregator that cannot aggregate abstains by sending the single byte 5 (`ABSTAIN`), so that no member
+waits for it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ ABSTENTION = content_id(ABSTAIN)
 
 _HEADER_BYTES = 7
 
-# Worth of a sign in the momentum, which decays in whole numbers. With 1,024 members of weight 2 the
-# momentum of a coefficient on which all agree approaches 2^24.
+# A sign counts 2^8 in the momentum, which decays by 2^-5 per step in whole numbers. With 1,024 members
+# of weight 2, the momentum of a coefficient on which all agree approaches 2^24.
 _WORTH_BITS = 8
 _FADES_BITS = 5
 
@@ -80,7 +80,7 @@ class Momentum:
         return made
 
     def add(self, sums: Sequence[npt.NDArray[np.int32]], rotation_steps: int, step: int) -> None:
-        """Decay, and add the sums of the signs received for each run, (blocks, heard)."""
+        """Decay the momentum, and add the sums of the step's signs for each run, (blocks, selected)."""
         for momentum, told in zip(self._runs, sums, strict=True):
             momentum -= momentum >> _FADES_BITS
             momentum[:, selected_positions(momentum.shape[1], rotation_steps, step)] += (
@@ -88,7 +88,8 @@ class Momentum:
             )
 
     def take_strongest(self, step: int) -> DecodedUpdate:
-        """Take the strongest coefficients of each block out; of equals, the first in the block."""
+        """Remove the strongest coefficients of each block and return their positions and signs. Of
+        equally strong ones, the first in the block are taken."""
         tensors = self._section.layout.tensors
         found = [
             _strongest(momentum, tensor.top_k, step)
@@ -103,8 +104,8 @@ def summed(
     step: int,
     sign_votes: Iterable[tuple[Sequence[Signs], int]],
 ) -> list[npt.NDArray[np.int32]]:
-    """Return the sums of the signs in these sign votes of a step for each run of a section, int32
-    (blocks, heard). `sign_votes`: sign votes with their update weights."""
+    """Return for each run of a section the sums of the signs in these sign votes of a step, int32
+    (blocks, selected). `sign_votes`: the signs for each run, with the sign vote's update weight."""
     tensors = section.layout.tensors
     sums = [
         np.zeros((each.blocks, selected_count(each, rotation_steps, step)), np.int32)
@@ -156,16 +157,16 @@ def _opened(layout: UpdateLayout, body: bytes) -> tuple[int, int, tuple[bool, ..
 
 
 def check_aggregate(layout: UpdateLayout, body: bytes) -> None:
-    """Check an aggregator's body: an aggregate of any section, or an abstention. Raises as
-    `decode_aggregate` does."""
+    """Check the bytes that an aggregator announced: an aggregate of any section, or an abstention.
+    Raises as `decode_aggregate` does."""
     if body != ABSTAIN:
         *_, section, said = _opened(layout, body)
         check_update(section.layout, said)
 
 
 def joined(layout: UpdateLayout, aggregates: Sequence[Aggregate]) -> DecodedUpdate:
-    """Return aggregates of different sections as one update. Blocks without an aggregate have signs of
-    0."""
+    """Return aggregates of different sections as one update. Blocks of a section without an aggregate
+    have signs of 0."""
     tensors = layout.tensors
     positions = [np.tile(np.arange(t.top_k, dtype=np.int16), (t.blocks, 1)) for t in tensors]
     signs = [np.zeros((tensor.blocks, tensor.top_k), np.int8) for tensor in tensors]
@@ -179,25 +180,26 @@ def joined(layout: UpdateLayout, aggregates: Sequence[Aggregate]) -> DecodedUpda
 
 
 def aggregate_bytes(section: Section, sign_votes: int) -> int:
-    """Return the length of an aggregate of a section over `sign_votes` sign votes."""
+    """Return the length in bytes of an aggregate of a section from a record with `sign_votes` sign
+    votes."""
     return _HEADER_BYTES + -(-sign_votes // 8) + section.layout.body_bytes
 
 
 def max_aggregate_bytes(layout: UpdateLayout) -> int:
-    """Return the largest length of an aggregate of any section."""
+    """Return the largest length in bytes of an aggregate of any section."""
     return _HEADER_BYTES + -(-MAX_MEMBERS // 8) + layout.body_bytes
 
 
 def place_of(body: bytes) -> tuple[int, int]:
-    """Return the section of an aggregate, which decodes, and the number of sections."""
+    """Return the number of an aggregate's section and the number of sections. `body` must decode."""
     return int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
 
 
 def _strongest(
     momentum: npt.NDArray[np.int32], top_k: int, step: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
-    """Take the strongest coefficients out. Returns their positions and signs, (blocks, top_k)."""
-    # In slices of blocks: the search takes four times the memory of the momentum.
+    """Remove the strongest coefficients. Returns their positions and signs, (blocks, top_k)."""
+    # The search takes four times the memory of the momentum, so it is done for slices of the blocks.
     found = [
         _strongest_of(momentum[first : first + _BLOCKS_AT_ONCE], top_k, step)
         for first in range(0, len(momentum), _BLOCKS_AT_ONCE)
@@ -217,7 +219,8 @@ def _strongest_of(
     positions = np.sort(positions, axis=1).astype(np.int32)
     values = np.take_along_axis(momentum, positions, axis=1)
     np.put_along_axis(momentum, positions, 0, axis=1)
-    # A block without any signs yet has an aggregate as well: the next step undoes its effect.
+    # A coefficient of 0 needs a sign as well, for example in a block without any signs yet. It
+    # alternates, so that the next step undoes its effect.
     at_zero = 1 if step % 2 == 0 else -1
     signs = np.where(values == 0, at_zero, np.sign(values)).astype(np.int8)
     return positions, signs

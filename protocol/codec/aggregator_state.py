@@ -1,10 +1,11 @@
 """Aggregator: the state of one committee member for its section during an epoch.
 
-In each step it announces an aggregate of the sign votes that it has received. The round's record shows
-the aggregate that counted, and that determines the state of all aggregators afterwards, whatever each
-announced: a sign vote may have reached some of them only. After a step without an agreed aggregate the
-whole committee restarts, each member with a new `Aggregator`. An aggregator that lacks a sign vote that
-counted cannot follow until then.
+In each step an aggregator announces an aggregate of the sign votes that it has received. The round's
+record shows the aggregate that counted, which determines the state of all aggregators of the committee
+afterwards, whatever each announced, because a sign vote may have reached only some of them. After a step
+without an agreed aggregate the whole committee restarts, each member with a new `Aggregator`. An
+aggregator that lacks a sign vote that counted cannot adopt the new state, and cannot aggregate until the
+committee restarts.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from .sections import Section
 from .sign_vote import decode_part
 
 CountedPart = tuple[bytes, int]
-"""Part of a sign vote for a section, which decodes, and its update weight."""
+"""A section's part of a sign vote, which decodes, and the sign vote's update weight."""
 
-# Bytes per element: of the momentum, and of a second one and the sums (2026-11-27-speaking.json).
+# Bytes per element: of the momentum; of a second momentum and the sums while it aggregates
+# (2026-11-27-speaking.json).
 _HELD_BYTES = 4
 _AGGREGATING_BYTES = 8
 
 
 def aggregator_bytes(elements: int, *, begun: bool = False) -> int:
-    """Return the bytes of memory that an aggregator takes for a section of this many elements; once it
-    has `begun`, only those beyond its state."""
+    """Return the bytes of memory that an aggregator needs for a section of this many elements. If it has
+    `begun`, only those that it needs in addition to its present state."""
     return elements * (_AGGREGATING_BYTES if begun else _HELD_BYTES + _AGGREGATING_BYTES)
 
 
@@ -34,30 +36,32 @@ class Aggregator:
     """One aggregator of a committee."""
 
     def __init__(self, section: Section, number: int, count: int, rotation_steps: int) -> None:
-        """`number`: its section, of `count`. It starts with no sign votes received."""
+        """`number`: that of its section, from 0, out of `count` sections. It starts with a momentum of
+        zero."""
         self._section = section
         self._place = number, count
         self._rotation_steps = rotation_steps
         self._momentum = Momentum(section)
-        # Of the step that is not settled yet: its number, the received parts, the own aggregate. Parts
-        # are kept encoded: decoded, they are eight times as long.
+        # For the step that is not settled yet: its number, the received parts, this aggregator's
+        # aggregate, and the momentum after it. Parts are kept encoded: decoded, they are eight times as
+        # long.
         self._step = -1
         self._told: list[CountedPart | None] = []
         self._said: bytes | None = None
         self._after = self._momentum
 
     def aggregate(self, step: int, parts: Sequence[tuple[bytes | None, int]]) -> bytes:
-        """Return the aggregate of a step. `parts`: this section's part of each sign vote that the
-        record names, in its order, None if it was not received, with its update weight. A part that
-        does not decode counts as missing: no aggregator can count it."""
+        """Return the aggregate of a step. `parts`: for each sign vote that the record names, in the
+        record's order, its part for this section (None if it was not received) and its update weight. A
+        part that does not decode counts as missing: no aggregator can count it."""
         self._step, self._told = step, [self._read(step, *part) for part in parts]
         counted = tuple(told is not None for told in self._told)
         self._said, self._after = self._aggregate(counted)
         return self._said
 
     def settle(self, agreed: bytes) -> bool:
-        """Adopt the state that follows from the agreed aggregate of the step that this aggregator last
-        computed. Returns whether it can. The aggregate is of this section, and decodes."""
+        """Adopt the state that follows from the agreed aggregate of the last step for which `aggregate`
+        was called. Returns whether this was possible. `agreed` must be of this section, and decode."""
         if agreed != self._said:
             counted = decode_aggregate(self._section.whole, agreed).counted
             known = [told is not None for told in self._told]
@@ -67,8 +71,8 @@ class Aggregator:
                 return False
             found, self._after = self._aggregate(counted)
             if found != agreed:
-                # The committee's majority is byzantine: no state of an honest aggregator leads to this
-                # aggregate.
+                # The committee's majority is byzantine: an honest aggregator that counted these sign
+                # votes would not have made this aggregate.
                 return False
         self._momentum = self._after
         return True

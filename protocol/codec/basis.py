@@ -1,9 +1,9 @@
-"""The integer cosine basis of every member's inverse transform.
+"""The integer cosine basis that every member uses for the inverse transform.
 
 A floating-point inverse transform differs in its last bits between devices, libraries and thread
-counts, and a sign taken from it would sooner or later differ too. With the basis rounded to whole
-numbers every product and partial sum is a whole number, exact as long as it stays small enough, so the
-order of summation no longer matters.
+counts, and signs taken from it would sooner or later differ too. If the basis is rounded to whole
+numbers, every product and partial sum is a whole number, which is exact as long as it is small enough,
+so the order of summation does not matter.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ MAX_SIDE = 64
 """The longest side of a transform block; `OptimizerSpec.chunk` has the same bound."""
 
 BASIS_SCALE = 127
-"""The largest entry that a basis can have. Signs then agree with the unrounded transform's on
-99.86 % of entries, and float32 stays exact up to 130 members at k = 8 of 64 × 64."""
+"""The largest entry that a basis can have. With this scale the signs agree with those of the unrounded
+transform on 99.86 % of entries, and float32 is exact for up to 130 members at k = 8 of 64 × 64."""
 
 # Entries are rounded half away from zero. The only exact ties (127/2, where the cosine is 1/2, on
-# sides that are multiples of 3) come out of floats a hair above or below; the nudge puts them on one
-# side. It is far above the error of any libm (1e-14) and far below the distance of every other entry
-# from a tie (over 1e-6, checked by a test), so it decides ties and nothing else.
+# sides that are multiples of 3) are slightly above or below in floating point; this addition makes all
+# of them round away from zero. It is far above the error of any libm (1e-14) and far below the distance
+# of every other entry from a tie (over 1e-6, checked by a test), so it affects ties only.
 _NUDGE = 1e-9
 
 _FLOAT32_EXACT = 1 << 24
@@ -61,16 +61,16 @@ def orthonormal_basis(side: int) -> npt.NDArray[np.float64]:
     for frequency in range(side):
         norm = math.sqrt((1 if frequency == 0 else 2) / side)
         for position in range(side):
-            # Reduced as an integer, so that large angles lose no precision.
+            # The angle is reduced as an integer, so that large angles lose no precision.
             angle = (2 * position + 1) * frequency % (4 * side)
             basis[frequency, position] = norm * math.cos(math.pi * angle / (2 * side))
     return basis
 
 
 def exact_in_float32(said: int, top_k: int, rows: int, columns: int) -> bool:
-    """Whether float32 holds every number of a block's inverse transform exactly, where `said` is the
-    sum of the update weights. Beyond the bound use float64, exact below 2^53: 4096 members of weight 2
-    × 4096 coefficients × 127² stay under it by a factor of 16,000.
+    """Whether float32 represents every number in the inverse transform of a block of `rows` × `columns`
+    exactly, if `said` is the sum of the update weights. If not, use float64, which is exact below 2^53:
+    4096 members of weight 2 × 4096 coefficients × 127² stay below that by a factor of 16,000.
     """
     return said <= most_in_float32(top_k, rows, columns)
 
@@ -78,8 +78,9 @@ def exact_in_float32(said: int, top_k: int, rows: int, columns: int) -> bool:
 def most_in_float32(top_k: int, rows: int, columns: int) -> int:
     """Return the largest sum of update weights for which float32 is exact in blocks of this size.
 
-    A block's coefficients are a sum of that many × `top_k` signs; each contributes at most the largest
-    entries of its two bases to any value or partial sum, in any order of summation.
+    A block's coefficients are the sum of that many × `top_k` signs. Each sign contributes at most the
+    product of the largest entries of the two bases to any value or partial sum, whatever the order of
+    summation.
     """
     return (_FLOAT32_EXACT - 1) // (top_k * _largest(rows) * _largest(columns))
 

@@ -1,4 +1,4 @@
-"""Bytes that members exchange: in a round, or in a step with committees."""
+"""Number of bytes that members exchange in a round or, with committees, in a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from .sign_vote_tree import proof_bytes
 
 
 def sent(layout: UpdateLayout, committees: CommitteesSpec | None) -> int:
-    """Return the bytes of each member's message about its gradient: an update, or a sign vote."""
+    """Return the length in bytes of what each member sends of its gradient: an update, or a sign vote in
+    one part."""
     if committees is None:
         return layout.body_bytes
     (whole,) = sections(layout, 1)
@@ -39,7 +40,7 @@ def received(layout: UpdateLayout, committees: CommitteesSpec | None, members: i
 
 def check_size(manifest: Manifest) -> None:
     """Raise `ValueError` for a manifest whose updates, or whose committees' aggregates, are too large
-    to be sent as one blob. While members are few, one committee aggregates the whole model."""
+    to be sent as one blob. While there are few members, one committee aggregates the whole model."""
     bytes_ = _longest(manifest_layout(manifest), manifest.committees)
     if bytes_ > MAX_BLOB_BYTES:
         optimizer = manifest.optimizer
@@ -58,8 +59,8 @@ def check_size(manifest: Manifest) -> None:
 def largest_top_k(
     parameters: Sequence[ParameterSpec], chunk: int, committees: CommitteesSpec | None, most: int
 ) -> int:
-    """Return the largest number of coefficients a block, up to `most`, with which an update or an
-    aggregate can be sent as one blob; at least 1, even where that cannot."""
+    """Return the largest number of coefficients per block, up to `most`, with which an update or an
+    aggregate can be sent as one blob; 1 if there is none."""
     least, beyond = 1, most + 1
     while beyond - least > 1:
         tried = (least + beyond) // 2

@@ -1,7 +1,7 @@
 """Layout of an update: how every parameter tensor is cut into blocks of coefficients.
 
-A layout follows from the model's parameter table alone, so the body of an update needs no names, shapes
-or counts, and its length and the cost of decoding it are bounded beforehand.
+A layout follows from the manifest alone, so the body of an update needs no names, shapes or counts, and
+its length and the cost of decoding it are known beforehand.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ..wire.manifest import Manifest, ParameterSpec
 _HEADER_BYTES = 1
 
 HEAD_OCTETS = 2
-"""The most octets of a head."""
+"""Maximum length of a head in octets (`BlockKind`)."""
 
-# A group of heads must fit a numpy integer.
+# Maximum number of bits of a group of heads, which must fit a numpy integer.
 _GROUP_BITS = 63
 
 
@@ -37,12 +37,12 @@ class TensorLayout:
 
     @property
     def down(self) -> int:
-        """Blocks in a column of blocks."""
+        """Number of rows of blocks."""
         return self.rows // self.block_rows
 
     @property
     def across(self) -> int:
-        """Blocks in a row of blocks."""
+        """Number of columns of blocks."""
         return self.columns // self.block_columns
 
     @property
@@ -71,11 +71,11 @@ class BlockKind:
     """The blocks of a layout with the same size and number of coefficients, and their encoding in a
     body.
 
-    There are C(elements, top_k) sets of positions, and each has a number. Its last octets are the
-    *tail*, the part before them is the *head*. Tails are written unchanged. Heads are digits to the
-    base `heads`, and several are written as one number, so that a fraction of a bit is lost per group
-    and not per block. The length of tails and groups is the one that takes the fewest bits a block; of
-    equals, the shortest tail and the smallest group.
+    There are C(elements, top_k) sets of positions, and each has a number (`subsets`). The last octets of
+    a number are the *tail*, the part before them is the *head*. Tails are written unchanged. A *group*
+    of several heads is written as one number, whose digits to the base `heads` they are, so that a
+    fraction of a bit is lost per group and not per block. Tails and groups have the lengths that take
+    the fewest bits per block; if several do, the shortest tail and then the smallest group.
     """
 
     elements: int
@@ -87,21 +87,21 @@ class BlockKind:
 
     @property
     def tail_octets(self) -> int:
-        """Octets of a number that are written unchanged."""
+        """Number of octets of a tail."""
         return self._cut[0]
 
     @property
     def group(self) -> int:
-        """Number of heads that are written as one number."""
+        """Number of heads in a group."""
         return self._cut[1]
 
     @cached_property
     def heads(self) -> int:
-        """Number of different heads, at most 2^15."""
+        """Number of different values of a head, at most 2^15."""
         return self._heads(self.tail_octets)
 
     def group_bits(self, heads: int) -> int:
-        """Return the bits of a number that encodes this many heads."""
+        """Return the number of bits of a group of this many heads."""
         return (self.heads**heads - 1).bit_length()
 
     def groups(self) -> Iterator[tuple[int, int]]:
@@ -115,7 +115,7 @@ class BlockKind:
 
     @property
     def bits(self) -> int:
-        """Bits of all tails and heads together."""
+        """Number of bits of all tails and groups of heads together."""
         heads = sum(count * self.group_bits(size) for count, size in self.groups())
         return 8 * self.blocks * self.tail_octets + heads
 
@@ -167,7 +167,8 @@ class UpdateLayout:
 
     @cached_property
     def body_bytes(self) -> int:
-        """Length of every body: the header, numbers of sets, and a sign for each coefficient."""
+        """Length in bytes of every body: the header, the numbers of position sets, and a sign for each
+        coefficient."""
         bits = sum(kind.bits for kind in self.kinds) + self.coefficients
         return _HEADER_BYTES + -(-bits // 8)
 
@@ -175,10 +176,11 @@ class UpdateLayout:
 def update_layout(parameters: Sequence[ParameterSpec], chunk: int, top_k: int) -> UpdateLayout:
     """Return the layout of a model's updates.
 
-    A matrix is cut into blocks of chunk × chunk, each side shrunk to the largest divisor of its
-    dimension; a vector likewise, into blocks of chunk; a tensor of more dimensions is seen as (product
-    of the leading ones, last). A full block of chunk × chunk sends `top_k` coefficients, a smaller one
-    at most an eighth of its elements, and each at least one.
+    A matrix is cut into blocks of chunk × chunk, where each side shrinks to the largest divisor of its
+    dimension; a vector is cut into blocks of chunk elements in the same way. A tensor of more dimensions
+    is treated as a matrix: (product of the leading dimensions, last dimension). For a full block of
+    chunk × chunk, `top_k` coefficients are sent; for a smaller one, at most an eighth of its elements;
+    for each block at least one.
     """
     return UpdateLayout(tensors=tuple(_tensor_layout(p, chunk, top_k) for p in parameters))
 

@@ -3,16 +3,16 @@
 Members that train one model on one kind of text agree in most signs that any two of them send for the
 same coefficient; a member that sends the opposite of its gradient disagrees with nearly all others. The
 filter compares every two updates and leaves out each that more than half of all others contradict, the
-most contradicted first; an update that is left out no longer counts against the rest. It needs only the
-updates of the one round, keeps no state, and counts in whole numbers: every member gets the same
+most contradicted first; an update that is left out no longer counts against the rest. The filter needs
+only the updates of one round, keeps no state, and counts in whole numbers, so every member gets the same
 result.
 
 Each update counts once for or against each other, whatever it contains, however late it was made, and
-whatever its update weight: a large share can be had by a claim, and must not silence others. So fewer
-than half of the members cannot exclude a member that no other one contradicts, though they see all
-other updates first. They can if others happen to contradict it as well; how often is in
-benchmarks/results/2026-11-22-audit.json. The filter does not detect an update that agrees with the
-others on shared coefficients and is false elsewhere, or is false in so few coefficients that it
+whatever its update weight: a member gets a large share by a mere claim, which must not let it exclude
+others. So fewer than half of the members cannot exclude a member that no other one contradicts, even if
+they see all other updates first. They can if others happen to contradict it as well; how often that
+happens is in benchmarks/results/2026-11-22-audit.json. The filter does not detect an update that agrees
+with the others on shared coefficients and is false elsewhere, or is false in so few coefficients that it
 contradicts no other update.
 """
 
@@ -27,23 +27,25 @@ from ...crypto.hashing import content_id
 from .layout import UpdateLayout
 from .update import DecodedUpdate
 
-# Cost bounds of the filter in a round: positions read, and products of two members' signs. Above them
-# (with k = 8: 1,024 blocks and 32 members, or 128 and 256) a sample of the blocks is compared.
+# Cost bounds of the filter in a round: number of positions read, and of products of two members' signs.
+# Above them (with k = 8: 1,024 blocks and 32 members, or 128 blocks and 256 members) only a sample of
+# the blocks is compared.
 _POSITIONS = 1 << 18
 _PRODUCTS = 1 << 33
 # Entries of the table of signs (members × coefficients that several of them send): 16 MiB in float32.
 _TABLE_ENTRIES = 1 << 22
-# A contradiction exceeds both chance and this fraction of the shared coefficients. Of many coefficients
-# chance is a small part, and unrelated members then contradict no one.
+# Two updates contradict each other if their disagreement exceeds both chance and a sixteenth of their
+# shared coefficients. If these are many, chance stays below a sixteenth, so that unrelated updates do
+# not contradict each other.
 _LEAST_PART = 16
 
 
 def audit_seed(bodies: Sequence[bytes]) -> int:
-    """Return the seed that draws the sample of blocks: it depends on all bodies but not on their order.
+    """Return the seed that draws the sample of blocks. It depends on all bodies but not on their order.
 
-    The member that announces last knows it, and so does a leader; no content of a record is hidden from
-    both. So the sample does not rely on secrecy: blocks are drawn one by one, and none of the seeds
-    that a member can try gives a sample much unlike the rest.
+    The member that announces last can know the seed in advance, and so can a leader, since no content of
+    a record is hidden from both. So the sample does not rely on secrecy: blocks are drawn one by one,
+    and none of the seeds that a member can try gives a sample much unlike the other blocks.
     """
     ids = sorted(content_id(body) for body in bodies)
     return int.from_bytes(content_id(b"".join(ids))[:8], "big")
@@ -63,9 +65,9 @@ def contradicted(layout: UpdateLayout, updates: Sequence[DecodedUpdate], seed: i
 def outvoted(against: npt.NDArray[np.bool_]) -> set[int]:
     """Return the indices of the updates that more than half of all others oppose.
 
-    `against` (U, U) is symmetric. The most opposed updates, with all ties, are left out and their
-    opposition no longer counts; then the same among the rest. Half always refers to all updates: no
-    update is left out unless more than half of the others oppose it.
+    `against` (U, U) is symmetric: whether two updates oppose each other. The most opposed updates, with
+    all ties, are left out, and their opposition no longer counts; this is repeated with the rest. "Half"
+    always refers to the number of all other updates, those left out included.
     """
     others = len(against) - 1
     left_out: set[int] = set()
@@ -81,7 +83,7 @@ def outvoted(against: npt.NDArray[np.bool_]) -> set[int]:
 def contradictions(
     layout: UpdateLayout, updates: Sequence[DecodedUpdate], seed: int
 ) -> npt.NDArray[np.bool_]:
-    """Return which updates contradict each other: (U, U), symmetric."""
+    """Return which updates contradict each other: (U, U), symmetric. `seed` as from `audit_seed`."""
     count = len(updates)
     net = np.zeros((count, count), dtype=np.int64)
     shared = np.zeros((count, count), dtype=np.int64)
@@ -98,9 +100,9 @@ def contradictions(
             # At most 2^24 / 3 entries are summed, so float32 is exact in any order.
             net += (signs_by_member @ signs_by_member.T).astype(np.int64)
             shared += (spoken @ spoken.T).astype(np.int64)
-    # Of m signs that both send, agreements minus disagreements have the standard deviation √m if each
-    # were a coin toss. The bound is one deviation below zero: one in six unrelated pairs, as long as
-    # they share few coefficients.
+    # If the m signs that both send were coin tosses, agreements minus disagreements would have a
+    # standard deviation of √m. The bound is one deviation below zero; one in six unrelated pairs are
+    # beyond it, as long as they share few coefficients.
     return (net < 0) & (net * net > shared) & (-net * _LEAST_PART > shared)
 
 
@@ -109,10 +111,10 @@ def sample(
 ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """Yield the blocks of each tensor (by its index) that are compared, in ascending order.
 
-    The blocks of all tensors in a row are cut into stretches of one length, and one block is drawn from
-    each stretch independently. So a sample of s blocks has many more than 2^s outcomes. Over t seeds,
-    the probability that the sample underestimates the share of false signs by x is below
-    t·exp(-2·s·x²).
+    The sequence of the blocks of all tensors is cut into stretches of one length, and one block is drawn
+    from each stretch independently. So a sample of s blocks has many more than 2^s outcomes. If t seeds
+    are tried, the probability that a sample underestimates the share of false signs by x is below
+    t·exp(-2·s·x²). `count` is the number of updates.
     """
     total = sum(tensor.blocks for tensor in layout.tensors)
     largest = max(tensor.top_k for tensor in layout.tensors)

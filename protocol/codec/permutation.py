@@ -1,4 +1,4 @@
-"""Bijections of [0, n), evaluated value by value, without a table."""
+"""Pseudo-random bijections of [0, n), computed for single values without a table."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from ...crypto.hashing import content_id
 
 Numbers = npt.NDArray[np.uint64]
 
-# Four pairs of rounds. Luby and Rackoff ask for four rounds of a random function; this is a mixer, so
-# twice as many. The permutation keeps no secret: it only has to shuffle well.
+# Number of pairs of Feistel rounds. Luby and Rackoff require four rounds of a random function; `mix` is
+# weaker, so there are twice as many. The permutation keeps no secret: it only has to shuffle well.
 _FEISTEL_PAIRS = 4
 
 
 def permutation_keys(material: bytes) -> Numbers:
     """Derive the keys, uint64 (8,), from some bytes."""
-    # 32 bytes a hash make four 64-bit keys.
+    # A hash of 32 bytes gives four 64-bit keys.
     digests = [content_id(material + bytes([part])) for part in range(_FEISTEL_PAIRS // 2)]
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
 def permute(ranks: Numbers, count: int, keys: Numbers) -> Numbers:
-    """Apply a bijection of [0, count), one for each set of keys: a Feistel network on the next power of
-    two.
+    """Apply the bijection of [0, count) that `keys` select, to each of `ranks`. `keys` has one column
+    for each rank, or one for all.
 
-    A value that falls outside is permuted again until it is inside (cycle walking); since over half of
-    the power of two is inside, this takes fewer than two passes on average. `keys` has a column for
-    each value, or one for all.
+    The bijection is a Feistel network on the next power of two. A value that falls outside [0, count) is
+    permuted again until it is inside (cycle walking). Since over half of the power of two is inside,
+    this takes fewer than two passes on average.
     """
     bits = (count - 1).bit_length()
     values = ranks.copy()

@@ -1,7 +1,7 @@
 """The learning rate of a round, the same to the last bit on every machine.
 
-Every member multiplies its parameters by it, so it is computed in rational arithmetic and rounded
-once, to float32.
+It scales the change of every member's parameters, so it is computed in rational arithmetic and rounded
+only once, to float32.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def learning_rate(schedule: ScheduleSpec, round_number: int) -> float:
 def cosine(half_turns: Fraction) -> Fraction:
     """Return cos(π·`half_turns`) for 0 to 1, in multiples of 2⁻¹²⁸, with an error below 2⁻¹²⁰.
 
-    The Taylor series, each term rounded down: integer arithmetic alone, so every machine gets the same.
+    It is the Taylor series with each term rounded down, in integer arithmetic alone, so that every
+    machine gets the same result.
     """
     if half_turns > Fraction(1, 2):
         return -cosine(1 - half_turns)
@@ -69,7 +70,7 @@ def nearest_float32(value: Fraction) -> float:
     if value == 0:
         return 0.0
     magnitude = abs(value)
-    # 2^exponent <= magnitude < 2^(exponent + 1); bit lengths give it within one.
+    # Find the exponent with 2^exponent <= magnitude < 2^(exponent + 1). Bit lengths give it or one more.
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     if magnitude < Fraction(2) ** exponent:
         exponent -= 1

@@ -1,7 +1,7 @@
 """Sections: the parts of a model that different committees aggregate.
 
-The blocks of a layout, in its order, are cut into a given number of sections with about the same number
-of elements, none of them empty. A section may begin and end within a tensor, but never within a block.
+The sequence of a layout's blocks is cut into a given number of sections with about the same number of
+elements; no section is empty. A section may begin and end within a tensor, but never within a block.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ def most_sections(layout: UpdateLayout) -> int:
 
 
 def committee_count(members: int, size: int, most: int) -> int:
-    """Return the number of committees that `members` members form."""
+    """Return the number of committees that `members` members form, each with at least `size` members if
+    there are so many, and at most `most` committees."""
     return max(1, min(members // size, most))
 
 
 def sections(layout: UpdateLayout, count: int) -> tuple[Section, ...]:
-    """Return the layout in `count` sections. Raises `ValueError` for more than there are blocks, or
-    none."""
+    """Return the layout cut into `count` sections. Raises `ValueError` if there are fewer blocks, or if
+    `count` is below 1."""
     blocks = most_sections(layout)
     if not 1 <= count <= blocks:
         raise ValueError(f"{blocks} blocks cannot be cut into {count} sections")
@@ -69,8 +70,8 @@ def sections(layout: UpdateLayout, count: int) -> tuple[Section, ...]:
 
 
 def _even_cuts(layout: UpdateLayout, count: int) -> Iterator[int]:
-    """Yield the blocks before which cuts make parts with equal numbers of elements, rounded to whole
-    blocks."""
+    """Yield the indices of the blocks before which to cut for equal numbers of elements, rounded to
+    whole blocks."""
     sizes = [tensor.blocks * tensor.elements for tensor in layout.tensors]
     begins = [0, *accumulate(sizes)]
     firsts = [0, *accumulate(tensor.blocks for tensor in layout.tensors)]
@@ -82,7 +83,7 @@ def _even_cuts(layout: UpdateLayout, count: int) -> Iterator[int]:
 
 
 def _runs(layout: UpdateLayout, begin: int, end: int) -> Iterator[BlockRun]:
-    """Yield the blocks from `begin` to before `end`, counted through the layout, as one run per
+    """Yield the blocks from `begin` to before `end`, counted over the whole layout, as one run for each
     tensor."""
     first = 0
     for index, tensor in enumerate(layout.tensors):

@@ -1,20 +1,20 @@
 """Sign votes: the signs that a member sends to the aggregators, and their bytes.
 
-Of each block a member sends the signs of a few coefficients of its gradient. The step selects them, not
-the member: the coefficients of a block rotate, one part of them after the other (`selected_positions`),
-and all members send the same ones. So a sign vote has no positions, and the aggregators' sums are spread
-over all coefficients and all members.
+For each block a member sends the signs of a few coefficients of its gradient. The step determines which
+coefficients, not the member: every step selects others, until each was selected once
+(`selected_positions`), and all members send the same ones. So a sign vote contains no positions, and the
+aggregators' sums cover all coefficients and all members.
 
-A sign vote is cut into parts, one for each section of the layout, which only the aggregators of that
-section need. A part is a blob of its own:
+A sign vote is cut into *parts*, one for each section of the layout; only the aggregators of a section
+need its part. A section consists of *runs*: consecutive blocks of one tensor. A part is a separate blob:
 
     byte 0          1, the format
-    bits            run after run of the section, block after block: one bit a coefficient, 1 for minus,
-                    positions ascending
+    bits            run after run of the section, block after block: one bit per selected coefficient, 1
+                    for minus, positions ascending
                     zero bits up to a whole byte
 
-Its encoding is unique, and its length follows from section and step. The id of a sign vote follows from
-all of its parts (`sign_vote_tree`).
+The encoding of a part is unique, and its length follows from the section and the step. The id of a sign
+vote follows from all of its parts (`sign_vote_tree`).
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from .sections import BlockRun, Section
 PART_FORMAT = 1
 
 Signs = npt.NDArray[np.int8]
-"""(blocks, heard): +1 or -1, of the coefficients selected in the step, positions ascending."""
+"""(blocks, selected): +1 or -1 for each coefficient selected in the step, positions ascending."""
 
 _DOMAIN = b"distro-node turns of coefficients"
 
 
 def step_of(round: int) -> int:
-    """Return the step, from 0, that a round belongs to; its sign votes have that number as their
-    `step`. A step has two rounds, and the first step begins with round 1."""
+    """Return the number of the step, counted from 0, that a round belongs to; this is the `step` of its
+    sign votes. A step has two rounds, and the first step begins with round 1."""
     return (round - 1) // 2
 
 
 def selected_positions(elements: int, rotation_steps: int, step: int) -> npt.NDArray[np.int32]:
-    """Return the positions selected in a step, ascending, of a block with this many elements: in any
-    `rotation_steps` consecutive steps each position is selected once. Read-only."""
+    """Return the positions selected in a step, ascending, in a block with this many elements. In any
+    `rotation_steps` consecutive steps each position is selected once. The array is read-only."""
     return _selected_positions(elements, rotation_steps, step % rotation_steps)
 
 
@@ -57,13 +57,13 @@ def selected_count(tensor: TensorLayout, rotation_steps: int, step: int) -> int:
 
 
 def zero_sign(rotation_steps: int, step: int) -> int:
-    """Return the sign that is sent for a coefficient of 0; it alternates from one rotation to the
-    next."""
+    """Return the sign that is sent for a coefficient of 0. It changes after every `rotation_steps`
+    steps."""
     return 1 if step // rotation_steps % 2 == 0 else -1
 
 
 def part_bytes(section: Section, rotation_steps: int, step: int) -> int:
-    """Return the length of a section's part."""
+    """Return the length in bytes of a section's part."""
     tensors = section.layout.tensors
     return 1 + -(
         -sum(each.blocks * selected_count(each, rotation_steps, step) for each in tensors) // 8
@@ -102,8 +102,8 @@ def decode_part(section: Section, rotation_steps: int, step: int, part: bytes) -
 def cut_sign_vote(
     whole: Section, cut: Sequence[Section], rotation_steps: int, step: int, part: bytes
 ) -> list[bytes]:
-    """Cut the part of a layout as one section into the parts of the sections `cut`. Their content is
-    not checked.
+    """Cut a sign vote for the whole layout into the parts of the sections `cut`. `part` is the sign
+    vote's only part, with the layout as one section, `whole`. Its padding is not checked.
 
     Raises `ProtocolError`: `malformed` if the length of `part` is wrong.
     """
@@ -118,7 +118,7 @@ def cut_sign_vote(
     def told(run: BlockRun) -> npt.NDArray[np.uint8]:
         first = begins[run.tensor] + run.first * heard[run.tensor]
         end = first + run.blocks * heard[run.tensor]
-        # Only the bytes with these bits: unpacking the whole sign vote would take eight times its size.
+        # Unpack only the bytes with these bits: the whole sign vote would take eight times its size.
         bits = np.unpackbits(data[first // 8 : -(-end // 8)])
         return bits[first % 8 :][: end - first]
 
@@ -134,7 +134,8 @@ def _selected_positions(elements: int, rotation_steps: int, step: int) -> npt.ND
     ranks = np.arange(
         step * elements // rotation_steps, (step + 1) * elements // rotation_steps, dtype=np.uint64
     )
-    # Neighbouring coefficients are correlated, so those selected together are not neighbours.
+    # Neighbouring coefficients are correlated, so a pseudo-random permutation spreads those selected
+    # together.
     keys = permutation_keys(_DOMAIN + elements.to_bytes(4, "little"))[:, np.newaxis]
     positions = np.sort(permute(ranks, elements, keys)).astype(np.int32)
     positions.flags.writeable = False

@@ -1,16 +1,17 @@
-"""Merkle tree of a sign vote, whose root is its id, so that each part can be fetched and checked alone.
+"""Merkle tree of a sign vote. Its root is the sign vote's id, so that each part can be fetched and
+checked by itself.
 
 The tree has the shape of RFC 9162, section 2.1.1: the leaves are the content ids of the parts in the
 order of the sections, and the id of a node is the content id of
 
-    byte 0          2 for a node that has two children, 3 for the sign vote
-    the rest        of a node: the ids of its children
-                    of the sign vote: the number of sections (2 bytes), the id of the topmost node
+    byte 0          2 for a node with two children, 3 for the sign vote
+    the rest        for a node: the ids of its children
+                    for the sign vote: the number of sections (2 bytes), the id of the topmost node
 
 On a level with an odd number of nodes, the last one moves up unchanged. Parts begin with another byte,
-so no part is a node. The id of the sign vote is announced. An aggregator requests a part by a name
-derived from it, and receives the part with its inclusion proof: the sibling hashes on the path to the
-root, the lowest first.
+so that no part can be taken for a node. Members announce the id of their sign vote. An aggregator
+requests a part by a name derived from that id, and receives the part followed by its inclusion proof:
+the sibling hashes on the path to the root, the lowest first.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def with_proof(parts: Sequence[ContentId], section: int, part: bytes) -> bytes:
 
 
 def proof_bytes(section: int, sections: int) -> int:
-    """Return the length of the inclusion proof of a section's part."""
+    """Return the length in bytes of the inclusion proof of a section's part."""
     place, nodes, beside = section, sections, 0
     while nodes > 1:
         beside += (place ^ 1) < nodes
@@ -57,7 +58,7 @@ def proof_bytes(section: int, sections: int) -> int:
 
 
 def open_part(sign_vote: ContentId, section: int, sections: int, data: bytes) -> bytes:
-    """Return the part out of the output of `with_proof`, after checking its inclusion proof.
+    """Return the part from `data`, the output of `with_proof`, after checking its inclusion proof.
 
     Raises `ProtocolError`: `malformed` if it is not this section's part of this sign vote, cut into
     `sections`.

@@ -7,8 +7,8 @@ This is the combinatorial number system: positions p_1 < p_2 < … < p_k have th
 Each number belongs to one set and each set has one number. The largest position is decoded first: it is
 the largest p with C(p, k) ≤ number; the remainder is the number of the other k - 1 positions.
 
-The numbers have more bits than a machine word (72 for 7 of 4096), so they are kept as limbs of 32 bits,
-and the sets of all blocks are processed together, one array operation for each limb.
+The numbers have more bits than a machine word (72 for 7 of 4096 positions), so they are kept as limbs of
+32 bits. The sets of all blocks are processed together, with one array operation for each limb.
 """
 
 from __future__ import annotations
@@ -80,15 +80,17 @@ def subsets(numbers: Octets, elements: int, top_k: int) -> Positions:
 
 
 def check_numbers(numbers: Octets, elements: int, top_k: int) -> None:
-    """Check that each is the number of a set of `top_k` out of `elements`: that it is below their count.
+    """Check that each number is that of a set of `top_k` out of `elements` positions, which means that
+    it is below the count of these sets.
 
-    Raises `ProtocolError` (`malformed`).
+    Raises `ProtocolError` (`malformed`) if it is not.
     """
     octets = numbers.shape[1]
     sets = math.comb(elements, top_k)
     if sets >= 1 << 8 * octets:
         return
-    # From the most significant octet on; numbers equal to the bound up to here are still undecided.
+    # From the most significant octet on. `equal` are the numbers that equal the bound up to here and so
+    # are still undecided.
     equal = numbers
     for place, bound in enumerate(sets.to_bytes(octets, "big")):
         octet = equal[:, place]
@@ -104,12 +106,14 @@ def _no_set() -> ProtocolError:
 
 
 def _ones(elements: int, top_k: int) -> _Limbs:
-    """Return C(p, 0) for as many p as leave C(p, k) with p = 0 … elements after k times `_next`."""
+    """Return C(p, 0), which is 1, for so many p that `top_k` calls of `_next` yield C(p, top_k) for
+    p = 0 … elements."""
     return np.ones((1, elements + 1 - top_k), dtype=np.uint64)
 
 
 def _next(table: _Limbs) -> _Limbs:
-    """Return C(p, i + 1) with p = 0 … m + 1, from C(p, i) with p = 0 … m: the sum over all smaller p."""
+    """Return C(p, i + 1) for p = 0 … m + 1, given C(p, i) for p = 0 … m: each is the sum of the given
+    values over all smaller p."""
     limbs, entries = table.shape
     sums = np.zeros((limbs + 1, entries + 1), dtype=np.uint64)
     # A block has no more than 64 · 64 positions, so these sums stay below 2^45.
@@ -125,7 +129,7 @@ def _carry(numbers: _Limbs) -> None:
 
 
 def _borrow(numbers: _Limbs) -> None:
-    """Normalise limbs that a subtraction left below zero, that is near 2^64."""
+    """Normalise limbs that a subtraction left below zero; as unsigned numbers these are near 2^64."""
     for low, high in pairwise(numbers):
         below = low >> np.uint64(63)
         low += below << _BITS
@@ -137,7 +141,7 @@ def _last_not_above(table: _Limbs, numbers: _Limbs) -> npt.NDArray[np.intp]:
     keys, wanted = _rounded(table), _rounded(numbers)
     found = np.searchsorted(keys, wanted, side="right") - 1
     if len(table) > 1:
-        # Where a number and an entry round to the same, only their limbs say which is larger.
+        # If a number and an entry round to the same value, only their limbs show which is larger.
         (unsure,) = (keys[found] == wanted).nonzero()
         found[unsure] = _search(table, numbers[:, unsure], keys, wanted[unsure])
     return found
@@ -149,7 +153,8 @@ def _search(
     keys: npt.NDArray[np.float64],
     wanted: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.intp]:
-    """Do the search of `_last_not_above` by bisection, where the rounded values leave it open."""
+    """Return the result of `_last_not_above` for the `numbers` whose rounded values do not determine it.
+    This is a bisection."""
     first = np.maximum(np.searchsorted(keys, wanted, side="left") - 1, 0)
     last = np.searchsorted(keys, wanted, side="right") - 1
     while (first < last).any():
@@ -161,7 +166,8 @@ def _search(
 
 
 def _rounded(numbers: _Limbs) -> npt.NDArray[np.float64]:
-    """Return the numbers as fractions of the largest limb's unit; rounding never changes their order.
+    """Return the numbers in units of the most significant limb. Rounding may make two of them equal, but
+    never changes their order.
 
     Values too small for a float64 become 0.
     """

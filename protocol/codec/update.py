@@ -1,11 +1,11 @@
 """The update: the coefficients that a member sends, and their bytes.
 
-The encoding is unique: a body decodes to one update and an update has one body; every other body is
-refused. All bodies of a layout have the same length, and the cost of decoding one follows from the
+The encoding is unique: a valid body decodes to one update, and an update has one body; every other body
+is refused. All bodies of a layout have the same length, and the cost of decoding one follows from the
 layout, whatever the bytes.
 
 Format 3, explained with its reasons in docs/codec.md. A block's set of positions is a number
-(`subsets`); its last octets are its tail, those before them its head (`BlockKind`).
+(`subsets`); the last octets of the number are its tail, those before them its head (`BlockKind`).
 
     byte 0          3, the format
     tails           kind after kind, block after block: each tail, most significant octet first
@@ -15,9 +15,9 @@ Format 3, explained with its reasons in docs/codec.md. A block's set of position
 
 Kinds of blocks come in the order of their first tensors, the blocks of a kind in layout order (tensors
 in order, blocks in raster order), signs in layout order with positions ascending. A group has
-`BlockKind.group` heads, the last one only the remaining heads. A group is h_0 + h_1 · H + h_2 · H² + …
-with H = `BlockKind.heads` and its first block's head h_0, in as many bits as the largest such number
-needs, most significant bit first.
+`BlockKind.group` heads; the last one has only the remaining heads. A group is the number
+h_0 + h_1 · H + h_2 · H² + … with H = `BlockKind.heads` and the head h_0 of its first block. It takes as
+many bits as the largest such number needs, most significant bit first.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = [
 FORMAT = 3
 
 Positions = npt.NDArray[Any]
-"""Integers of any width: a block has at most 64 · 64 positions. Decoded ones are int16."""
+"""Integers of any type: a block has at most 64 · 64 positions. Decoded ones are int16."""
 
 _Bits = npt.NDArray[np.uint8]
 """One bit per element."""
@@ -77,7 +77,7 @@ def encode_update(
     positions: Sequence[Positions],
     signs: Sequence[npt.NDArray[np.int8]],
 ) -> bytes:
-    """Return the body of an update, given as in `DecodedUpdate`.
+    """Return the body of an update with these `positions` and `signs`, as in `DecodedUpdate`.
 
     Raises `ValueError` if the arrays do not fit the layout.
     """
@@ -93,7 +93,7 @@ def encode_update(
 
 
 def decode_update(layout: UpdateLayout, body: bytes) -> DecodedUpdate:
-    """Decode a body; memory and time are bounded by the layout, whatever the bytes. The result has
+    """Decode a body. Memory and time are bounded by the layout, whatever the bytes. The result takes
     three bytes per coefficient.
 
     Raises `ProtocolError`: `oversized` for more bytes than a body of this layout has, `malformed` if
@@ -123,8 +123,8 @@ def decode_update(layout: UpdateLayout, body: bytes) -> DecodedUpdate:
 def check_update(layout: UpdateLayout, body: bytes) -> None:
     """Raise `ProtocolError` for exactly the bodies that `decode_update` refuses, with the same reasons.
 
-    It decodes no positions and takes a twentieth of the time: every number below C(elements, top_k) is
-    valid, and the other fields are checked directly.
+    It decodes no positions, because every number below C(elements, top_k) is valid, and checks the other
+    fields directly. So it takes a twentieth of the time.
     """
     tails, packed = _tails_and_bits(layout, body)
     head_bits = sum(n * kind.group_bits(size) for kind in layout.kinds for n, size in kind.groups())
@@ -142,7 +142,8 @@ def check_update(layout: UpdateLayout, body: bytes) -> None:
 def _tails_and_bits(
     layout: UpdateLayout, body: bytes
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Return the octets of all tails, and the octets that hold the bits after them."""
+    """Check the length and format of a body. Return the octets of all tails, and the octets that hold
+    the bits after them."""
     if len(body) > layout.body_bytes:
         raise ProtocolError("oversized", f"{len(body)} bytes instead of {layout.body_bytes}")
     if len(body) < layout.body_bytes:
@@ -155,7 +156,7 @@ def _tails_and_bits(
 
 
 def _write_heads(kind: BlockKind, heads: Octets) -> list[_Bits]:
-    """Return the bits of the groups that these heads (blocks, 2) form."""
+    """Return the bits of the groups that these heads (blocks, HEAD_OCTETS) form."""
     digits = np.ascontiguousarray(heads).view(">u2").astype(np.uint64).ravel()
     bits = []
     for count, size in kind.groups():
@@ -168,9 +169,9 @@ def _write_heads(kind: BlockKind, heads: Octets) -> list[_Bits]:
 
 
 def _read_heads(kind: BlockKind, bits: _Bits) -> tuple[Octets, _Bits]:
-    """Return the heads (blocks, 2) of the next groups, and the remaining bits.
+    """Return the heads (blocks, HEAD_OCTETS) of the next groups, and the remaining bits.
 
-    Raises `ProtocolError` (`malformed`) for a number that no heads form.
+    Raises `ProtocolError` (`malformed`) for a number too large for a group of heads.
     """
     heads = []
     for count, size in kind.groups():
