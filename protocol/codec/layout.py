@@ -176,11 +176,11 @@ class UpdateLayout:
 def update_layout(parameters: Sequence[ParameterSpec], chunk: int, top_k: int) -> UpdateLayout:
     """Return the layout of a model's updates.
 
-    A matrix is cut into blocks of chunk × chunk, where each side shrinks to the largest divisor of its
-    dimension; a vector is cut into blocks of chunk elements in the same way. A tensor of more dimensions
-    is treated as a matrix: (product of the leading dimensions, last dimension). For a full block of
-    chunk × chunk, `top_k` coefficients are sent; for a smaller one, at most an eighth of its elements;
-    for each block at least one.
+    A matrix is cut into blocks of chunk × chunk, where each side shrinks to the largest number that
+    divides its dimension; a vector is cut into blocks of chunk elements in the same way. A tensor of
+    more dimensions is treated as a matrix: (product of the leading dimensions, last dimension). For a
+    full block of chunk × chunk, `top_k` coefficients are sent; for a smaller one, at most an eighth of
+    its elements; for each block at least one.
     """
     return UpdateLayout(tensors=tuple(_tensor_layout(p, chunk, top_k) for p in parameters))
 

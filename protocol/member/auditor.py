@@ -155,7 +155,7 @@ class Auditor:
     def screen(
         self, sender: PeerId, message: AuditMessage | ReauditMessage, ledger: Ledger
     ) -> None:
-        """Check an audit before it is forwarded. Raises `ProtocolError`."""
+        """Check an audit or re-audit before it is forwarded. Raises `ProtocolError`."""
         work, now = ledger.audits, len(ledger)
         if work is None:
             raise ProtocolError("audit", "an audit in a swarm that does not audit work")
@@ -179,7 +179,7 @@ class Auditor:
             raise ProtocolError("equivocation", "a second, different message about the same audit")
 
     def put(self, sender: PeerId, message: AuditMessage | ReauditMessage, signature: bytes) -> None:
-        """Keep a screened audit, the first of its kind."""
+        """Keep a screened audit or re-audit, the first from this sender about the same share."""
         if isinstance(message, AuditMessage):
             if len(self._firsts) < _MAX_WAITING:
                 first = _first_entry(sender, message, signature)

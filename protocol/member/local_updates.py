@@ -29,10 +29,10 @@ _NOTHING = -1, -1
 def announcement_of(
     made: Trained, ledger: Ledger, fingerprint: int, capacity: int, commitment: bytes
 ) -> Announcement:
-    """Return the announcement of an own update.
+    """Return the announcement of this member's update `made`.
 
-    The member's parameters, at the tip of `ledger`, have this fingerprint, and it has this capacity;
-    `commitment` is empty in a swarm without a beacon.
+    `fingerprint` is that of the member's parameters at the tip of `ledger`, and `capacity` is the value
+    to announce; `commitment` is empty in a swarm without a beacon.
     """
     return Announcement(
         round=made.round,

@@ -27,7 +27,8 @@ from .liveness import Liveness
 
 # Maximum number of join requests that are kept: they cost an attacker only signatures.
 _MAX_WAITING = 1024
-# Time after which a request is dropped. Requests are repeated every two seconds, so the peer is gone.
+# Time after which a request is dropped. Requests are repeated every two seconds, so a peer that sent
+# none for this long is gone.
 _REQUEST_SECONDS = 15.0
 # Leases after which a leader declares a member silent. A voter agrees after one, so that slightly
 # different observations do not matter.

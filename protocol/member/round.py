@@ -84,7 +84,7 @@ class Round:
         now: float,
     ) -> None:
         """`began` is when the member started; `sound` is when a round was last decided in its presence
-        without any reason for doubt, or -inf."""
+        without any reason for doubt, or -inf if none was."""
         self.number = len(ledger)
         self.parent = ledger.head
         self.membership = ledger.membership(self.number)
@@ -270,7 +270,7 @@ class Round:
             self.kept = decided
 
     def is_abandoned(self, now: float) -> bool:
-        """Whether none of its members was heard working on this round for two leases."""
+        """Whether no member of this round was heard working on it for two leases."""
         heard = self._round_peers.last(self.membership)
         return now - heard > _ABANDONED_LEASES * self._pacing.lease
 

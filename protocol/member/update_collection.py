@@ -27,8 +27,8 @@ class RoundUpdates:
         self._others = others
         self._shared = shared
         self._announced: dict[PeerId, SignedAnnouncement] = {}
-        # Announcing members by update. Must be fast to look up: in a swarm of a thousand members, an
-        # update becomes held every few milliseconds.
+        # The announcing members of each update. The lookup must be fast: in a swarm of a thousand
+        # members, an update becomes held every few milliseconds.
         self._makers: dict[ContentId, list[PeerId]] = {}
         self._fingerprints: Counter[int] = Counter()
         self._arrivals: dict[PeerId, float] = {}
@@ -90,8 +90,8 @@ class RoundUpdates:
     def contradicts(self, fingerprint: int) -> bool:
         """Whether most other members, by votes, share one fingerprint that differs from this one.
 
-        Weighted by votes, since a crowd without votes could otherwise make an honest member reload its
-        parameters every round.
+        Members are weighted by votes: otherwise a crowd without votes could make an honest member reload
+        its parameters every round.
         """
         return any(
             other != fingerprint and 2 * votes > self._others.total

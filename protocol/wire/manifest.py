@@ -109,7 +109,7 @@ class SourceSpec:
     documents: Annotated[int, Range(0, 2**40)]
     """Number of documents read, without those that repeat an earlier one."""
     tokens: Annotated[int, Range(0, 2**40)]
-    """Number of its tokens that are trained on, each counted once."""
+    """Number of the source's tokens that are trained on, each counted once."""
     share: Fraction
     """Share of an epoch's tokens: a small source may occur several times in it, a large one in part."""
 
@@ -118,16 +118,17 @@ class SourceSpec:
 class PrivateSpec:
     """Settings that members agree on for private data, which each keeps to itself (federated learning).
 
-    They define how each member reads its files, which no other sees, so that all train the same thing.
+    They define how each member reads its files, which no other member sees, so that all members train on
+    samples of the same form.
     """
 
     epoch: Count
     """Number of sequences that count as an epoch. The true amount of data is unknown: streams, spans and
     reported progress use this number, which reveals nothing."""
     raw_bytes: bool = False
-    """Each byte of a text is a token, in any encoding."""
+    """Whether each byte of a text is a token, whatever the text's encoding."""
     end: Annotated[tuple[Annotated[int, Range(0, 2**31)], ...], Length(0, 64)] = ()
-    """The tokens after every document."""
+    """The tokens that are added after every document."""
     filler: Annotated[int, Range(0, 2**31)] = 0
     """The token that pads samples."""
     format: Name | None = None
@@ -147,7 +148,7 @@ class PrivateSpec:
     deduplicate: bool = False
     """Leave out documents that equal an earlier one of the same member."""
     max_bad: Annotated[int, Range(0, 2**40)] = 0
-    """Maximum number of unusable rows of a member."""
+    """Maximum number of unusable rows in a member's files."""
     max_epsilon: Annotated[float, Range(2.0**-20, 1e6)] | None = None
     """Maximum ε of local differential privacy, required of every member. Each enforces it by itself; it
     cannot be verified."""
@@ -180,8 +181,8 @@ class DataSpec:
     """The token that ends every document, if it is a single token."""
     start_token: Annotated[int, Range(0, 2**31)] | None = field(default=None, metadata=ADDITION)
     """The token that starts every document in the data, every prompt that the model continues, and
-    every text for an exported model; None: there is none. If it equals `end_token`, one token between
-    two documents is both."""
+    every text that an exported tokenizer encodes; None: there is none. If it equals `end_token`, one
+    token between two documents is both."""
     attention: Literal["sequence", "document"] = field(default="sequence", metadata=ADDITION)
     """With `document`, a token attends to earlier tokens of its own document only, and its position is
     counted from the beginning of that document, which is the place after an end token."""
@@ -237,8 +238,8 @@ class OptimizerSpec:
     """DisTrO optimizer: what each member sends of its momentum, and the shared step."""
 
     chunk: Annotated[int, Range(1, 64)] = 64
-    """Side of a transform block. In each dimension of a tensor it shrinks to the largest divisor of that
-    dimension."""
+    """Side of a transform block. In each dimension of a tensor it shrinks to the largest number that
+    divides that dimension."""
     top_k: Annotated[int, Range(1, 4096)] = 8
     """Coefficients sent per block of chunk × chunk; smaller blocks send at most an eighth of theirs."""
     momentum: Annotated[float, Range(0.0, 0.9999)] = 0.95
@@ -285,9 +286,9 @@ class ScheduleSpec:
     that learned best in benchmarks with models of its size (docs/research.md): 8e-3 for the smallest
     models, down to 4e-4 at 1.2 billion parameters."""
     warmup_rounds: Annotated[int, Range(0, 2**31)] = 10
-    """Rounds from zero up to the peak."""
+    """Number of rounds in which the rate rises from zero to the peak."""
     total_rounds: Annotated[int, Range(1, 2**31)] = 1000
-    """The length of the run."""
+    """The length of the run in training rounds."""
     decay_rounds: Annotated[int, Range(0, 2**31)] = 0
     """With `wsd`: the number of rounds at the end in which the rate falls."""
     final: Fraction = 0.1
@@ -341,7 +342,7 @@ class RoundSpec:
     start_members: Annotated[int, Range(1, MAX_MEMBERS)] = 1
     """Number of members at which training begins; later any number suffices."""
     snapshot_interval: Annotated[int, Range(1, 100_000)] = 50
-    """Rounds between certified snapshots."""
+    """Number of rounds from one certified snapshot to the next."""
     min_seconds: Annotated[float, Range(0.0, 86_400.0)] = 0.5
     """Minimum duration of a round; otherwise a lone fast member would outrun gossip and newcomers."""
     collect_min_seconds: Seconds = 1.0

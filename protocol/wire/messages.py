@@ -1,8 +1,8 @@
 """Messages between members.
 
-Every message is a frozen dataclass in the positional canonical encoding (`wire`), carried in a signed
-envelope whose kind is the message's. A record embeds the signatures of what it reports (updates,
-admissions, leaves), so that a reader can check it without the originals.
+Every message is a frozen dataclass in the positional canonical encoding (`encoding`), carried in a
+signed envelope whose `kind` states the message's type (`MESSAGE_TYPES`). A record embeds the signatures
+of what it reports (updates, admissions, leaves), so that a reader can check it without the originals.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Secret = Annotated[bytes, Length(16, 16)]
 Revealed = Annotated[bytes, Length(0, 16)]
 # A content id, by which a member commits to a secret; empty in a swarm without a beacon.
 Commitment = Annotated[bytes, Length(0, 32)]
-# The hash of all contributions (`checks/contributions`); empty if none is due.
+# The hash of all contributions (`audit/contributions`); empty if none is due.
 Root = Annotated[bytes, Length(0, 32)]
 # Score of an audit, in integers (`audit/sign_score`).
 Total = Annotated[int, Range(-(1 << 62), 1 << 62)]
@@ -54,7 +54,7 @@ MAX_REAUDITS = 64
 """Maximum number of re-audits in one record: those of a few disputes."""
 
 MAX_SEQUENCES = 8
-"""Maximum number of sequences in a re-audit (`checks/disputes`)."""
+"""Maximum number of sequences in a re-audit (`audit/disputes`)."""
 
 TICKET_KIND = "ticket"
 """The envelope kind of an invitation: the issuer's signature over the guest's peer id."""
@@ -88,7 +88,8 @@ class Announcement:
 
 @dataclass(frozen=True)
 class JoinRequest:
-    """Request for admission by a peer that has (nearly) reached `round`; with a ticket if required."""
+    """Request for admission by a peer whose parameters have (nearly) reached `round`; with a ticket if
+    required."""
 
     round: U63
     ticket: Annotated[bytes, Length(0, 64)]
