@@ -141,8 +141,8 @@ def _scatter(seed: int, count: int) -> npt.NDArray[np.uint64]:
 def _signs_by_member(
     positions_UBK: npt.NDArray[np.int16], signs_UBK: npt.NDArray[np.int8], elements: int
 ) -> npt.NDArray[np.float32]:
-    """Return the sign of each update at each coefficient that several send, 0 where it sends none: (U,
-    C)."""
+    """Return (U, C): the sign of each update at each coefficient that several updates send; 0 if this
+    update does not send it."""
     count, blocks, _ = positions_UBK.shape
     indices = positions_UBK + (np.arange(blocks, dtype=np.int64) * elements)[:, None]
     _, inverse, times = np.unique(indices, return_inverse=True, return_counts=True)

@@ -14,13 +14,15 @@ from ..wire.messages import Heartbeat, Message, parent_of, round_of
 from .effects import AskSync, CompareChains, Effect
 from .message_store import FUTURE_ROUNDS
 
+# Interval between requests for records while no decision arrives.
 _SYNC_SECONDS = 2.0
-# The same after a message of a later round: some peer has the records in between.
+# Shorter interval after a message of a later round: some peer has the records in between.
 _SYNC_LAG_SECONDS = 0.5
 # A member that sees one decision after another may still fall behind, if gossip waits in queues and the
 # decisions arrive later and later. So it asks at this interval in any case.
 _TIP_SECONDS = 10.0
-# Comparing chains takes several requests to every peer, and a liar can trigger it.
+# Minimum interval between comparisons of chains: one takes several requests to every peer, and a liar
+# can trigger it.
 _COMPARE_SECONDS = 10.0
 # Without any decision for this long, chains are compared even if there is no sign of another one:
 # members of the other chain may be behind, and then send only heartbeats, which name no record. While

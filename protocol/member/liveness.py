@@ -113,5 +113,5 @@ class Liveness:
         return set(self._leaves)
 
     def missing(self, now: float) -> set[PeerId]:
-        """Return the members whose connection broke and did not come back."""
+        """Return the members whose connection broke and was not restored within a short time."""
         return {peer for peer, at in self._lost.items() if now - at > _RECONNECT_SECONDS}

@@ -68,7 +68,7 @@ class Length:
 ADDITION = {"addition": True}
 """Metadata of a field added to a dataclass later. It is left out while it has its default, so that
 earlier values keep their bytes, and a manifest its swarm-id. In the positional shape such fields come
-last, and are left out from the end on."""
+last, and only those at the end of the list are left out, up to the last one without its default."""
 
 U63 = Annotated[int, Range(0, 2**63 - 1)]
 U64 = Annotated[int, Range(0, 2**64 - 1)]
@@ -291,7 +291,7 @@ def _number(value: Any) -> float:
 
 
 def _free(value: Any, depth: int) -> Any:
-    """Check a free-form value: scalars, lists and string-keyed dicts, not too deep."""
+    """Check a free-form value: scalars, lists and dicts with string keys, at most `_MAX_DEPTH` deep."""
     if depth > _MAX_DEPTH:
         raise StructureError("", "nested too deeply")
     if value is None or type(value) in (bool, str):
