@@ -14,6 +14,7 @@ from distro_node.crypto.identity import peer_text
 from distro_node.node.bootstrap import bootstrap_status, read_bootstrap
 from distro_node.node.network import network as network_module
 from distro_node.node.network.network import open_network
+from distro_node.node.settings.components import LineSettings
 from distro_node.node.storage.relayed_bytes import RelayedBytes
 from distro_node.node.telemetry.bootstrap_metrics import BOOTSTRAP_METRICS
 from distro_node.node.telemetry.families import registry_of
@@ -34,7 +35,7 @@ async def test_ten_nodes_in_any_order_are_one_swarm_however_late_the_bootstrap_p
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         listen = f"/ip4/127.0.0.1/tcp/{free.getsockname()[1]}"
-    bootstrap = Bootstrap(listen=(listen,))
+    bootstrap = Bootstrap(line=LineSettings(listen=(listen,)))
     addresses = [f"{listen}/p2p/{peer_text(identity(99).peer)}"]
     numbers = list(range(1, 11))
     chance.shuffle(numbers)

@@ -90,6 +90,7 @@ def test_a_node_that_waits_for_its_address_can_be_told_to_leave(lan: Lan, tmp_pa
             "what": "waiting for the address to listen on",
             "done": 0,
             "total": None,
+            "kind": "working",
         }
         program.signal(signal.SIGTERM)
         assert program.wait() == 0
