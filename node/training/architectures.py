@@ -69,7 +69,7 @@ def _none_at_all(value: Any) -> str | None:
     return None if type(value) in (int, float) and value == 0 else f"expected 0, got {shown(value)}"
 
 
-def _rotation_steps(words: frozenset[str]) -> Check:
+def _one_of(words: frozenset[str]) -> Check:
     def check(value: Any) -> str | None:
         known = isinstance(value, str) and value in words
         return None if known else f"expected one of {', '.join(sorted(words))}, got {shown(value)}"
@@ -94,8 +94,8 @@ def _tokens(value: Any) -> str | None:
 
 
 _ROPE: dict[str, Check] = {
-    "rope_type": _rotation_steps(_ROPE_KINDS),
-    "type": _rotation_steps(_ROPE_KINDS),
+    "rope_type": _one_of(_ROPE_KINDS),
+    "type": _one_of(_ROPE_KINDS),
     "truncate": _switch,
     "original_max_position_embeddings": _whole(1, _LONGEST),
     "short_factor": _list_of(_number, 4096),
@@ -137,7 +137,7 @@ def _ropes(value: Any) -> str | None:
 
 _width, _heads, _positions = _whole(1, _WIDEST), _whole(1, _MOST_HEADS), _whole(1, _LONGEST)
 _layers = _whole(1, _MOST_LAYERS)
-_activation = _rotation_steps(_ACTIVATIONS)
+_activation = _one_of(_ACTIVATIONS)
 
 _COMMON: dict[str, Check] = {
     "vocab_size": _whole(1, _LARGEST_VOCABULARY),
@@ -166,7 +166,7 @@ _SLIDING = {
     "sliding_window": _positions,
     "use_sliding_window": _switch,
     "max_window_layers": _whole(0, _MOST_LAYERS),
-    "layer_types": _list_of(_rotation_steps(_LAYER_KINDS), _MOST_LAYERS),
+    "layer_types": _list_of(_one_of(_LAYER_KINDS), _MOST_LAYERS),
 }
 _BIAS: dict[str, Check] = {"attention_bias": _switch}
 # The largest published models have 512 experts.
@@ -201,7 +201,7 @@ _ENCODER: dict[str, Check] = _COMMON | {
     "classifier_dropout": _number,
     "layer_norm_eps": _number,
     "type_vocab_size": _whole(1, 1024),
-    "position_embedding_type": _rotation_steps(frozenset({"absolute"})),
+    "position_embedding_type": _one_of(frozenset({"absolute"})),
 }
 
 ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
@@ -229,7 +229,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
         "query_pre_attn_scalar": _number,
         "attn_logit_softcapping": _number,
         "final_logit_softcapping": _number,
-        "cache_implementation": _rotation_steps(frozenset({"hybrid"})),
+        "cache_implementation": _one_of(frozenset({"hybrid"})),
     },
     "olmo": _GROUPED | _BIAS | {"clip_qkv": _number},
     "olmo2": _RMS | _BIAS,
@@ -287,7 +287,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
         "query_pre_attn_scalar": _number,
         "attn_logit_softcapping": _number,
         "final_logit_softcapping": _number,
-        "cache_implementation": _rotation_steps(frozenset({"hybrid"})),
+        "cache_implementation": _one_of(frozenset({"hybrid"})),
         "rope_local_base_freq": _number,
         "rope_parameters": _ropes,
     },
@@ -324,7 +324,7 @@ _BLOCKS_UP = ("UpBlock2D", "AttnUpBlock2D")
 # eight levels is still built in a moment.
 _MOST_LEVELS = 8
 _level_widths = _list_of(_whole(1, 4096), _MOST_LEVELS)
-_resampled = _rotation_steps(frozenset({"conv", "resnet"}))
+_resampled = _one_of(frozenset({"conv", "resnet"}))
 
 DENOISERS: Mapping[str, Mapping[str, Check]] = {
     "unet2d": {
@@ -333,20 +333,20 @@ DENOISERS: Mapping[str, Mapping[str, Check]] = {
         "out_channels": _whole(1, 3),
         "num_class_embeds": _whole(1, 4096),
         "block_out_channels": _level_widths,
-        "down_block_types": _list_of(_rotation_steps(frozenset(_BLOCKS_DOWN)), _MOST_LEVELS),
-        "up_block_types": _list_of(_rotation_steps(frozenset(_BLOCKS_UP)), _MOST_LEVELS),
+        "down_block_types": _list_of(_one_of(frozenset(_BLOCKS_DOWN)), _MOST_LEVELS),
+        "up_block_types": _list_of(_one_of(frozenset(_BLOCKS_UP)), _MOST_LEVELS),
         "layers_per_block": _whole(1, 8),
         "attention_head_dim": _whole(1, 4096),
         "norm_num_groups": _whole(1, 1024),
         "norm_eps": _number,
-        "act_fn": _rotation_steps(frozenset({"silu", "swish", "mish", "gelu", "relu"})),
+        "act_fn": _one_of(frozenset({"silu", "swish", "mish", "gelu", "relu"})),
         "add_attention": _switch,
-        "resnet_time_scale_shift": _rotation_steps(frozenset({"default", "scale_shift"})),
+        "resnet_time_scale_shift": _one_of(frozenset({"default", "scale_shift"})),
         "downsample_type": _resampled,
         "upsample_type": _resampled,
         "downsample_padding": _whole(0, 1),
         "mid_block_scale_factor": _number,
-        "time_embedding_type": _rotation_steps(frozenset({"positional"})),
+        "time_embedding_type": _one_of(frozenset({"positional"})),
         "flip_sin_to_cos": _switch,
         "freq_shift": _whole(0, 1),
         # All randomness in training follows from seed, round and sample; a model may not add its own.
