@@ -16,9 +16,14 @@ from simulation.chain import Answering, Chain, identity
 
 
 @cache
-def true_chain(rounds: int = 12, members: int = 4) -> Chain:
-    """Return a chain of quiet rounds of some members."""
+def _true_chain(rounds: int, members: int) -> Chain:
     return Chain(members).grow_until(rounds)
+
+
+def true_chain(rounds: int = 12, members: int = 4) -> Chain:
+    """Return a chain of quiet rounds of some members. It is a copy: what one test's member makes of its
+    ledger, such as that it binds, is nothing to the next test."""
+    return _true_chain(rounds, members).fork()
 
 
 @cache
