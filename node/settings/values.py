@@ -74,17 +74,19 @@ def parse_target(text: str) -> Invite:
 def parse_bootstrap(text: str) -> str:
     """Return the address of a bootstrap peer. Raises `UserError` with `ExitCode.BAD_ADDRESS` if it is
     invalid."""
-    try:
-        return check_bootstrap(text)
-    except SwarmIdError as error:
-        raise _bad_address(error) from None
+    return _checked(check_bootstrap, text)
 
 
 def parse_multiaddr(text: str) -> str:
     """Return an address of this node. Raises `UserError` with `ExitCode.BAD_ADDRESS` if it is
     invalid."""
+    return _checked(check_multiaddr, text)
+
+
+def _checked(check: Callable[[str], str], text: str) -> str:
+    """Return what `check` returns for an address, or raise its fault as a `UserError`."""
     try:
-        return check_multiaddr(text)
+        return check(text)
     except SwarmIdError as error:
         raise _bad_address(error) from None
 
