@@ -29,7 +29,7 @@ from .network.discovery.introductions import IntroductionService
 from .network.exchange.update_relay import UpdateRelay
 from .network.nat.dial_back import DialBack
 from .network.network import Network, NetworkSettings, open_network
-from .session.relay_counter import counted, keep_count
+from .session.relay_counter import store_relayed_count, update_relayed_count
 from .settings.components import LineSettings, RelayLimits
 from .settings.tree import DaemonSettings
 from .storage.relayed_bytes import RelayedBytes
@@ -115,7 +115,7 @@ async def _serve(
             serve_metrics(metrics, BOOTSTRAP_METRICS, reading),
             trio.open_nursery() as nursery,
         ):
-            nursery.start_soon(keep_running, partial(keep_count, network, relayed))
+            nursery.start_soon(keep_running, partial(store_relayed_count, network, relayed))
             if settings.socket is not None:
                 handlers = {
                     "status": lambda _: encode_status(status()),
@@ -166,5 +166,5 @@ def bootstrap_status(
         circuits=0 if relay is None else relay.circuits,
         observes=None if observer is None else observer.swarm,
         dashboard=None if observer is None else observer.url,
-        line=line_status(network, relayed=counted(network, relayed), bootstrap=False),
+        line=line_status(network, relayed=update_relayed_count(network, relayed), bootstrap=False),
     )

@@ -68,10 +68,12 @@ class HostedObserver:
         self._address = address
         self._data = DataDir(settings.data_dir)
         self._telemetry = Telemetry(identity.peer)
-        self._observation: ObserverSession | None = None
-        known = settings.entry.bootstrap
-        others = tuple(address for address in known if parse_dial(address)[1] != identity.peer)
-        self._elsewhere = replace(settings, invite=replace(settings.invite, bootstrap=others))
+        self._session: ObserverSession | None = None
+        bootstrap = settings.entry.bootstrap
+        others = tuple(address for address in bootstrap if parse_dial(address)[1] != identity.peer)
+        self._session_settings = replace(
+            settings, invite=replace(settings.invite, bootstrap=others)
+        )
         self._node = NodeStatus(
             version=__version__,
             peer=own,
@@ -84,7 +86,7 @@ class HostedObserver:
         )
 
     @property
-    def acts(self) -> Mapping[str, Handler]:
+    def commands(self) -> Mapping[str, Handler]:
         """Empty: the page offers no commands, because its owner has a terminal."""
         return {}
 
@@ -101,7 +103,7 @@ class HostedObserver:
     def status(self) -> Status:
         """Return what the page shows."""
         nothing = SessionStatus(swarm=None, line=NO_LINE, reach=None)
-        now = nothing if self._observation is None else self._observation.status()
+        now = nothing if self._session is None else self._session.status()
         return merged_status(self._node, _ALWAYS, self._telemetry, now)
 
     async def run(self, network: Network, registry: Registry) -> None:
@@ -110,32 +112,32 @@ class HostedObserver:
 
         def invite(manifest: Manifest) -> str | None:
             entry = self._settings.entry
-            known = entry.bootstrap or tuple(network.addresses)
-            return public_link(replace(entry, bootstrap=known), manifest)
+            bootstrap = entry.bootstrap or tuple(network.addresses)
+            return public_link(replace(entry, bootstrap=bootstrap), manifest)
 
         files, me = self._data.swarm(self._settings.swarm), self._identity.peer
         served = serve_dashboard(self._address, self, files, self._settings.swarm, me, invite)
         async with served:
-            told = ""
+            logged = ""
             while True:
-                problem = await self._look(network, registry)
+                problem = await self._follow_swarm(network, registry)
                 text = f"{problem.problem}: {problem.remedy}"
-                if text != told:
+                if text != logged:
                     _log.error("the swarm cannot be followed: %s", text)
-                    told = text
+                    logged = text
                 self._telemetry.enter("connecting")
                 what = f"the swarm cannot be followed: {problem.problem}"
                 self._telemetry.report(Progress(what=what))
                 await trio.sleep(_RETRY_SECONDS)
 
-    async def _look(self, network: Network, registry: Registry) -> UserError:
+    async def _follow_swarm(self, network: Network, registry: Registry) -> UserError:
         """Follow the swarm until an error that the owner has to fix, and return that error."""
         problems: list[UserError] = []
-        observation = self._observation = ObserverSession(
-            self._elsewhere, self._data, self._identity, network, self._telemetry, registry
+        session = self._session = ObserverSession(
+            self._session_settings, self._data, self._identity, network, self._telemetry, registry
         )
         try:
-            await observation.run(b"")
+            await session.run(b"")
         except* UserError as group:
             problems += (error for error in leaves(group) if isinstance(error, UserError))
         except* OSError as group:

@@ -44,7 +44,7 @@ from .util.background import keep_running
 # three seconds late is still live.
 _RETRY_SECONDS = 3.0
 # After this many requests an observer compares its chain with others': its own may have been abandoned.
-_COMPARED_AUDITS = 10
+_REQUESTS_PER_COMPARISON = 10
 
 
 async def run_observer(settings: DaemonSettings) -> None:
@@ -78,92 +78,92 @@ class ObserverSession:
         """`registry`: as in `SwarmPeering`."""
         self._network = network
         self._telemetry = telemetry
-        self._contact = SwarmPeering(
+        self._peering = SwarmPeering(
             settings, data, identity, network, telemetry, registry=registry
         )
         self.leave_requested = False
-        self._hosts, self._shared = settings.serve_result, registry is not None
-        self._looking = open_scope()
+        self._seeds_result, self._shared = settings.serve_result, registry is not None
+        self._following = open_scope()
         self._manifest: Manifest | None = None
-        self._host: ResultSeeder | None = None
-        self._seen: _Seen | None = None
-        self._looked = trio.current_time()
+        self._seeder: ResultSeeder | None = None
+        self._chain_state: _ChainState | None = None
+        self._last_reported = trio.current_time()
 
     async def run(self, ticket: bytes) -> None:
         """Find the swarm and follow it until told to leave. Raises `UserError`."""
         del ticket  # an observer asks no one to admit it
         async with trio.open_nursery() as nursery:
-            self._contact.keep(nursery)
-            with self._looking:
+            self._peering.start_tasks(nursery)
+            with self._following:
                 await self._follow(nursery)
             nursery.cancel_scope.cancel()
 
     def leave(self) -> None:
         """End the session. An observer has no one to say goodbye to."""
         self.leave_requested = True
-        self._looking.cancel()
+        self._following.cancel()
 
-    def keep_to(self, limits: BandwidthLimits) -> None:
+    def apply_limits(self, limits: BandwidthLimits) -> None:
         """Apply these bandwidth limits from now on."""
-        self._contact.keep_to(limits)
+        self._peering.apply_limits(limits)
 
     def status(self) -> SessionStatus:
         """Return the parts of the status that hold during this session."""
-        return SessionStatus(swarm=self._swarm_status(), line=self._contact.line(), reach=None)
+        return SessionStatus(swarm=self._swarm_status(), line=self._peering.line(), reach=None)
 
     async def _follow(self, nursery: trio.Nursery) -> None:
-        means, telemetry = self._contact.means, self._telemetry
+        context, telemetry = self._peering.join_context, self._telemetry
         telemetry.enter("connecting")
-        manifest = self._manifest = await find_manifest(means, takes_part=False)
-        store = SwarmStore(means.directory, manifest)
+        manifest = self._manifest = await find_manifest(context, takes_part=False)
+        store = SwarmStore(context.directory, manifest)
         await trio.to_thread.run_sync(telemetry.keep_history, store.history)
         telemetry.enter("syncing")
-        ledger = await fetch_ledger(means, manifest, store)
-        telemetry.arrive(len(ledger))
+        ledger = await fetch_ledger(context, manifest, store)
+        telemetry.caught_up(len(ledger))
         telemetry.progress = None
         telemetry.enter("observing")
-        if self._hosts:
-            self._host = ResultSeeder(means, manifest, store, ledger, shared=self._shared)
-            nursery.start_soon(keep_running, self._host.run)
-        self._tell(ledger, len(ledger) - 1)
-        looks, rests = 0, FetchBackoff()
+        if self._seeds_result:
+            self._seeder = ResultSeeder(context, manifest, store, ledger, shared=self._shared)
+            nursery.start_soon(keep_running, self._seeder.run)
+        self._report_rounds(ledger, len(ledger) - 1)
+        requests, backoff = 0, FetchBackoff()
         while True:
             await trio.sleep(CHECK_INTERVAL_SECONDS if ends_soon(ledger) else _RETRY_SECONDS)
             length, head = len(ledger), ledger.head
-            await follow_ledger(means, manifest, ledger, store, _unseen)
-            first = restarts_following(ledger, length, head)
-            looks += 1
-            if looks % _COMPARED_AUDITS == 0:
+            await follow_ledger(context, manifest, ledger, store, _ignore_progress)
+            first = first_new_round(ledger, length, head)
+            requests += 1
+            if requests % _REQUESTS_PER_COMPARISON == 0:
                 _, better = await compare_chains(
                     self._network,
                     manifest,
                     ledger,
-                    rests,
-                    me=means.me,
+                    backoff,
+                    me=context.me,
                     abandoned=False,
-                    peers=means.connected,
+                    peers=context.connected,
                 )
                 if better is not None:
                     store.keep_instead(better)
                     await store.written()
                     telemetry.event("forked", len(better) - 1)
                     ledger, first = better, 0
-            self._tell(ledger, first)
+            self._report_rounds(ledger, first)
 
-    def _tell(self, ledger: Ledger, first: int) -> None:
+    def _report_rounds(self, ledger: Ledger, first: int) -> None:
         """Report the rounds from `first` on, and update the state that is shown."""
         rounds, now = range(max(0, first), len(ledger)), trio.current_time()
-        if rounds and self._host is not None:
-            self._host.tell(ledger)
+        if rounds and self._seeder is not None:
+            self._seeder.update_ledger(ledger)
         # Rounds learned with one request were decided one after the other since the request before, so
         # their times are spread over that interval.
-        since, self._looked = self._looked, now
+        since, self._last_reported = self._last_reported, now
         for number, round_ in enumerate(rounds, 1):
             record, members = ledger[round_].record, ledger.membership(round_)
             at = since + (now - since) * number / len(rounds)
-            self._telemetry.watched(record, len(members), at)
+            self._telemetry.observed(record, len(members), at)
         # Another thread may extend the ledger while the status is read.
-        self._seen = _Seen(
+        self._chain_state = _ChainState(
             len(ledger),
             ledger.final_round,
             ledger.membership(len(ledger)).peers,
@@ -177,26 +177,26 @@ class ObserverSession:
     def _swarm_status(self) -> SwarmStatus | None:
         if self._manifest is None:
             return None
-        seen, connected = self._seen, self._network.connected()
+        state, connected = self._chain_state, self._network.connected()
         return SwarmStatus(
             name=self._manifest.name,
             parameters=self._manifest.elements,
             last_round=self._manifest.last_round,
-            round=None if seen is None else seen.round,
-            final_round=None if seen is None or seen.final < 0 else seen.final,
-            members=None if seen is None else _members(seen.members, connected),
+            round=None if state is None else state.round,
+            final_round=None if state is None or state.final < 0 else state.final,
+            members=None if state is None else _members(state.members, connected),
             awaited=(),
-            ended=seen is not None and seen.ended,
+            ended=state is not None and state.ended,
             decided_seconds=self._telemetry.learned_seconds(trio.current_time()),
             diverged=(),
-            version=None if seen is None else seen.version,
-            version_change=None if seen is None else seen.change,
-            served_round=None if self._host is None else self._host.round,
-            audits=None if seen is None else seen.checks,
+            version=None if state is None else state.version,
+            version_change=None if state is None else state.change,
+            served_round=None if self._seeder is None else self._seeder.round,
+            audits=None if state is None else state.audits,
         )
 
 
-def restarts_following(ledger: Ledger, length: int, head: RecordId) -> int:
+def first_new_round(ledger: Ledger, length: int, head: RecordId) -> int:
     """Return the first round of a ledger that is new to a reader who knew `length` rounds up to `head`:
     0 if the ledger was replaced by another chain."""
     grew = len(ledger) >= length and ledger.parent(length) == head
@@ -210,7 +210,7 @@ def ends_soon(ledger: Ledger) -> bool:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _ChainState:
     """The current state of the swarm according to the chain."""
 
     round: int
@@ -222,7 +222,7 @@ class _Seen:
     version: int
     """Protocol version in that round."""
     change: ChangeStatus | None
-    checks: AuditsStatus | None
+    audits: AuditsStatus | None
     ended: bool
     """Whether the chain has the run's last record."""
 
@@ -236,5 +236,5 @@ def _members(peers: Sequence[PeerId], connected: Container[PeerId]) -> tuple[Mem
     )
 
 
-def _unseen(done: int, total: int) -> None:
+def _ignore_progress(done: int, total: int) -> None:
     """Ignore progress: no one waits for the few rounds decided in three seconds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from distro_node.node.telemetry.audit_status import AuditsStatus, LeftOut, OwnAudits
+from distro_node.node.telemetry.audit_status import AuditsStatus, ExcludedMember, OwnAudits
 from distro_node.node.telemetry.privacy import PrivacyStatus
 from distro_node.node.telemetry.status import (
     NO_ENERGY,
@@ -85,7 +85,7 @@ CHECKS = AuditsStatus(
     disputes=1,
     votes=8192,
     voters=2,
-    excluded=(LeftOut(peer=C, reason="3 of 14 checks of its work failed"),),
+    excluded=(ExcludedMember(peer=C, reason="3 of 14 checks of its work failed"),),
     own=OWN_CHECKS,
 )
 LEFT_OUT = replace(

@@ -17,14 +17,13 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.network.traffic import Traffic
-from distro_node.node.session import aggregator_task as panelist_module
 from distro_node.node.session.aggregator_task import AggregatorTask, aggregator_task
 from distro_node.node.session.sign_vote_exchange import SignVoteExchange
 from distro_node.node.session.update_exchange import UpdateExchange
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.sign_vote_store import PartStore
 from distro_node.node.telemetry.telemetry import Telemetry
-from distro_node.node.training.client import TrainedUpdate as Made
+from distro_node.node.training.client import TrainedUpdate
 from distro_node.protocol.codec.aggregate import ABSTENTION, decode_aggregate
 from distro_node.protocol.codec.aggregator_state import aggregator_bytes
 from distro_node.protocol.codec.sections import sections
@@ -42,7 +41,7 @@ PATIENCE = 2.0
 MEMBERS = 6
 
 
-class Desk:
+class CommitteeNode:
     """A member's part in the committees, with a network made of all members' disks."""
 
     def __init__(self, world: World, number: int, root: Path) -> None:
@@ -55,9 +54,9 @@ class Desk:
         self.withholds: Callable[[PeerId, ContentId], bool] = lambda asker, name: False
         self.slow = 0.0
         self.reports: list[Any] = []
-        self.begin()
+        self.restart()
 
-    def begin(self) -> None:
+    def restart(self) -> None:
         """Start the process, for the first time or again."""
         network: Any = self
         self.store = BlobStore(self.root / "blobs")
@@ -86,7 +85,7 @@ class Desk:
             relays=network,
             telemetry=telemetry,
             ids=BoundedTable(1000),
-            tell=self.reports.append,
+            report=self.reports.append,
             expect=lambda *_: None,
             sign_votes=self.sign_votes,
         )
@@ -94,12 +93,12 @@ class Desk:
             manifest, self.store, self.updates, self.sign_votes, self.reports.append
         )
         assert found is not None
-        self.panelist: AggregatorTask = found
+        self.task: AggregatorTask = found
 
     # Stand-ins for the network and the fetcher
 
     def connected(self) -> frozenset[PeerId]:
-        return frozenset(desk.peer for desk in self.world.desks if desk is not self)
+        return frozenset(node.peer for node in self.world.nodes if node is not self)
 
     def penalise(self, peer: PeerId, reason: str) -> None:
         self.offences.append(peer)
@@ -107,11 +106,11 @@ class Desk:
     async def fetch(self, name: ContentId, *, providers: Any, max_bytes: int, **_: Any) -> bytes:
         await trio.sleep(0.001)
         data = self.parts.get(name)
-        asked = [self.world.desk(peer) for peer in providers()] if data is None else []
-        await trio.sleep(max((desk.slow for desk in asked), default=0.0))
+        asked = [self.world.node(peer) for peer in providers()] if data is None else []
+        await trio.sleep(max((node.slow for node in asked), default=0.0))
         for peer in providers() if data is None else ():
-            desk = self.world.desk(peer)
-            found = None if desk.withholds(self.peer, name) else desk.parts.get(name)
+            node = self.world.node(peer)
+            found = None if node.withholds(self.peer, name) else node.parts.get(name)
             if found is not None and len(found) <= max_bytes and self.parts.keep(name, found):
                 return found
         if data is None:
@@ -120,7 +119,7 @@ class Desk:
         return data
 
     async def offer(self, wanted: object) -> None:
-        raise AssertionError("a sheet is offered to a relay")
+        raise AssertionError("a part of a sign vote is offered to a relay")
 
     # Actions
 
@@ -137,13 +136,13 @@ class Desk:
         signs = [1 - 2 * chance.integers(0, 2, shape).astype(np.int8) for shape in shapes]
         return encode_part(whole, signs)
 
-    async def tell(self, round_: int, body: bytes | None = None) -> ContentId:
+    async def send_sign_vote(self, round_: int, body: bytes | None = None) -> ContentId:
         what = Train(round_, RecordId(bytes(32)), (1,), round_)
-        body = body or self.sign_vote(round_, self.world.desks.index(self))
-        await self.panelist.tell(what, Made(body, 2.0, 10, 100, 1.0, 0.0))
+        body = body or self.sign_vote(round_, self.world.nodes.index(self))
+        await self.task.make_sign_vote(what, TrainedUpdate(body, 2.0, 10, 100, 1.0, 0.0))
         return self.reports.pop().update
 
-    def asked(self) -> MakeAggregate:
+    def requested_aggregate(self) -> MakeAggregate:
         """Return the aggregate that is requested of it now."""
         training = Training(self.peer, overlap=False)
         (effect,) = training.next_aggregate(
@@ -151,9 +150,9 @@ class Desk:
         )
         return effect
 
-    async def say(self) -> ContentId:
+    async def aggregate(self) -> ContentId:
         """Aggregate, and return the announced aggregate."""
-        await self.panelist.say(self.asked())
+        await self.task.make_aggregate(self.requested_aggregate())
         return self.reports.pop().update
 
 
@@ -166,61 +165,64 @@ class World:
         self.layout = update_layout(
             self.chain.manifest.parameters, optimizer.chunk, optimizer.top_k
         )
-        self.desks: list[Desk] = []
+        self.nodes: list[CommitteeNode] = []
         for number in range(MEMBERS):
-            self.desks.append(Desk(self, number, root / str(number)))
+            self.nodes.append(CommitteeNode(self, number, root / str(number)))
 
-    def desk(self, peer: PeerId) -> Desk:
-        return next(desk for desk in self.desks if desk.peer == peer)
+    def node(self, peer: PeerId) -> CommitteeNode:
+        return next(node for node in self.nodes if node.peer == peer)
 
-    def committee(self, section: int = 0) -> list[Desk]:
+    def committee(self, section: int = 0) -> list[CommitteeNode]:
         return [
-            self.desk(peer)
+            self.node(peer)
             for peer in self.chain.committee_chain.committee(self.chain.round, section)
         ]
 
-    async def told(
-        self, *, but: Desk | None = None, named: dict[PeerId, ContentId] | None = None
+    async def announce_sign_votes(
+        self,
+        *,
+        without: CommitteeNode | None = None,
+        sign_votes: dict[PeerId, ContentId] | None = None,
     ) -> None:
         """Let all members announce their sign votes, and decide the round."""
         round_, entries = self.chain.round, []
-        for desk in self.desks:
-            if desk is not but:
-                sign_vote = (named or {}).get(desk.peer) or await desk.tell(round_)
-                entries.append(self.chain.update(desk.peer, update=sign_vote, size=100))
+        for node in self.nodes:
+            if node is not without:
+                sign_vote = (sign_votes or {}).get(node.peer) or await node.send_sign_vote(round_)
+                entries.append(self.chain.update(node.peer, update=sign_vote, size=100))
         self.chain.grow(updates=entries)
 
-    async def spoken(self, *silent: Desk) -> list[list[ContentId | None]]:
+    async def announce_aggregates(self, *silent: CommitteeNode) -> list[list[ContentId | None]]:
         """Return what each committee's members announce, and decide the round with all that they
         agree on."""
         committees = [[], []]
-        for section, said in enumerate(committees):
-            for desk in self.committee(section):
-                said.append((desk, None if desk in silent else await desk.say()))
+        for section, announced in enumerate(committees):
+            for node in self.committee(section):
+                announced.append((node, None if node in silent else await node.aggregate()))
         entries = [
-            self.chain.update(desk.peer, update=aggregate, size=100)
-            for said in committees
-            for desk, aggregate in said
+            self.chain.update(node.peer, update=aggregate, size=100)
+            for announced in committees
+            for node, aggregate in announced
             if aggregate is not None
         ]
         self.chain.grow(updates=entries)
         # All members fetch what counts, to take the step.
-        for desk in self.desks:
+        for node in self.nodes:
             for aggregate in self.chain.committee_chain.aggregates(
                 self.chain.ledger[self.chain.round - 1].record
             ):
                 found = (
-                    other.store.get(aggregate) for other in self.desks if aggregate is not None
+                    other.store.get(aggregate) for other in self.nodes if aggregate is not None
                 )
                 body = next(filter(None, found), None)
                 if body is not None:
-                    desk.store.put(body)
-        return [[aggregate for _, aggregate in said] for said in committees]
+                    node.store.put(body)
+        return [[aggregate for _, aggregate in announced] for announced in committees]
 
-    def mask(self, desk: Desk, aggregate: ContentId | None) -> tuple[bool, ...]:
+    def counted_votes(self, node: CommitteeNode, aggregate: ContentId | None) -> tuple[bool, ...]:
         """Return which sign votes an aggregate counts."""
         assert aggregate is not None
-        body = desk.store.get(aggregate)
+        body = node.store.get(aggregate)
         assert body is not None
         return decode_aggregate(self.layout, body).counted
 
@@ -230,85 +232,87 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-async def test_a_panel_comes_to_one_tally_in_each_step(world: World) -> None:
+async def test_a_committee_makes_one_aggregate_in_each_step(world: World) -> None:
     for _ in range(4):
-        await world.told()
+        await world.announce_sign_votes()
         committees = [world.committee(section) for section in (0, 1)]
-        said = await world.spoken()
-        for committee, aggregates in zip(committees, said, strict=True):
+        announced = await world.announce_aggregates()
+        for committee, aggregates in zip(committees, announced, strict=True):
             assert len({*aggregates}) == 1
-            assert world.mask(committee[0], aggregates[0]) == (True,) * MEMBERS
+            assert world.counted_votes(committee[0], aggregates[0]) == (True,) * MEMBERS
         assert world.chain.committee_chain.aggregates(
             world.chain.ledger[world.chain.round - 1].record
-        ) == (*(aggregates[0] for aggregates in said),)
+        ) == (*(aggregates[0] for aggregates in announced),)
 
 
-async def test_what_an_author_withholds_comes_from_the_panel(world: World) -> None:
+async def test_what_an_author_withholds_comes_from_the_committee(world: World) -> None:
     """It gives its sign vote to only one of the committee."""
     one, *others = world.committee()
-    author = next(desk for desk in world.desks if desk not in (one, *others))
+    author = next(node for node in world.nodes if node not in (one, *others))
     author.withholds = lambda asker, name: asker != one.peer
-    await world.told()
+    await world.announce_sign_votes()
     held = world.chain.ledger[world.chain.round - 1].record
     sign_vote = next(entry.update for entry in held.updates if entry.peer == author.peer)
     assert await one.sign_votes.get(FetchUpdate(held.round, author.peer, sign_vote, 9))
-    ours, theirs = await world.spoken()
+    ours, theirs = await world.announce_aggregates()
     assert len({*ours}) == 1
-    assert world.mask(one, ours[0]) == (True,) * MEMBERS
+    assert world.counted_votes(one, ours[0]) == (True,) * MEMBERS
     # In its own committee no other member has received it, so it is alone, and that section gets no
     # aggregate.
     round_ = world.chain.round - 1
-    said = dict(zip(world.chain.committee_chain.committee(round_, 1), theirs, strict=True))
-    alone = said.pop(author.peer)
-    assert len({*said.values()}) == 1
-    assert alone not in said.values()
+    announced = dict(zip(world.chain.committee_chain.committee(round_, 1), theirs, strict=True))
+    alone = announced.pop(author.peer)
+    assert len({*announced.values()}) == 1
+    assert alone not in announced.values()
     aggregates = world.chain.committee_chain.aggregates(world.chain.ledger[round_].record)
     assert aggregates == (ours[0], None)
 
 
-@pytest.mark.parametrize(("moment", "heard"), [(0.2, MEMBERS), (0.9, MEMBERS - 1)])
-async def test_what_an_author_gives_one_of_a_panel_is_for_all_of_it_or_none(
-    world: World, moment: float, heard: int
+@pytest.mark.parametrize(("moment", "counted"), [(0.2, MEMBERS), (0.9, MEMBERS - 1)])
+async def test_what_an_author_gives_one_aggregator_is_counted_by_all_or_none(
+    world: World, moment: float, counted: int
 ) -> None:
     """It first refuses all of them. At the last moment, too late for the others to ask the one that
     has it, authors are no longer asked."""
     one, *_ = committee = world.committee()
-    author = next(desk for desk in world.desks if desk not in committee)
+    author = next(node for node in world.nodes if node not in committee)
     author.withholds = lambda asker, name: True
-    await world.told()
-    said: dict[PeerId, ContentId] = {}
+    await world.announce_sign_votes()
+    announced: dict[PeerId, ContentId] = {}
     patience = 4.0
 
-    async def say(desk: Desk) -> None:
-        await desk.panelist.say(dataclasses.replace(desk.asked(), patience=patience))
-        said[desk.peer] = desk.reports.pop().update
+    async def aggregate(node: CommitteeNode) -> None:
+        await node.task.make_aggregate(
+            dataclasses.replace(node.requested_aggregate(), patience=patience)
+        )
+        announced[node.peer] = node.reports.pop().update
 
     async with trio.open_nursery() as nursery:
-        for desk in committee:
-            nursery.start_soon(say, desk)
+        for node in committee:
+            nursery.start_soon(aggregate, node)
         await trio.sleep(moment * patience)
         author.withholds = lambda asker, name: asker != one.peer
-    assert len({*said.values()}) == 1
-    assert world.mask(one, said[one.peer]).count(True) == heard
+    assert len({*announced.values()}) == 1
+    assert world.counted_votes(one, announced[one.peer]).count(True) == counted
 
 
-async def test_a_sheet_said_again_when_there_are_more_sections_is_not_there(world: World) -> None:
+async def test_a_sign_vote_repeated_when_there_are_more_sections_has_no_parts(world: World) -> None:
     """A liar announces a sign vote of the previous epoch, of which others have parts."""
     committee, round_ = world.committee(), world.chain.round
-    author = next(desk for desk in world.desks if desk not in committee)
-    sign_vote = await author.tell(round_)
+    author = next(node for node in world.nodes if node not in committee)
+    sign_vote = await author.send_sign_vote(round_)
     for count in (2, 3):
-        for desk in (author, *committee):
-            part = await desk.sign_votes.part(round_, author.peer, sign_vote, (0, count))
+        for node in (author, *committee):
+            part = await node.sign_votes.part(round_, author.peer, sign_vote, (0, count))
             assert (part is not None) == (count == 2)
-            assert not desk.offences
+            assert not node.offences
 
 
 async def test_a_part_that_somebody_still_waits_for_is_not_forgotten(world: World) -> None:
     """Two tasks ask for it, and one of them gives up."""
     one, round_ = world.committee()[0], world.chain.round
-    author = next(desk for desk in world.desks if desk not in world.committee())
-    sign_vote = await author.tell(round_)
+    author = next(node for node in world.nodes if node not in world.committee())
+    sign_vote = await author.send_sign_vote(round_)
     name = part_name(sign_vote, 0, 2)
     author.slow = 0.3
     async with trio.open_nursery() as nursery:
@@ -322,11 +326,11 @@ async def test_a_part_that_somebody_still_waits_for_is_not_forgotten(world: Worl
     assert not one.parts.has(name)
 
 
-async def test_a_sheet_that_tells_nothing_counts_nowhere_and_is_its_authors_fault(
+async def test_a_sign_vote_without_signs_counts_nowhere_and_is_its_authors_fault(
     world: World,
 ) -> None:
     """Its parts match its announcement, but contain no signs."""
-    author, round_ = world.desks[0], world.chain.round
+    author, round_ = world.nodes[0], world.chain.round
     parts = [b"\1 no bits", b"\1 none either"]
     ids = [content_id(part) for part in parts]
     sign_vote = sign_vote_id(ids)
@@ -334,23 +338,25 @@ async def test_a_sheet_that_tells_nothing_counts_nowhere_and_is_its_authors_faul
         name = part_name(sign_vote, section, len(parts))
         author.parts.name(name, lambda data: True)
         author.parts.keep(name, with_proof(ids, section, part))
-    await world.told(named={author.peer: sign_vote})
-    ours, _ = await world.spoken()
+    await world.announce_sign_votes(sign_votes={author.peer: sign_vote})
+    ours, _ = await world.announce_aggregates()
     assert len({*ours}) == 1
-    speaker = world.desk(world.chain.committee_chain.committee(round_, 0)[0])
+    aggregator = world.node(world.chain.committee_chain.committee(round_, 0)[0])
     record = world.chain.ledger[round_].record
-    counted = dict(zip([e.peer for e in record.updates], world.mask(speaker, ours[0]), strict=True))
-    assert counted == {desk.peer: desk is not author for desk in world.desks}
-    blamed = {peer for desk in world.desks for peer in desk.offences}
+    counted = dict(
+        zip([e.peer for e in record.updates], world.counted_votes(aggregator, ours[0]), strict=True)
+    )
+    assert counted == {node.peer: node is not author for node in world.nodes}
+    blamed = {peer for node in world.nodes for peer in node.offences}
     assert blamed == {author.peer}
 
 
 async def test_what_is_no_part_is_not_kept(world: World) -> None:
     """A member of the committee passes on something else under the name of another's part."""
     liar, one, _ = world.committee()
-    author = next(desk for desk in world.desks if desk not in world.committee())
+    author = next(node for node in world.nodes if node not in world.committee())
     author.withholds = lambda asker, name: True
-    sign_vote = await author.tell(world.chain.round)
+    sign_vote = await author.send_sign_vote(world.chain.round)
     name = part_name(sign_vote, 0, 2)
     liar.parts.name(name, lambda data: True)
     liar.parts.keep(name, b"\1" + bytes(100))
@@ -358,203 +364,217 @@ async def test_what_is_no_part_is_not_kept(world: World) -> None:
     assert not one.parts.has(name)
 
 
-async def test_who_begins_again_says_nothing_until_the_next_term(world: World) -> None:
-    await world.told()
+async def test_an_aggregator_that_restarts_abstains_until_the_next_epoch(world: World) -> None:
+    await world.announce_sign_votes()
     committee = world.committee()
-    await world.spoken()
-    committee[0].begin()
+    await world.announce_aggregates()
+    committee[0].restart()
     for _ in range(2):
-        await world.told()
-        ours, _ = await world.spoken()
+        await world.announce_sign_votes()
+        ours, _ = await world.announce_aggregates()
         assert ours[0] == ABSTENTION
         assert ours[1] == ours[2] != ABSTENTION
-    await world.told()
-    for aggregates in await world.spoken():
+    await world.announce_sign_votes()
+    for aggregates in await world.announce_aggregates():
         assert len({*aggregates}) == 1
         assert aggregates[0] != ABSTENTION
 
 
-async def test_who_cannot_follow_says_so_without_waiting(world: World) -> None:
-    await world.told()
+async def test_an_aggregator_that_cannot_follow_abstains_without_waiting(world: World) -> None:
+    await world.announce_sign_votes()
     committee = world.committee()
-    await world.spoken()
-    committee[0].begin()
-    author = next(desk for desk in world.desks if desk not in committee)
+    await world.announce_aggregates()
+    committee[0].restart()
+    author = next(node for node in world.nodes if node not in committee)
     author.withholds = lambda asker, name: True
-    await world.told()
-    patient = dataclasses.replace(committee[0].asked(), patience=600.0)
+    await world.announce_sign_votes()
+    patient = dataclasses.replace(committee[0].requested_aggregate(), patience=600.0)
     with trio.fail_after(60.0):
-        await committee[0].panelist.say(patient)
+        await committee[0].task.make_aggregate(patient)
     assert committee[0].reports.pop().update == ABSTENTION
 
 
-async def test_where_nothing_was_agreed_on_a_panel_begins_anew(world: World) -> None:
+async def test_a_committee_starts_over_after_a_step_without_agreement(world: World) -> None:
     """All of it was restarted, or all but one: after a step without them they are back."""
-    await world.told()
+    await world.announce_sign_votes()
     committee = world.committee()
-    await world.spoken()
-    for desk in committee[1:]:
-        desk.begin()
-    await world.told()
-    ours, _ = await world.spoken()
+    await world.announce_aggregates()
+    for node in committee[1:]:
+        node.restart()
+    await world.announce_sign_votes()
+    ours, _ = await world.announce_aggregates()
     assert ours[0] != ABSTENTION
     assert ours[1:] == [ABSTENTION, ABSTENTION]
-    await world.told()
-    ours, _ = await world.spoken()
+    await world.announce_sign_votes()
+    ours, _ = await world.announce_aggregates()
     assert len({*ours}) == 1
     assert ours[0] != ABSTENTION
 
 
-async def test_who_was_late_goes_on_if_it_heard_what_counted(world: World) -> None:
+async def test_a_late_aggregator_goes_on_if_it_has_what_counted(world: World) -> None:
     """Its aggregate would have been the same as the others'."""
     for late in (True, False, False):
-        await world.told()
+        await world.announce_sign_votes()
         committee = world.committee()
         if late:
-            await committee[0].panelist.say(committee[0].asked())
+            await committee[0].task.make_aggregate(committee[0].requested_aggregate())
             committee[0].reports.clear()
-        ours, _ = await world.spoken(*committee[:1]) if late else await world.spoken()
+        ours, _ = (
+            await world.announce_aggregates(*committee[:1])
+            if late
+            else await world.announce_aggregates()
+        )
         assert ours[1] not in (None, ABSTENTION)
         assert late or len({*ours}) == 1
 
 
-async def test_who_waits_for_a_sheet_is_done_before_it_speaks_again(world: World) -> None:
+async def test_an_aggregator_stops_waiting_for_a_sign_vote_before_the_next_step(
+    world: World,
+) -> None:
     """Its committee has agreed without it, while it still waits for a sign vote that is withheld."""
     committee = world.committee()
-    author = next(desk for desk in world.desks if desk not in committee)
+    author = next(node for node in world.nodes if node not in committee)
     author.withholds = lambda asker, name: True
-    await world.told()
-    slow = dataclasses.replace(committee[0].asked(), patience=60.0)
+    await world.announce_sign_votes()
+    slow = dataclasses.replace(committee[0].requested_aggregate(), patience=60.0)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(committee[0].panelist.say, slow)
+        nursery.start_soon(committee[0].task.make_aggregate, slow)
         await trio.sleep(0.1)
-        await world.spoken(*committee[:1])
-        await world.told(but=author)
-        ours, _ = await world.spoken()
+        await world.announce_aggregates(*committee[:1])
+        await world.announce_sign_votes(without=author)
+        ours, _ = await world.announce_aggregates()
     assert len({*ours}) == 1
     assert ours[0] != ABSTENTION
 
 
-async def test_who_missed_a_step_says_nothing(world: World) -> None:
+async def test_an_aggregator_that_missed_a_step_abstains(world: World) -> None:
     for missed in (True, False):
-        await world.told()
+        await world.announce_sign_votes()
         committee = world.committee()
-        ours, _ = await world.spoken(*committee[:1]) if missed else await world.spoken()
+        ours, _ = (
+            await world.announce_aggregates(*committee[:1])
+            if missed
+            else await world.announce_aggregates()
+        )
     assert ours[0] == ABSTENTION
     assert ours[1] == ours[2] != ABSTENTION
 
 
-async def test_a_sheet_outlives_its_process(world: World) -> None:
+async def test_a_sign_vote_outlives_its_process(world: World) -> None:
     """All members that announced one were restarted before any part of it was fetched."""
     round_ = world.chain.round
-    sign_votes = {desk.peer: await desk.tell(round_) for desk in world.desks}
-    for desk in world.desks:
-        desk.begin()
-        assert await desk.sign_votes.get(FetchUpdate(round_, desk.peer, sign_votes[desk.peer], 100))
-    await world.told(named=sign_votes)
-    for section, aggregates in enumerate(await world.spoken()):
+    sign_votes = {node.peer: await node.send_sign_vote(round_) for node in world.nodes}
+    for node in world.nodes:
+        node.restart()
+        assert await node.sign_votes.get(FetchUpdate(round_, node.peer, sign_votes[node.peer], 100))
+    await world.announce_sign_votes(sign_votes=sign_votes)
+    for section, aggregates in enumerate(await world.announce_aggregates()):
         assert len({*aggregates}) == 1
-        speaker = world.desk(world.chain.committee_chain.committee(round_, section)[0])
-        assert world.mask(speaker, aggregates[0]) == (True,) * MEMBERS
+        aggregator = world.node(world.chain.committee_chain.committee(round_, section)[0])
+        assert world.counted_votes(aggregator, aggregates[0]) == (True,) * MEMBERS
 
 
 async def test_what_an_earlier_process_had_goes_when_it_is_of_no_use(world: World) -> None:
-    desk, round_ = world.desks[0], world.chain.round
-    await world.told()
-    desk.begin()
+    node, round_ = world.nodes[0], world.chain.round
+    await world.announce_sign_votes()
+    node.restart()
     for applied in (round_, round_ + 1, round_ + 2):
-        await desk.updates.sweep(applied)
-        assert list(desk.parts.ids())
-    await desk.updates.sweep(round_ + 3)
-    assert not list(desk.parts.ids())
+        await node.updates.sweep(applied)
+        assert list(node.parts.ids())
+    await node.updates.sweep(round_ + 3)
+    assert not list(node.parts.ids())
 
 
 async def test_parts_go_when_their_step_is_over(world: World) -> None:
     round_ = world.chain.round
-    await world.told()
-    await world.spoken()
-    desk = world.desks[0]
+    await world.announce_sign_votes()
+    await world.announce_aggregates()
+    node = world.nodes[0]
 
-    def named() -> list[ContentId]:
-        return list(desk.parts.ids())
+    def sign_votes() -> list[ContentId]:
+        return list(node.parts.ids())
 
     for applied in (round_, round_ + 1, round_ + 2):
-        await desk.updates.sweep(applied)
-        assert named()
-    await world.told()
-    await desk.updates.sweep(round_ + 3)
-    kept = {*named()}
+        await node.updates.sweep(applied)
+        assert sign_votes()
+    await world.announce_sign_votes()
+    await node.updates.sweep(round_ + 3)
+    kept = {*sign_votes()}
     # Only those of the next step are here.
     assert len(kept) == 2
-    await desk.updates.sweep(round_ + 5)
-    assert not named()
+    await node.updates.sweep(round_ + 5)
+    assert not sign_votes()
 
 
-async def test_who_speaks_for_nothing_needs_nothing(world: World) -> None:
-    desk = world.desks[0]
-    desk.member.me = identity(9).peer
-    wanted = FetchUpdate(world.chain.round, world.desks[1].peer, content_id(b"a sheet"), 100)
-    assert await desk.sign_votes.get(wanted)
+async def test_a_member_of_no_committee_needs_no_part(world: World) -> None:
+    node = world.nodes[0]
+    node.member.me = identity(9).peer
+    wanted = FetchUpdate(world.chain.round, world.nodes[1].peer, content_id(b"a sign vote"), 100)
+    assert await node.sign_votes.get(wanted)
 
 
-async def test_a_sheet_waits_until_its_panels_are_drawn(world: World) -> None:
+async def test_a_sign_vote_waits_until_its_committees_are_drawn(world: World) -> None:
     """A member that needs several rounds for a sequence may be done an epoch before it is due."""
-    desk, due = world.desks[0], 7
+    node, due = world.nodes[0], 7
     assert not world.chain.committee_chain.sections(due)
     what = Train(due, RecordId(bytes(32)), (1,), 1)
     async with trio.open_nursery() as nursery:
-        made = Made(desk.sign_vote(due), 2.0, 10, 100, 1.0, 0.0)
-        nursery.start_soon(desk.panelist.tell, what, made)
+        made = TrainedUpdate(node.sign_vote(due), 2.0, 10, 100, 1.0, 0.0)
+        nursery.start_soon(node.task.make_sign_vote, what, made)
         await trio.sleep(0.5)
-        assert not desk.reports
+        assert not node.reports
         while world.chain.round < due:
             world.chain.grow()
-    (report,) = desk.reports
+    (report,) = node.reports
     assert isinstance(report, Trained)
-    assert desk.parts.has(part_name(report.update, 1, 2))
+    assert node.parts.has(part_name(report.update, 1, 2))
 
 
-async def test_who_has_no_memory_for_it_says_nothing_until_its_panel_begins_anew(
+async def test_an_aggregator_without_memory_abstains_until_its_committee_starts_over(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = world.committee()[0]
-    asked = aggregator_bytes(-(-world.chain.manifest.elements // 2))
-    free = asked
-    say = AggregatorTask.say
+    needed = aggregator_bytes(-(-world.chain.manifest.elements // 2))
+    free = needed
+    make_aggregate = AggregatorTask.make_aggregate
 
-    async def on_its_machine(panelist: AggregatorTask, effect: MakeAggregate) -> None:
+    async def on_its_machine(task: AggregatorTask, effect: MakeAggregate) -> None:
         """One aggregates at a time; the others have enough memory."""
-        there = free if panelist is one.panelist else 1 << 40
-        monkeypatch.setattr(panelist_module, "free_main_memory", lambda: there)
-        await say(panelist, effect)
+        memory = free if task is one.task else 1 << 40
+        monkeypatch.setattr(
+            "distro_node.node.session.aggregator_task.free_main_memory", lambda: memory
+        )
+        await make_aggregate(task, effect)
 
-    monkeypatch.setattr(AggregatorTask, "say", on_its_machine)
+    monkeypatch.setattr(AggregatorTask, "make_aggregate", on_its_machine)
 
-    async def max_version() -> bool:
+    async def aggregates_like_others() -> bool:
         """Whether it announces the same as the others of its committee in a step, and does not
         abstain."""
-        await world.told()
+        await world.announce_sign_votes()
         committees = [world.committee(section) for section in (0, 1)]
         mine = next(number for number, committee in enumerate(committees) if one in committee)
-        said = dict(zip(committees[mine], (await world.spoken())[mine], strict=True))
-        ours = said.pop(one)
-        (theirs,) = {*said.values()}
+        announced = dict(
+            zip(committees[mine], (await world.announce_aggregates())[mine], strict=True)
+        )
+        ours = announced.pop(one)
+        (theirs,) = {*announced.values()}
         assert theirs != ABSTENTION
         return ours == theirs
 
-    assert await max_version()
+    assert await aggregates_like_others()
     # Memory that it already holds is not required again.
-    free = asked - 1
-    assert await max_version()
+    free = needed - 1
+    assert await aggregates_like_others()
     free = 0
-    assert not await max_version()
+    assert not await aggregates_like_others()
     assert "0.0 GB are free" in caplog.text
 
     # The next epoch. For a new section it must hold everything, and later it cannot follow.
-    free = asked - 1
-    assert not await max_version()
-    free = asked
-    assert not await max_version()
-    assert not await max_version()
+    free = needed - 1
+    assert not await aggregates_like_others()
+    free = needed
+    assert not await aggregates_like_others()
+    assert not await aggregates_like_others()
 
-    assert await max_version()
+    assert await aggregates_like_others()

@@ -61,8 +61,8 @@ from trio.testing import MockClock
 
 # Private here: `_dispatch`, `_perform`, `_validate`: what the tasks of a runner call, with inputs that
 # the world would take rounds to bring about.
-# Private here: `_updates`, `_kept`, `_settling`: what a node has let go, and when it is at rest, shows
-# nowhere else.
+# Private here: `_updates`, `_kept`, `_comparing_chains`: what a node has let go, and when it is at rest,
+# shows nowhere else.
 
 ME, LIAR = 0, 1
 SNAPSHOT_INTERVAL = 20
@@ -386,7 +386,7 @@ async def test_many_signs_of_a_fork_make_one_comparison(world: World) -> None:
     async with running(world):
         for decided in entries * 10:
             world.tell(decided)
-        await until(lambda: not world.runner._settling)
+        await until(lambda: not world.runner._comparing_chains)
         assert 0 < len(world.requests) <= 3
 
 
@@ -406,13 +406,13 @@ async def test_a_chain_that_parts_before_what_is_final_is_told_of_once(
     world.answer = answer
     async with running(world):
         head = world.chain.ledger.head
-        assert world.runner.apart() == frozenset()
+        assert world.runner.diverged_peers() == frozenset()
         for _ in range(3):
             world.tell(other.ledger[4])
             # A comparison at most every ten seconds.
             await trio.sleep(11)
-            await until(lambda: not world.runner._settling)
-        assert world.runner.apart() == {world.liar}
+            await until(lambda: not world.runner._comparing_chains)
+        assert world.runner.diverged_peers() == {world.liar}
         said = [event for event in world.telemetry.events if event.kind == "diverged"]
         assert len(said) == 1
         assert "on another chain" in said[0].text
@@ -431,7 +431,7 @@ async def test_a_liar_cannot_feed_us_a_chain_for_ever(world: World) -> None:
     world.answer = lambda: encode(compose_response(1 << 40, [encode(decided)], []))
     async with running(world):
         world.tell(decided)
-        await until(lambda: not world.runner._settling)
+        await until(lambda: not world.runner._comparing_chains)
         assert len(world.requests) <= 6
         assert world.offences
 

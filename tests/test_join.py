@@ -15,7 +15,7 @@ from distro_node.node.content.downloads import Downloads
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.session.join import (
     check_invitation,
-    check_standing,
+    check_not_expelled,
     fetch_base,
     find_manifest,
 )
@@ -57,10 +57,10 @@ def test_members_and_guests_of_open_swarms_need_none() -> None:
 def test_whoever_was_expelled_is_told_why() -> None:
     chain = Chain(4)
     expelled = identity(3).peer
-    check_standing(chain.ledger, expelled)
+    check_not_expelled(chain.ledger, expelled)
     chain.grow(updates=[], evidence=(chain.evidence(3),))
     with pytest.raises(UserError, match="contradict") as caught:
-        check_standing(chain.ledger, expelled)
+        check_not_expelled(chain.ledger, expelled)
     assert caught.value.code is ExitCode.EXPELLED
 
 
@@ -101,20 +101,20 @@ def with_base(base: ContentId, weights: int) -> Manifest:
 
 
 async def test_the_base_is_fetched_once(tmp_path: Path) -> None:
-    means: Any = Holder(tmp_path)
-    await fetch_base(means, toy_manifest())
-    assert means.asked == []
+    context: Any = Holder(tmp_path)
+    await fetch_base(context, toy_manifest())
+    assert context.asked == []
     pieces = [bytes(CHUNK_BYTES), b"rest"]
-    listed = BlobList("snapshot", CHUNK_BYTES + 4, tuple(map(means.has, pieces)))
-    manifest = with_base(means.has(listed.encode()), CHUNK_BYTES // 4 + 1)
-    await fetch_base(means, manifest)
-    assert len(means.asked) == 3
-    await fetch_base(means, manifest)
-    assert len(means.asked) == 3
+    listed = BlobList("snapshot", CHUNK_BYTES + 4, tuple(map(context.has, pieces)))
+    manifest = with_base(context.has(listed.encode()), CHUNK_BYTES // 4 + 1)
+    await fetch_base(context, manifest)
+    assert len(context.asked) == 3
+    await fetch_base(context, manifest)
+    assert len(context.asked) == 3
     # Only what the disk lost is fetched again.
-    means.store.remove(listed.chunks[1])
-    await fetch_base(means, manifest)
-    assert means.asked[3:] == [listed.chunks[1]]
+    context.store.remove(listed.chunks[1])
+    await fetch_base(context, manifest)
+    assert context.asked[3:] == [listed.chunks[1]]
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ async def test_the_base_is_fetched_once(tmp_path: Path) -> None:
 async def test_a_base_that_is_none_is_one_line(
     tmp_path: Path, base: Callable[[ContentId], bytes]
 ) -> None:
-    means: Any = Holder(tmp_path)
-    manifest = with_base(means.has(base(means.has(bytes(8)))), 2)
+    context: Any = Holder(tmp_path)
+    manifest = with_base(context.has(base(context.has(bytes(8)))), 2)
     with pytest.raises(UserError, match="the swarm's base model cannot be used") as caught:
-        await fetch_base(means, manifest)
+        await fetch_base(context, manifest)
     assert caught.value.code is ExitCode.MANIFEST
     assert "\n" not in caught.value.problem
 
@@ -150,12 +150,12 @@ async def test_updates_that_are_too_large_to_be_sent_end_the_join(tmp_path: Path
     store.put(manifest.encode())
     directory = data.swarm(manifest.swarm)
     directory.manifest.parent.mkdir(parents=True)
-    means: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         entry=SimpleNamespace(swarm=manifest.swarm), store=store, directory=directory
     )
-    assert await find_manifest(means, takes_part=False) == manifest
+    assert await find_manifest(context, takes_part=False) == manifest
     with pytest.raises(UserError, match=r"top_k \(512\) is too large") as caught:
-        await find_manifest(means)
+        await find_manifest(context)
     assert caught.value.code is ExitCode.MANIFEST
 
 
@@ -169,13 +169,13 @@ async def test_a_task_that_is_not_installed_ends_the_join(tmp_path: Path) -> Non
         directory = data.swarm(manifest.swarm)
         directory.manifest.parent.mkdir(parents=True)
         # Peers only provide the manifest, which is present here.
-        means: Any = SimpleNamespace(
+        context: Any = SimpleNamespace(
             entry=SimpleNamespace(swarm=manifest.swarm), store=store, directory=directory
         )
         if known:
-            assert await find_manifest(means) == manifest
+            assert await find_manifest(context) == manifest
             continue
         with pytest.raises(UserError, match="'poetry', which is not installed here") as caught:
-            await find_manifest(means)
+            await find_manifest(context)
         assert caught.value.code is ExitCode.NO_TASK
         assert "sft" in caught.value.remedy

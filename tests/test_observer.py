@@ -12,7 +12,7 @@ import trio
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.node.dashboard.run_history import RunHistory
 from distro_node.node.network.network import open_network
-from distro_node.node.observer import ObserverSession, public_link, restarts_following
+from distro_node.node.observer import ObserverSession, first_new_round, public_link
 from distro_node.node.settings.tree import DaemonSettings
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.telemetry.telemetry import Telemetry
@@ -91,13 +91,13 @@ def test_it_tells_from_where_on_its_chain_is_another() -> None:
         chain.grow(updates=[])
     ledger = chain.ledger
     before = ledger.truncated(3)
-    assert restarts_following(ledger, len(before), before.head) == 3
+    assert first_new_round(ledger, len(before), before.head) == 3
     other = Chain(3)
     other.grow(updates=[], fingerprint=99)
-    assert restarts_following(other.ledger, len(before), before.head) == 0
+    assert first_new_round(other.ledger, len(before), before.head) == 0
     for _ in range(4):
         other.grow(updates=[])
-    assert restarts_following(other.ledger, len(before), before.head) == 0
+    assert first_new_round(other.ledger, len(before), before.head) == 0
 
 
 def test_the_link_for_everybody_holds_no_ticket() -> None:

@@ -34,7 +34,7 @@ from distro_node.node.demo.view import print_results
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.network.traffic import TrafficTotals
 from distro_node.node.results.export import check_target
-from distro_node.node.telemetry.audit_status import LeftOut
+from distro_node.node.telemetry.audit_status import ExcludedMember
 from distro_node.node.telemetry.counts import NodeCounts
 from distro_node.node.telemetry.logs import LOG_FILE, LogFormat, configure_logging
 from distro_node.node.telemetry.metrics import NODE_METRICS
@@ -111,7 +111,7 @@ def evil_status() -> Any:
     event = EventStatus(time=0.0, round=1, kind="joined", peer=EVIL, text=EVIL)
     stranger = MemberStatus(peer=EVIL, me=False, connected=True, last_message_seconds=None)
     trainer = replace(TRAINING.training.trainer, device=EVIL)
-    checks = replace(CHECKS, excluded=(LeftOut(peer=EVIL, reason=EVIL),), own=LEFT_OUT)
+    checks = replace(CHECKS, excluded=(ExcludedMember(peer=EVIL, reason=EVIL),), own=LEFT_OUT)
     return replace(
         TRAINING,
         swarm=replace(SWARM, name=EVIL, members=(stranger,), audits=checks),

@@ -41,7 +41,7 @@ def updates_of(chain: Chain, store: BlobStore) -> UpdateExchange:
         relays=unused,
         telemetry=unused,
         ids=BoundedTable(100),
-        tell=unused,
+        report=unused,
         expect=lambda *_: None,
     )
 
@@ -120,7 +120,7 @@ async def test_the_status_says_which_updates_are_waited_for(
         relays=Any,  # type: ignore[arg-type]  # not used
         telemetry=SimpleNamespace(report=reported.append),  # type: ignore[arg-type]
         ids=BoundedTable(100),
-        tell=told.append,
+        report=told.append,
         expect=lambda *_: None,
     )
     await updates.fetch(FetchUpdate(3, peer, ContentId(bytes(32)), 9))

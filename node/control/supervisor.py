@@ -55,7 +55,7 @@ class RunningSession(Protocol):
         """Leave the swarm and end."""
         ...
 
-    def keep_to(self, limits: BandwidthLimits) -> None:
+    def apply_limits(self, limits: BandwidthLimits) -> None:
         """Apply these bandwidth limits from now on."""
         ...
 
@@ -134,12 +134,12 @@ class Supervisor:
         # What remains of earlier sessions: the swarm's name, and the traffic of their networks.
         self._before = SessionStatus(swarm=None, line=NO_LINE, reach=None)
         self._leaving = trio.Event()
-        self.acts: Mapping[str, Handler] = {
+        self.commands: Mapping[str, Handler] = {
             "leave": lambda _: self._leave(),
             "pause": lambda _: self._pause(),
             "resume": lambda _: self._resume(),
             "hours": self._keep_hours,
-            "limits": self._keep_to,
+            "limits": self._set_limits,
         }
         """Commands that the owner may send."""
 
@@ -147,7 +147,7 @@ class Supervisor:
     async def open(self) -> AsyncIterator[None]:
         """Serve the owner while the context lasts; commands are answered from its beginning on."""
         handlers = {
-            **self.acts,
+            **self.commands,
             "status": lambda _: encode_status(self.status()),
             "scored": self._scored,
             "dashboard": lambda _: self._link(),
@@ -260,7 +260,7 @@ class Supervisor:
             return {"error": f"{error.problem}: {error.remedy}"}
         return {"ok": True} | asdict(self._shifts.status())
 
-    def _keep_to(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _set_limits(self, request: dict[str, Any]) -> dict[str, Any]:
         """Set limits: a direction that the request does not name keeps its limit; null removes it."""
         limits = replace(self._limits)
         try:
@@ -275,7 +275,7 @@ class Supervisor:
             return {"error": f"{error.problem}: {error.remedy}"}
         self._limits.upload, self._limits.download = limits.upload, limits.download
         if self._stay is not None:
-            self._stay.keep_to(limits)
+            self._stay.apply_limits(limits)
         return {"ok": True} | asdict(limits)
 
     async def _watch_shifts(self) -> None:

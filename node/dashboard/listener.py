@@ -29,7 +29,7 @@ class Node(Protocol):
     """The node that a dashboard page shows; implemented by the supervisor."""
 
     @property
-    def acts(self) -> Mapping[str, Handler]:
+    def commands(self) -> Mapping[str, Handler]:
         """The commands that its owner may give."""
         ...
 
@@ -70,7 +70,7 @@ async def serve_dashboard(
         return None
 
     feed = EventStream(node.status, chronicle)
-    pages = Routes(address.guard, feed, node.acts, invitation)
+    pages = Routes(address.guard, feed, node.commands, invitation)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed.run)
         server = HttpServer(pages.answer, tls=address.tls)

@@ -50,15 +50,15 @@ class Routes:
         self,
         guard: AccessGuard,
         feed: EventStream,
-        acts: Mapping[str, Handler],
+        commands: Mapping[str, Handler],
         invitation: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`acts` are the owner's commands by name; they must not block. `invitation` returns the invite
-        link that is shown to all viewers, or None; it is called in a thread."""
+        """`commands` are the owner's commands by name; they must not block. `invitation` returns the
+        invite link that is shown to all viewers, or None; it is called in a thread."""
         self._invitation = invitation
         self._guard = guard
         self._feed = feed
-        self._acts = acts
+        self._commands = commands
         folder = Path(__file__).parent / "static"
         self._files = {
             path: (kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()
@@ -113,7 +113,7 @@ class Routes:
             return text_response(415, "say it in JSON")
         if not self._guard.may_act(request):
             return text_response(403, _REFUSED)
-        handler = self._acts.get(request.path.removeprefix("/api/act/"))
+        handler = self._commands.get(request.path.removeprefix("/api/act/"))
         if handler is None:
             return text_response(404, "a node cannot do that")
         words = read_body(request.body)

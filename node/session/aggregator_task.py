@@ -27,7 +27,7 @@ from ...protocol.member.inputs import Input, Trained
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.work_specs import CommitteesSpec
 from ..storage.blob_store import BlobStore
-from ..training.client import TrainedUpdate as Made
+from ..training.client import TrainedUpdate
 from ..training.main_memory import free_main_memory
 from .sign_vote_exchange import SignVoteExchange
 from .update_exchange import UpdateExchange, report_of
@@ -56,54 +56,54 @@ class AggregatorTask:
         self._report = report
         self._layout = manifest_layout(manifest)
         self._elements = manifest.elements
-        self._one_at_a_time = trio.Lock()
+        self._aggregate_lock = trio.Lock()
         self._place: Place | None = None
         self._aggregator: Aggregator | None = None
         # Ids of the aggregates that the aggregator has applied, and how many there were when it last
         # made one of its own.
-        self._behind: list[ContentId] = []
-        self._open: int | None = None
+        self._applied: list[ContentId] = []
+        self._agreed_when_last_made: int | None = None
         self._lacks_room = False
 
-    async def tell(self, what: Train, made: Made) -> None:
+    async def make_sign_vote(self, what: Train, made: TrainedUpdate) -> None:
         """Cut the trainer's result into a sign vote and report it. Raises `DiskFull`."""
-        sign_vote = await self._sign_votes.cut(what.round, made.body)
+        sign_vote = await self._sign_votes.store_own_parts(what.round, made.body)
         if sign_vote is not None:
             self._report(report_of(what, sign_vote, made))
 
-    async def say(self, effect: MakeAggregate) -> None:
+    async def make_aggregate(self, effect: MakeAggregate) -> None:
         """Make the requested aggregate and report it. If this node cannot follow its committee, or lacks
         the memory, report an abstention, so that no one waits for it. Raises `DiskFull`."""
         # One at a time: the state after a step depends on the aggregate that it made there.
-        async with self._one_at_a_time:
-            said = await self._aggregate(effect)
-        update = await trio.to_thread.run_sync(self._store.put, said)
+        async with self._aggregate_lock:
+            body = await self._aggregate(effect)
+        update = await trio.to_thread.run_sync(self._store.put, body)
         self._updates.keep(effect.round, update)
-        self._report(Trained(effect.round, effect.round, update, len(said), 0, 0.0))
+        self._report(Trained(effect.round, effect.round, update, len(body), 0, 0.0))
 
     async def _aggregate(self, effect: MakeAggregate) -> bytes:
         if not await trio.to_thread.run_sync(self._has_room, effect):
             return ABSTAIN
-        speaker = await trio.to_thread.run_sync(self._follow, effect)
-        if speaker is None:
+        aggregator = await trio.to_thread.run_sync(self._follow, effect)
+        if aggregator is None:
             _log.info(
                 "abstaining in round %d: the committee's earlier aggregates cannot be followed here",
                 effect.round,
             )
             return ABSTAIN
         parts = await self._parts(effect)
-        said = await trio.to_thread.run_sync(speaker.aggregate, step_of(effect.round), parts)
-        self._open = len(effect.agreed)
-        return said
+        body = await trio.to_thread.run_sync(aggregator.aggregate, step_of(effect.round), parts)
+        self._agreed_when_last_made = len(effect.agreed)
+        return body
 
     async def _parts(self, effect: MakeAggregate) -> list[tuple[bytes | None, int]]:
         """Return this section's part of each sign vote (None if not here in time), and its update
         weight."""
         place, found = (effect.section, effect.sections), dict[ContentId, bytes]()
-        told = effect.sign_votes
+        voted = effect.sign_votes
 
         async def get(peer: PeerId, sign_vote: ContentId) -> None:
-            found[sign_vote] = await self._sign_votes.wait_for(told.round, peer, sign_vote, place)
+            found[sign_vote] = await self._sign_votes.wait_for(voted.round, peer, sign_vote, place)
 
         with trio.move_on_after(effect.patience) as waiting:
 
@@ -115,16 +115,16 @@ class AggregatorTask:
 
             async def share_received_parts() -> None:
                 await trio.sleep(effect.patience / 2)
-                self._sign_votes.close(told.round)
+                self._sign_votes.close(voted.round)
 
-            async with trio.open_nursery() as all_of_it:
-                all_of_it.start_soon(abandon_if_late)
-                all_of_it.start_soon(share_received_parts)
+            async with trio.open_nursery() as helpers:
+                helpers.start_soon(abandon_if_late)
+                helpers.start_soon(share_received_parts)
                 async with trio.open_nursery() as nursery:
-                    for entry in told.updates:
+                    for entry in voted.updates:
                         nursery.start_soon(get, entry.peer, entry.update)
-                all_of_it.cancel_scope.cancel()
-        entries = zip(told.updates, effect.counts, strict=True)
+                helpers.cancel_scope.cancel()
+        entries = zip(voted.updates, effect.counts, strict=True)
         return [(found.get(entry.update), count) for entry, count in entries]
 
     def _has_room(self, effect: MakeAggregate) -> bool:
@@ -147,21 +147,21 @@ class AggregatorTask:
         """Return an aggregator that has applied all aggregates since its committee started (over); None
         if this node cannot follow."""
         place, agreed = (effect.section, effect.sections), [*effect.agreed]
-        behind = len(self._behind)
+        applied = len(self._applied)
         if not agreed:
             own = sections(self._layout, effect.sections)[effect.section]
             self._place, self._aggregator = place, Aggregator(own, *place, self._rotation_steps)
-            self._behind, self._open = [], None
-        elif self._place != place or self._behind != agreed[:behind]:
+            self._applied, self._agreed_when_last_made = [], None
+        elif self._place != place or self._applied != agreed[:applied]:
             self._aggregator = None
-        elif self._aggregator is not None and agreed[behind:]:
+        elif self._aggregator is not None and agreed[applied:]:
             # Exactly one aggregate, the last step's, can be applied: after a missed step the aggregator
             # cannot follow.
             body = self._store.get(agreed[-1])
-            spoke = self._open == behind == len(agreed) - 1
-            if not (spoke and body is not None and self._aggregator.settle(body)):
+            made_last = self._agreed_when_last_made == applied == len(agreed) - 1
+            if not (made_last and body is not None and self._aggregator.settle(body)):
                 self._aggregator = None
-            self._behind = agreed
+            self._applied = agreed
         return self._aggregator
 
 

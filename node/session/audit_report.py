@@ -9,7 +9,7 @@ from ...protocol.audit.reputation import ReputationTable
 from ...protocol.audit.reputation_events import why_no_votes
 from ...protocol.chain.ledger import Ledger
 from ..telemetry.audit_messages import excluded_text
-from ..telemetry.audit_status import AuditsStatus, LeftOut, OwnAudits
+from ..telemetry.audit_status import AuditsStatus, ExcludedMember, OwnAudits
 from ..telemetry.counts import Increases
 
 
@@ -20,18 +20,18 @@ def audits_status(ledger: Ledger, me: PeerId | None) -> AuditsStatus | None:
     """
     if ledger.audits is None:
         return None
-    accounts = ledger.audits.reputation
+    reputation = ledger.audits.reputation
     return AuditsStatus(
-        audits=accounts.totals.audits,
-        low=accounts.totals.low,
-        disputes=len(accounts.disputes),
-        votes=sum(accounts.votes.values()),
-        voters=len(accounts.votes),
+        audits=reputation.totals.audits,
+        low=reputation.totals.low,
+        disputes=len(reputation.disputes),
+        votes=sum(reputation.votes.values()),
+        voters=len(reputation.votes),
         excluded=tuple(
-            LeftOut(peer=peer_text(peer), reason=_why(accounts, peer))
-            for peer in _left_out(ledger, accounts)
+            ExcludedMember(peer=peer_text(peer), reason=_reason(reputation, peer))
+            for peer in _excluded(ledger, reputation)
         ),
-        own=None if me is None else _own(accounts, me),
+        own=None if me is None else _own(reputation, me),
     )
 
 
@@ -45,26 +45,26 @@ def count_audits(counts: Increases, ledger: Ledger, me: PeerId | None) -> None:
     counts.update({**asdict(reputation.totals), **own})
 
 
-def _left_out(ledger: Ledger, accounts: ReputationTable) -> list[PeerId]:
-    standings = accounts.sums()
+def _excluded(ledger: Ledger, reputation: ReputationTable) -> list[PeerId]:
+    sums = reputation.sums()
     members = ledger.membership(len(ledger)).peers
-    return [peer for peer in members if peer in standings and not standings[peer].counts]
+    return [peer for peer in members if peer in sums and not sums[peer].counts]
 
 
-def _why(accounts: ReputationTable, peer: PeerId) -> str:
-    account = accounts[peer]
-    return excluded_text(account.audited, account.failed)
+def _reason(reputation: ReputationTable, peer: PeerId) -> str:
+    own = reputation[peer]
+    return excluded_text(own.audited, own.failed)
 
 
-def _own(accounts: ReputationTable, me: PeerId) -> OwnAudits:
-    account = accounts[me]
+def _own(reputation: ReputationTable, me: PeerId) -> OwnAudits:
+    own = reputation[me]
     return OwnAudits(
-        counts=account.sums.counts,
-        votes=accounts.votes.get(me, 0),
-        audited=account.audited,
-        low=account.low,
-        failed=account.failed,
-        audits_made=account.audits_made,
-        reason=why_no_votes(accounts, me),
-        passes_until_counted=account.sums.passes_until_counted,
+        counts=own.sums.counts,
+        votes=reputation.votes.get(me, 0),
+        audited=own.audited,
+        low=own.low,
+        failed=own.failed,
+        audits_made=own.audits_made,
+        reason=why_no_votes(reputation, me),
+        passes_until_counted=own.sums.passes_until_counted,
     )

@@ -67,7 +67,7 @@ from ..network.network import Network
 from ..storage.blob_store import BlobStore
 from ..storage.swarm_store import SwarmStore
 from ..telemetry.telemetry import Telemetry
-from ..training.client import TrainedUpdate as Made
+from ..training.client import TrainedUpdate
 from ..training.reaudit import ReauditWorker
 from ..training.supervisor import TrainerSupervisor
 from .aggregator_task import aggregator_task
@@ -85,7 +85,7 @@ TICK_SECONDS = 0.2
 _GOODBYE_SECONDS = 8.0
 # After this many mismatches in a row the node gives up: each time, the swarm's updates led to other
 # parameters here than in the swarm. The first reload already repairs a single memory error.
-_MOST_MISMATCHES = 3
+_MAX_MISMATCHES = 3
 
 
 class Runner:
@@ -149,19 +149,19 @@ class Runner:
             relays=relays,
             telemetry=telemetry,
             ids=update_ids,
-            tell=self._dispatch,
+            report=self._dispatch,
             expect=self._expect,
             sign_votes=sign_votes,
         )
         self._aggregator_task = aggregator_task(
             manifest, store, self._updates, sign_votes, self._dispatch
         )
-        self._parting = ShutdownTimer()
+        self._shutdown_timer = ShutdownTimer()
         self._sync = Synchronizer(
-            network, manifest, self.member, swarm_store.written, gave=self.gave
+            network, manifest, self.member, swarm_store.written, on_served=self.note_served
         )
         self._syncing = False
-        self._settling = False
+        self._comparing_chains = False
         self._leave_by = float("inf")
         self._until_round: int | None = None
         self._serve_result = False
@@ -205,10 +205,10 @@ class Runner:
         """Return the chain that the member currently follows."""
         return self.member.ledger
 
-    def apart(self) -> frozenset[PeerId]:
+    def diverged_peers(self) -> frozenset[PeerId]:
         """Return connected peers whose chain diverges from ours before the final round, so that neither
         side can follow the other."""
-        return self._sync.apart()
+        return self._sync.diverged_peers()
 
     @property
     def leaving(self) -> bool:
@@ -223,11 +223,11 @@ class Runner:
         self._leave_by = trio.current_time() + patience
         self._dispatch(LeaveRequested())
 
-    def gave(self, peer: PeerId, *, blob: bool = False) -> None:
+    def note_served(self, peer: PeerId, *, blob: bool = False) -> None:
         """Note that a peer received records that it lacked or, with `blob`, requested a blob of a
         snapshot. Only peers that are not members count."""
         if peer not in self.member.members:
-            self._parting.gave(trio.current_time(), blob=blob)
+            self._shutdown_timer.gave(trio.current_time(), blob=blob)
 
     # Reports of the trainer's supervisor
 
@@ -237,12 +237,12 @@ class Runner:
         self._dispatch(Loaded(round, fingerprint, snapshot))
         self._report_state()
 
-    async def trained(self, what: Train, made: Made) -> None:
+    async def trained(self, what: Train, made: TrainedUpdate) -> None:
         """Take our own finished update. Raises `DiskFull`."""
         self.telemetry.round_times(what.round).trained = trio.current_time()
         if self._aggregator_task is not None:
             # Cutting the sign vote may have to wait for the committees; the trainer must not.
-            self._spawn(self._aggregator_task.tell, what, made)
+            self._spawn(self._aggregator_task.make_sign_vote, what, made)
             return
         update = await trio.to_thread.run_sync(self._store.put, made.body)
         self._updates.keep(what.round, update)
@@ -327,24 +327,24 @@ class Runner:
                 self.finished.set()
             if self.member.ledger.versions.soon_outdated:
                 self.leave(_GOODBYE_SECONDS)
-            if self.leaving and (now >= self._leave_by or self._may_go()):
+            if self.leaving and (now >= self._leave_by or self._may_leave()):
                 self.finished.set()
             done = self.member.may_end(now, self._network.connected())
-            if done and not self._serve_result and self._may_part(now):
+            if done and not self._serve_result and self._may_stop_serving(now):
                 self.finished.set()
             await trio.sleep(TICK_SECONDS)
 
-    def _may_go(self) -> bool:
+    def _may_leave(self) -> bool:
         """Whether the others can go on without us: our departure is recorded, the run is over, or they
         all leave as well."""
         others = set(self.member.members) - {self.member.me}
         over = not self.member.is_member or self.member.is_finished
         return over or others <= self.member.leaving
 
-    def _may_part(self, now: float) -> bool:
+    def _may_stop_serving(self, now: float) -> bool:
         """Whether no one is fetching the run's result any more."""
         watched = not self._network.connected() <= set(self.member.members)
-        return self._parting.may_go(now, watched=watched)
+        return self._shutdown_timer.may_go(now, watched=watched)
 
     # Effects
 
@@ -356,7 +356,7 @@ class Runner:
         match effect:
             case Publish(envelope, durable):
                 if durable:
-                    self._remember(envelope)
+                    self._log_signed(envelope)
                 message = decode_message(envelope)
                 if isinstance(message, Announcement):
                     # Not the member's own round: a lone member has already decided this one.
@@ -368,7 +368,7 @@ class Runner:
                     # Peers ask for messages that they miss; a longer backlog would not help them.
                     _log.warning("too many messages wait to be sent, so one was dropped")
             case LogMessage(envelope):
-                self._remember(envelope)
+                self._log_signed(envelope)
             case RecallOwnMessages(round_):
                 self._spawn(self._recall, round_)
             case FetchUpdate():
@@ -377,7 +377,7 @@ class Runner:
                 self.telemetry.round_times(effect.round).began = trio.current_time()
                 self._trainer_supervisor.train(effect)
             case MakeAggregate() if self._aggregator_task is not None:
-                self._spawn(self._aggregator_task.say, effect)
+                self._spawn(self._aggregator_task.make_aggregate, effect)
             case Apply():
                 self._trainer_supervisor.apply(effect)
             case ScoreAudit():
@@ -397,20 +397,20 @@ class Runner:
             case AskSync():
                 if not self._syncing:
                     self._syncing = True
-                    self._spawn(self._ask)
+                    self._spawn(self._request_sync)
             case Resync(reason, failed):
                 self.telemetry.event("resync", self.member.round, None, reason)
-                if failed >= _MOST_MISMATCHES:
-                    raise _computes_wrongly(failed, self.telemetry.device)
+                if failed >= _MAX_MISMATCHES:
+                    raise _wrong_computation_error(failed, self.telemetry.device)
                 self._updates.cancel()
                 self._trainer_supervisor.reload()
             case CompareChains(round_):
                 # One comparison at a time: each differing entry of an answer requests one.
-                if not self._settling:
-                    self._settling = True
+                if not self._comparing_chains:
+                    self._comparing_chains = True
                     # Another peer has a different record, or nothing was decided for a while.
                     _log.info("comparing this node's chain with others', up to round %d", round_)
-                    self._spawn(self._settle)
+                    self._spawn(self._compare_chains)
             case Note("decided"):
                 self._count_audits()
             case Note(kind, round_, peer, text):
@@ -431,7 +431,7 @@ class Runner:
     def _sign(self, kind: str, body: bytes) -> Envelope:
         return sign(self._identity, kind, self._manifest.swarm, body)
 
-    def _remember(self, envelope: Envelope) -> None:
+    def _log_signed(self, envelope: Envelope) -> None:
         raw = envelope.encode()
         self._signed.note(self.member.round, raw, len(raw))
         self._swarm_store.sign(raw)
@@ -450,30 +450,30 @@ class Runner:
             await self._swarm_store.written()
             await trio.sleep(TICK_SECONDS)
 
-    async def _ask(self) -> None:
+    async def _request_sync(self) -> None:
         """Ask one peer for what we may have missed."""
         try:
             found = await self._sync.ask(self.member.round)
             if found is None:
                 return
-            await self._take_in(*found)
+            await self._ingest(*found)
         finally:
             self._syncing = False
 
-    async def _take_in(self, peer: PeerId, answer: SyncAnswer) -> bool:
+    async def _ingest(self, peer: PeerId, answer: SyncAnswer) -> bool:
         """Pass a peer's answer to the state machine. Return whether the whole answer was accepted."""
-        taking = AnswerIngest(peer, answer.entries(), answer.envelopes, self._open)
-        while (what := taking.next_input()) is not None:
+        ingest = AnswerIngest(peer, answer.entries(), answer.envelopes, self._open)
+        while (what := ingest.next_input()) is not None:
             try:
                 self._dispatch(what)
             except ProtocolError as error:
                 self._network.traffic.reject(error.reason)
-                taking.refused()
+                ingest.refused()
             await trio.lowlevel.checkpoint()
-        if taking.blame is not None:
-            self._network.traffic.reject(taking.blame.reason)
-            self._network.penalise(peer, taking.blame.reason)
-        return taking.all_held
+        if ingest.blame is not None:
+            self._network.traffic.reject(ingest.blame.reason)
+            self._network.penalise(peer, ingest.blame.reason)
+        return ingest.all_held
 
     def _open(self, raw: bytes) -> Envelope:
         return open_envelope(raw, swarm=self._manifest.swarm)
@@ -484,17 +484,17 @@ class Runner:
         The member itself decides how long to wait for the answers.
         """
         others = set(self.member.members) - {self.member.me}
-        recalling = RecallRequests(round, others, trio.current_time())
+        requests = RecallRequests(round, others, trio.current_time())
 
-        async def take_in() -> None:
-            for peer, answer in recalling.drain():
-                recalling.heard(peer, all_held=await self._take_in(peer, answer))
+        async def ingest_answers() -> None:
+            for peer, answer in requests.drain():
+                requests.heard(peer, all_held=await self._ingest(peer, answer))
 
-        await self._sync.recall(recalling, take_in)
-        if recalling.complete:
+        await self._sync.recall(requests, ingest_answers)
+        if requests.complete:
             self._dispatch(Recalled(round))
 
-    async def _settle(self) -> None:
+    async def _compare_chains(self) -> None:
         """Compare our chain with the others', and switch to theirs if the fork choice prefers it."""
         try:
             abandoned = self.member.is_abandoned(trio.current_time())
@@ -506,7 +506,7 @@ class Runner:
                 self._swarm_store.keep_instead(better)
                 self._dispatch(Rebased(better))
         finally:
-            self._settling = False
+            self._comparing_chains = False
 
     def _note_collected(self) -> None:
         ready = self.member.ready_since
@@ -517,7 +517,7 @@ class Runner:
         report_state(self.member, self.telemetry, self._manifest.last_round)
 
 
-def _computes_wrongly(times: int, device: str | None) -> UserError:
+def _wrong_computation_error(times: int, device: str | None) -> UserError:
     on_cpu = device == "cpu"
     return UserError(
         ExitCode.NO_DEVICE,

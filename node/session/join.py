@@ -57,7 +57,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class JoinContext:
-    """The means of a join: the network, the peers to ask, and the stores for their answers."""
+    """What a join works with: the network, the peers to ask, and the stores for their answers."""
 
     entry: Invite
     """The link to the swarm; a record that it names must be in the swarm's chain."""
@@ -80,19 +80,19 @@ class JoinContext:
         return Downloads(self.store, fetcher, chunks, self.connected, self.telemetry.report)
 
 
-async def find_manifest(means: JoinContext, *, takes_part: bool = True) -> Manifest:
+async def find_manifest(context: JoinContext, *, takes_part: bool = True) -> Manifest:
     """Return the manifest from the disk, or from any peer that has it. Raises `UserError` if it cannot
     be fetched or is unusable; with `takes_part`, also if this node does not support its task, or no node
     can take part in such a swarm."""
-    swarm = means.entry.swarm
-    data = await trio.to_thread.run_sync(_manifest_at_hand, means.store, means.directory, swarm)
+    swarm = context.entry.swarm
+    data = await trio.to_thread.run_sync(_stored_manifest, context.store, context.directory, swarm)
     if data is None:
-        report = means.telemetry.report
-        search = ManifestSearch(means.connected, means.introducer, means.fetcher, report)
-        data = await search.manifest(swarm, wait=means.wait)
+        report = context.telemetry.report
+        search = ManifestSearch(context.connected, context.introducer, context.fetcher, report)
+        data = await search.manifest(swarm, wait=context.wait)
     # A manifest with 20,000 tensors takes a third of a second to decode.
     manifest = await trio.to_thread.run_sync(read_manifest, data, swarm)
-    await trio.to_thread.run_sync(write_atomically, means.directory.manifest, data)
+    await trio.to_thread.run_sync(write_atomically, context.directory.manifest, data)
     if takes_part:
         require_task(manifest.task)
         try:
@@ -106,7 +106,7 @@ async def find_manifest(means: JoinContext, *, takes_part: bool = True) -> Manif
     return manifest
 
 
-def _manifest_at_hand(store: BlobStore, directory: SwarmDir, swarm: SwarmId) -> bytes | None:
+def _stored_manifest(store: BlobStore, directory: SwarmDir, swarm: SwarmId) -> bytes | None:
     """Return the manifest's bytes from the blob store or else from its own file, which is then copied to
     the blob store; None if neither has them intact."""
     data = store.get(ContentId(swarm))
@@ -124,7 +124,7 @@ def _manifest_at_hand(store: BlobStore, directory: SwarmDir, swarm: SwarmId) -> 
     return data
 
 
-async def fetch_ledger(means: JoinContext, manifest: Manifest, swarm_store: SwarmStore) -> Ledger:
+async def fetch_ledger(context: JoinContext, manifest: Manifest, swarm_store: SwarmStore) -> Ledger:
     """Return the ledger from the disk, extended by what the peers that answer have.
 
     If no peer answers, a node that has only the manifest waits; the founder starts the swarm instead,
@@ -135,23 +135,23 @@ async def fetch_ledger(means: JoinContext, manifest: Manifest, swarm_store: Swar
     Raises `UserError`: `FINAL` if the link names another chain than the one on the disk, or if the file
     with the final record is damaged; `VERSION` as in `follow_ledger`.
     """
-    linked = means.entry.at
+    linked = context.entry.at
     known = await trio.to_thread.run_sync(swarm_store.final)
     ledger = await trio.to_thread.run_sync(_load_ledger, swarm_store, known, linked)
     if len(ledger):
         _log.info("the ledger on this disk reaches round %d", len(ledger) - 1)
-    begun = has_begun(ledger, means.me)
-    if not begun or await _has_peers(means):
+    begun = has_begun(ledger, context.me)
+    if not begun or await _has_peers(context):
 
         def report(done: int, total: int) -> None:
             what = "fetching the ledger"
-            means.telemetry.report(Progress(what=what, done=done, total=total or None))
+            context.telemetry.report(Progress(what=what, done=done, total=total or None))
 
         while True:
-            found = await follow_ledger(means, manifest, ledger, swarm_store, report)
+            found = await follow_ledger(context, manifest, ledger, swarm_store, report)
             if may_start(ledger, begun=begun, found=found):
                 break
-            means.telemetry.report(_waiting_for(ledger.checkpoint))
+            context.telemetry.report(_waiting_for(ledger.checkpoint))
             await trio.sleep(RETRY_SECONDS)
     for point in (linked, known):
         _check_point(ledger, point)
@@ -160,7 +160,7 @@ async def fetch_ledger(means: JoinContext, manifest: Manifest, swarm_store: Swar
 
 
 async def follow_ledger(
-    means: JoinContext,
+    context: JoinContext,
     manifest: Manifest,
     ledger: Ledger,
     swarm_store: SwarmStore,
@@ -174,14 +174,14 @@ async def follow_ledger(
     lacks.
     """
     found = await catch_up(
-        means.network,
+        context.network,
         manifest,
         ledger,
         keep=swarm_store.keep,
         keep_instead=swarm_store.keep_instead,
         written=swarm_store.written,
         report=report,
-        peers=means.connected,
+        peers=context.connected,
     )
     check_version(ledger)
     return found
@@ -225,35 +225,35 @@ def _another_chain(point: Checkpoint) -> UserError:
 
 
 def _waiting_for(checkpoint: Checkpoint | None) -> Progress:
-    whom = "a member of the swarm"
+    awaited = "a member of the swarm"
     if checkpoint is not None:
-        whom = f"a member whose chain has the final record of round {checkpoint.round}"
-    return Progress(what=f"waiting for {whom}", kind="waiting")
+        awaited = f"a member whose chain has the final record of round {checkpoint.round}"
+    return Progress(what=f"waiting for {awaited}", kind="waiting")
 
 
-async def fetch_data(means: JoinContext, manifest: Manifest) -> Prefetch:
+async def fetch_data(context: JoinContext, manifest: Manifest) -> Prefetch:
     """Fetch the training data that every member needs; the rest is fetched during training. Raises
     `DiskFull`, and `UserError` (`DISK_FULL`) if the disk limit is too low for the swarm."""
-    mirrors = Mirrors(means.disk.mirrors, manifest.data.mirrors)
-    fetcher = MirroredFetcher(means.fetcher, means.store, mirrors)
+    mirrors = Mirrors(context.disk.mirrors, manifest.data.mirrors)
+    fetcher = MirroredFetcher(context.fetcher, context.store, mirrors)
     scarce = None
     if not manifest.data.mirrors:
         # Without mirrors, a peer that leaves could take the last copy of a blob with it.
-        scarce = Replication(means.network, means.connected).scarce
+        scarce = Replication(context.network, context.connected).scarce
     prefetch = Prefetch(
         data=manifest.data,
-        store=means.store,
-        downloads=means.downloads(fetcher),
+        store=context.store,
+        downloads=context.downloads(fetcher),
         fetcher=fetcher,
-        providers=means.connected,
-        budget=data_budget(means.disk.max_disk, manifest),
+        providers=context.connected,
+        budget=data_budget(context.disk.max_disk, manifest),
         scarce=scarce,
     )
     await prefetch.begin()
     return prefetch
 
 
-async def fetch_base(means: JoinContext, manifest: Manifest) -> None:
+async def fetch_base(context: JoinContext, manifest: Manifest) -> None:
     """Fetch the frozen base weights, if the swarm trains adapters and they are not here already.
 
     Raises `UserError` (`MANIFEST`) for an unusable base model, and `DiskFull`.
@@ -261,8 +261,8 @@ async def fetch_base(means: JoinContext, manifest: Manifest) -> None:
     adapter = manifest.adapter
     if adapter is None:
         return
-    mirrors = Mirrors(means.disk.mirrors, manifest.data.mirrors)
-    downloads = means.downloads(MirroredFetcher(means.fetcher, means.store, mirrors))
+    mirrors = Mirrors(context.disk.mirrors, manifest.data.mirrors)
+    downloads = context.downloads(MirroredFetcher(context.fetcher, context.store, mirrors))
     try:
         size = 4 * adapter.base_elements
         await downloads.listed("snapshot", adapter.base, size, "the base model")
@@ -274,7 +274,7 @@ async def fetch_base(means: JoinContext, manifest: Manifest) -> None:
         ) from None
 
 
-def check_standing(ledger: Ledger, me: PeerId) -> None:
+def check_not_expelled(ledger: Ledger, me: PeerId) -> None:
     """Raise `UserError` (`EXPELLED`) if the swarm has expelled this identity."""
     expelled = ledger.membership(len(ledger)).expelled
     if me in expelled:
@@ -303,11 +303,11 @@ def check_invitation(manifest: Manifest, ledger: Ledger, me: PeerId, ticket: byt
         )
 
 
-async def _has_peers(means: JoinContext) -> bool:
+async def _has_peers(context: JoinContext) -> bool:
     """Wait a moment for the network to find a peer; return whether it did."""
     deadline = trio.current_time() + PEER_WAIT_SECONDS
     while trio.current_time() < deadline:
-        if any(peer in means.introducer.peer_records for peer in means.network.connected()):
+        if any(peer in context.introducer.peer_records for peer in context.network.connected()):
             return True
         await trio.sleep(_POLL_SECONDS)
     return False

@@ -1,4 +1,4 @@
-"""A node's contact with the peers of one swarm: finding them, being found, and the means to ask them.
+"""A node's contact with the peers of one swarm: finding them, being found, and asking them.
 
 Members and observers both have one.
 """
@@ -29,7 +29,7 @@ from ..telemetry.status import LineStatus
 from ..telemetry.telemetry import Telemetry
 from ..util.background import keep_running
 from .join import JoinContext
-from .relay_counter import counted, keep_count
+from .relay_counter import store_relayed_count, update_relayed_count
 
 # Time to wait for members in the local network if no other peer answers.
 _LOCAL_SECONDS = 10.0
@@ -75,7 +75,7 @@ class SwarmPeering:
             registry=registry,
         )
         store = BlobStore(data.blobs)
-        self.means = JoinContext(
+        self.join_context = JoinContext(
             entry=settings.entry,
             wait=settings.peering.wait,
             disk=settings.disk,
@@ -89,16 +89,16 @@ class SwarmPeering:
             connected=self._askable,
         )
 
-    def keep(self, nursery: trio.Nursery) -> None:
+    def start_tasks(self, nursery: trio.Nursery) -> None:
         """Keep finding peers and being found while the nursery is open."""
         if self._discovers:
             suggest = self.introducer.suggest
             local = LocalDiscovery(self._network, self._swarm, suggest)
             nursery.start_soon(keep_running, local.run)
         nursery.start_soon(keep_running, self.introducer.run)
-        nursery.start_soon(keep_running, partial(keep_count, self._network, self._relayed))
+        nursery.start_soon(keep_running, partial(store_relayed_count, self._network, self._relayed))
 
-    def keep_to(self, limits: BandwidthLimits) -> None:
+    def apply_limits(self, limits: BandwidthLimits) -> None:
         """Apply these bandwidth limits from now on."""
         traffic = self._network.traffic
         traffic.upload.limit, traffic.download.limit = limits.upload, limits.download
@@ -106,7 +106,7 @@ class SwarmPeering:
     def line(self) -> LineStatus:
         """Return the status of this node's internet connection."""
         introduced = self._shared or self.introducer.bootstrap_connected()
-        relayed = counted(self._network, self._relayed)
+        relayed = update_relayed_count(self._network, self._relayed)
         line = line_status(self._network, relayed=relayed, bootstrap=introduced)
         return replace(line, peers=len(self._askable())) if self._shared else line
 

@@ -1,4 +1,4 @@
-"""The count of bytes that a node relays for others, kept up to date on the disk."""
+"""The count of bytes that a node relays for others, kept current on the disk."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import trio
 from ..network.network import Network
 from ..storage.relayed_bytes import RelayedBytes
 
-_KEEP_SECONDS = 60.0
+_STORE_INTERVAL_SECONDS = 60.0
 
 
-def counted(network: Network, relayed: RelayedBytes) -> int:
+def update_relayed_count(network: Network, relayed: RelayedBytes) -> int:
     """Add the bytes relayed since the last call, and return the total over all starts of the node."""
     relayed.note(network.relayed_bytes())
     return relayed.total
 
 
-async def keep_count(network: Network, relayed: RelayedBytes) -> None:
+async def store_relayed_count(network: Network, relayed: RelayedBytes) -> None:
     """Store the count once a minute for ever, and once more at the end."""
     try:
         while True:
-            await trio.sleep(_KEEP_SECONDS)
-            counted(network, relayed)
+            await trio.sleep(_STORE_INTERVAL_SECONDS)
+            update_relayed_count(network, relayed)
             await trio.to_thread.run_sync(relayed.keep)
     finally:
         # The node is ending: blocking its event loop harms nothing any more.
-        counted(network, relayed)
+        update_relayed_count(network, relayed)
         relayed.keep()

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 _CHECK_INTERVAL_SECONDS = 3.0
 # Wait before trying again after the disk was full.
-_FULL_SECONDS = 60.0
+_DISK_FULL_WAIT_SECONDS = 60.0
 
 
 class ResultSeeder:
@@ -36,7 +36,7 @@ class ResultSeeder:
 
     def __init__(
         self,
-        means: JoinContext,
+        context: JoinContext,
         manifest: Manifest,
         store: SwarmStore,
         ledger: Ledger,
@@ -44,14 +44,14 @@ class ResultSeeder:
         shared: bool,
     ) -> None:
         """`ledger`: the swarm's records so far; `shared`: as in `serve_ledger`."""
-        self._means = means
+        self._context = context
         self._manifest = manifest
-        self.tell(ledger)
+        self.update_ledger(ledger)
         self._snapshots = Snapshots(
             manifest=manifest,
-            store=means.store,
+            store=context.store,
             swarm_store=store,
-            downloads=means.downloads(means.fetcher),
+            downloads=context.downloads(context.fetcher),
             ledger=lambda: self._ledger,
             holds=False,
         )
@@ -59,11 +59,11 @@ class ResultSeeder:
         self._kept: SnapshotEntry | None = None
         self.round: int | None = None
         """The parameters kept here are those after this round; None if there are none yet."""
-        serve_blobs(means.network, means.store)
-        serve_chunks(means.network, means.store)
-        serve_ledger(means.network, manifest, lambda: self._ledger, store.written, shared=shared)
+        serve_blobs(context.network, context.store)
+        serve_chunks(context.network, context.store)
+        serve_ledger(context.network, manifest, lambda: self._ledger, store.written, shared=shared)
 
-    def tell(self, ledger: Ledger) -> None:
+    def update_ledger(self, ledger: Ledger) -> None:
         """From now on serve, and follow, the records in `ledger`. It is copied, because another thread
         may extend it afterwards."""
         self._ledger = ledger.truncated(len(ledger))
@@ -75,24 +75,24 @@ class ResultSeeder:
         while True:
             try:
                 if not prepared:
-                    await fetch_data(self._means, self._manifest)
-                    await fetch_base(self._means, self._manifest)
+                    await fetch_data(self._context, self._manifest)
+                    await fetch_base(self._context, self._manifest)
                     prepared = True
-                await self._follow()
+                await self._fetch_newest()
             except DiskFull as error:
                 _log.warning("the run's result cannot be stored: %s", error)
-                await trio.sleep(_FULL_SECONDS)
+                await trio.sleep(_DISK_FULL_WAIT_SECONDS)
             except UserError as error:
                 _log.error("the run's result cannot be stored: %s", error.problem)
                 return
             await trio.sleep(_CHECK_INTERVAL_SECONDS)
 
-    async def _follow(self) -> None:
+    async def _fetch_newest(self) -> None:
         """Fetch the newest snapshot unless it is already here."""
         if self.round is not None and self._ledger.snapshot == self._kept:
             return
         here = await self._snapshots.best(certified_only=True)
-        self._means.telemetry.progress = None
+        self._context.telemetry.progress = None
         # The initial snapshot, which the founder provided, has round -1.
         self._kept, self.round = self._snapshots.entry(here), max(0, here.round)
         _log.info(

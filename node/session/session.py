@@ -56,7 +56,7 @@ from .audit_report import audits_status
 from .effect_runner import Runner
 from .join import (
     check_invitation,
-    check_standing,
+    check_not_expelled,
     fetch_base,
     fetch_data,
     fetch_ledger,
@@ -96,35 +96,39 @@ class SwarmSession:
         self._telemetry = telemetry
         self._start_trainer = start_trainer
         self._relays = Relays(network)
-        self._contact = SwarmPeering(settings, data, identity, network, telemetry, self._relays)
-        self._means = self._contact.means
-        self._reach = Reach(network, self._contact.introducer, upnp=settings.reach.upnp)
+        self._peering = SwarmPeering(settings, data, identity, network, telemetry, self._relays)
+        self._context = self._peering.join_context
+        self._reach = Reach(network, self._peering.introducer, upnp=settings.reach.upnp)
         self._leave_requested = False
         self._joining = open_scope()
         # What is known of the swarm so far; the status may be requested at any time.
         self._manifest: Manifest | None = None
         self._ended = False
-        self._work: _Work | None = None
+        self._membership: _Membership | None = None
 
     async def run(self, ticket: bytes) -> None:
         """Join, take part, leave. Raises `UserError`."""
         async with trio.open_nursery() as nursery:
-            self._keep_in_touch(nursery)
+            self._start_peering(nursery)
             with self._joining:
-                work = await self._join(ticket)
+                membership = await self._join(ticket)
                 # From here on there are members to say goodbye to.
-                self._work = work
-                self._network.favours = lambda peer: peer in work.runner.member.members
-            if self._work is not None and not self._leave_requested and not self._is_past():
-                await self._take_part(self._work)
+                self._membership = membership
+                self._network.favours = lambda peer: peer in membership.runner.member.members
+            if (
+                self._membership is not None
+                and not self._leave_requested
+                and not self._is_past_until_round()
+            ):
+                await self._take_part(self._membership)
             nursery.cancel_scope.cancel()
 
-    def _is_past(self) -> bool:
+    def _is_past_until_round(self) -> bool:
         """Return whether the round after which the owner wants to leave has already passed; if so, log
         it."""
         until = self._settings.until_round
-        assert self._work is not None
-        reached = len(self._work.runner.ledger()) - 1
+        assert self._membership is not None
+        reached = len(self._membership.runner.ledger()) - 1
         if until is None or self._ended or reached < until:
             return False
         _log.warning(
@@ -143,134 +147,135 @@ class SwarmSession:
     @property
     def run_is_over(self) -> bool:
         """Whether the swarm's run has ended and its result is on this disk."""
-        return self._work is not None and self._work.runner.member.is_finished
+        return self._membership is not None and self._membership.runner.member.is_finished
 
     def leave(self) -> None:
         """Say goodbye and end."""
         self._leave_requested = True
-        if self._work is None:
+        if self._membership is None:
             self._joining.cancel()
         else:
-            self._work.runner.leave(_LEAVE_SECONDS)
+            self._membership.runner.leave(_LEAVE_SECONDS)
 
-    def keep_to(self, limits: BandwidthLimits) -> None:
+    def apply_limits(self, limits: BandwidthLimits) -> None:
         """Apply these bandwidth limits from now on."""
-        self._contact.keep_to(limits)
+        self._peering.apply_limits(limits)
 
     def status(self) -> SessionStatus:
         """Return the parts of the status that hold for this session."""
         return SessionStatus(
             swarm=self._swarm_status(),
-            line=self._contact.line(),
+            line=self._peering.line(),
             reach=_reach_status(self._reach, self._network),
         )
 
     # The phases
 
-    def _keep_in_touch(self, nursery: trio.Nursery) -> None:
+    def _start_peering(self, nursery: trio.Nursery) -> None:
         """Keep finding peers and being found while the nursery is open."""
         nursery.start_soon(keep_running, self._relays.run)
         limits = self._settings.relay.limits
         if limits is not None:
             UpdateRelay(self._network, limits)
-        self._contact.keep(nursery)
+        self._peering.start_tasks(nursery)
         nursery.start_soon(self._reach.run)
 
-    async def _join(self, ticket: bytes) -> _Work:
+    async def _join(self, ticket: bytes) -> _Membership:
         """Find the swarm, fetch what is missing, and build the member."""
-        means, telemetry = self._means, self._telemetry
+        context, telemetry = self._context, self._telemetry
         telemetry.enter("connecting")
-        manifest = self._manifest = await find_manifest(means)
+        manifest = self._manifest = await find_manifest(context)
         check_choices(self._settings.privacy, self._settings.trainer, manifest)
-        swarm_store = SwarmStore(means.directory, manifest)
+        swarm_store = SwarmStore(context.directory, manifest)
         await trio.to_thread.run_sync(telemetry.keep_history, swarm_store.history)
         update_ids: BoundedTable[ContentId, None] = BoundedTable(RECENT_UPDATES)
         # From now on peers may fetch from this node what has already arrived.
         serve_blobs(
             self._network,
-            means.store,
+            context.store,
             kind_of=lambda cid: "update" if cid in update_ids else "blob",
             asked=self._note_request,
             relays=self._relays,
         )
-        serve_chunks(self._network, means.store, asked=self._note_request)
+        serve_chunks(self._network, context.store, asked=self._note_request)
         telemetry.enter("syncing")
-        if manifest.admission.issuer == means.me:
+        if manifest.admission.issuer == context.me:
             # The issuer of the tickets signs its own ticket.
-            ticket = sign(self._identity, TICKET_KIND, manifest.swarm, means.me).signature
-        ledger = await fetch_ledger(means, manifest, swarm_store)
-        check_standing(ledger, means.me)
-        check_invitation(manifest, ledger, means.me, ticket)
-        telemetry.arrive(len(ledger))
+            ticket = sign(self._identity, TICKET_KIND, manifest.swarm, context.me).signature
+        ledger = await fetch_ledger(context, manifest, swarm_store)
+        check_not_expelled(ledger, context.me)
+        check_invitation(manifest, ledger, context.me, ticket)
+        telemetry.caught_up(len(ledger))
         self._ended = ledger.finished
-        prefetch = await fetch_data(means, manifest)
-        own = await self._private_training(manifest, ledger)
+        prefetch = await fetch_data(context, manifest)
+        private_training = await self._private_training(manifest, ledger)
         runner = Runner(
             manifest=manifest,
             identity=self._identity,
             network=self._network,
-            store=means.store,
-            fetcher=means.fetcher,
+            store=context.store,
+            fetcher=context.fetcher,
             relays=self._relays,
             swarm_store=swarm_store,
             ledger=ledger,
             telemetry=telemetry,
-            start_number=self._contact.numbering.start_number,
+            start_number=self._peering.numbering.start_number,
             ticket=ticket,
             update_ids=update_ids,
         )
         snapshots = Snapshots(
             manifest=manifest,
-            store=means.store,
+            store=context.store,
             swarm_store=swarm_store,
-            downloads=means.downloads(means.fetcher),
+            downloads=context.downloads(context.fetcher),
             ledger=runner.ledger,
             # A node with a disk limit has no space for others' snapshots.
             holds=self._settings.disk.max_disk is None,
         )
-        spec = self._spec(manifest, own)
-        trainer = self._trainer(manifest, spec, snapshots, prefetch, own)
+        spec = self._spec(manifest, private_training)
+        trainer = self._trainer(manifest, spec, snapshots, prefetch, private_training)
         if manifest.audits is not None:
             runner.reaudits = ReauditWorker(
                 manifest=manifest,
                 spec=spec,
-                store=means.store,
+                store=context.store,
                 states=snapshots,
-                momentum=means.directory.momentum,
-                me=means.me,
+                momentum=context.directory.momentum,
+                me=context.me,
                 bring=prefetch.bring,
                 start=self._start_trainer,
             )
-        return _Work(runner, snapshots, prefetch, trainer, own)
+        return _Membership(runner, snapshots, prefetch, trainer, private_training)
 
     async def _private_training(self, manifest: Manifest, ledger: Ledger) -> PrivateTraining | None:
         """Prepare this member's own data in a swarm of private data; None in any other."""
         if manifest.data.private is None:
             return None
-        means, telemetry = self._means, self._telemetry
+        context, telemetry = self._context, self._telemetry
         return await prepare(
             self._settings.privacy,
             self._settings.trainer,
             manifest,
-            means.directory,
+            context.directory,
             self._data.blobs,
-            len({*ledger.membership(len(ledger)).peers, means.me}),
+            len({*ledger.membership(len(ledger)).peers, context.me}),
             len(ledger),
             telemetry.report,
             telemetry.told,
             partial(telemetry.event, "private_data", len(ledger), None),
         )
 
-    def _spec(self, manifest: Manifest, own: PrivateTraining | None) -> TrainerSpec:
-        settings, means = self._settings, self._means
+    def _spec(self, manifest: Manifest, private_training: PrivateTraining | None) -> TrainerSpec:
+        settings, context = self._settings, self._context
         return TrainerSpec(
             manifest=manifest.encode(),
             blobs=self._data.blobs,
             settings=settings.trainer,
-            writable=(means.directory.momentum.parent,),
-            caches=means.directory.caches,
+            writable=(context.directory.momentum.parent,),
+            caches=context.directory.caches,
             ways=dataclasses.replace(
-                LocalPolicy() if own is None else own.ways, stateless=settings.stateless
+                LocalPolicy() if private_training is None else private_training.ways,
+                stateless=settings.stateless,
             ),
         )
 
@@ -280,58 +285,58 @@ class SwarmSession:
         spec: TrainerSpec,
         snapshots: Snapshots,
         prefetch: Prefetch,
-        own: PrivateTraining | None,
+        private_training: PrivateTraining | None,
     ) -> TrainerSupervisor:
-        settings, means = self._settings, self._means
+        settings, context = self._settings, self._context
         return TrainerSupervisor(
             manifest=manifest,
             spec=spec,
-            store=means.store,
+            store=context.store,
             snapshots=snapshots,
-            momentum=means.directory.momentum,
+            momentum=context.directory.momentum,
             telemetry=self._telemetry,
             evaluate_every=settings.evaluation.evaluate_every or _EVALUATE_ROUNDS,
             sample_prompt=settings.evaluation.sample_prompt,
-            last_round=_earlier(settings.until_round, manifest.last_round),
+            last_round=_earliest_of(settings.until_round, manifest.last_round),
             data_ready=prefetch.ready,
             audit_data=prefetch,
-            base_ready=functools.partial(fetch_base, means, manifest),
-            draw=None if own is None else own.draw,
+            base_ready=functools.partial(fetch_base, context, manifest),
+            draw=None if private_training is None else private_training.draw,
             start=self._start_trainer,
         )
 
-    async def _take_part(self, work: _Work) -> None:
+    async def _take_part(self, membership: _Membership) -> None:
         """Train until the goodbye. Raises `UserError` if the swarm has expelled this node, the privacy
         budget is spent, or the swarm's protocol version has become too new for this program."""
-        runner, me = work.runner, self._identity.peer
+        runner, me = membership.runner, self._identity.peer
 
         def upcoming(rounds: int) -> Callable[[], list[int]]:
             # A copy, because the chain grows while a thread computes the samples.
             known = runner.ledger().truncated(len(runner.ledger()))
             return partial(upcoming_samples, known, me, rounds)
 
-        prefetch = partial(work.prefetch.run, upcoming, lambda: runner.ledger().head)
+        prefetch = partial(membership.prefetch.run, upcoming, lambda: runner.ledger().head)
         self._network.spawn(keep_running, prefetch)
         settings = self._settings
         await runner.run(
-            work.trainer, until_round=settings.until_round, serve_result=settings.serve_result
+            membership.trainer, until_round=settings.until_round, serve_result=settings.serve_result
         )
-        check_standing(runner.ledger(), me)
-        if work.own is not None:
-            work.own.check()
+        check_not_expelled(runner.ledger(), me)
+        if membership.private_training is not None:
+            membership.private_training.check()
         if not self._leave_requested:
             check_version(runner.ledger())
 
     # Status during the session
 
     def _note_request(self, peer: PeerId, blob: ContentId) -> None:
-        if self._work is not None and self._work.snapshots.asked(peer, blob):
-            self._work.runner.gave(peer, blob=True)
+        if self._membership is not None and self._membership.snapshots.asked(peer, blob):
+            self._membership.runner.note_served(peer, blob=True)
 
     def _swarm_status(self) -> SwarmStatus | None:
         if self._manifest is None:
             return None
-        member = None if self._work is None else self._work.runner.member
+        member = None if self._membership is None else self._membership.runner.member
         return SwarmStatus(
             name=self._manifest.name,
             parameters=self._manifest.elements,
@@ -342,7 +347,9 @@ class SwarmSession:
             awaited=() if member is None else _awaited(member),
             ended=self._ended if member is None else member.ledger.finished,
             decided_seconds=self._telemetry.learned_seconds(trio.current_time()),
-            diverged=() if self._work is None else _texts(self._work.runner.apart()),
+            diverged=()
+            if self._membership is None
+            else _peer_texts(self._membership.runner.diverged_peers()),
             version=None if member is None else member.ledger.versions[member.round].now,
             version_change=None if member is None else change_status(member.ledger),
             served_round=None,
@@ -351,17 +358,17 @@ class SwarmSession:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _Membership:
     """A member's runner and the components that work for it."""
 
     runner: Runner
     snapshots: Snapshots
     prefetch: Prefetch
     trainer: TrainerSupervisor
-    own: PrivateTraining | None
+    private_training: PrivateTraining | None
 
 
-def _earlier(wanted: int | None, last: int | None) -> int | None:
+def _earliest_of(wanted: int | None, last: int | None) -> int | None:
     rounds = [each for each in (wanted, last) if each is not None]
     return min(rounds, default=None)
 
@@ -376,13 +383,15 @@ def _members(member: Member, connected: frozenset[PeerId]) -> tuple[MemberStatus
     rows = []
     shares = member.ledger.assignments.shares(member.round)
     for peer in member.members:
-        heard, me = member.last_message_time(peer), peer == member.me
+        last_message, me = member.last_message_time(peer), peer == member.me
         rows.append(
             MemberStatus(
                 peer=peer_text(peer),
                 me=me,
                 connected=me or peer in connected,
-                last_message_seconds=None if me or heard is None else max(0.0, now - heard),
+                last_message_seconds=None
+                if me or last_message is None
+                else max(0.0, now - last_message),
                 share=shares.part(peer),
                 capacity=shares.weights[peer].capacity or None,
                 share_reason=WEIGHTS[shares.weights[peer].why],
@@ -391,7 +400,7 @@ def _members(member: Member, connected: frozenset[PeerId]) -> tuple[MemberStatus
     return tuple(rows)
 
 
-def _texts(peers: Iterable[PeerId]) -> tuple[str, ...]:
+def _peer_texts(peers: Iterable[PeerId]) -> tuple[str, ...]:
     return tuple(sorted(map(peer_text, peers)))
 
 

@@ -74,30 +74,30 @@ class SignVoteExchange:
         self._layout = manifest_layout(manifest)
         # Computing the sections of a model with many tensors takes tens of milliseconds, once per vote
         # without the cache.
-        self._cut_into = lru_cache(2)(partial(sections, self._layout))
+        self._sections_of = lru_cache(2)(partial(sections, self._layout))
         # Votes are cut and decoded one at a time, because that takes memory as well as time.
         self._one_at_a_time = trio.CapacityLimiter(1)
         # The first round that this process has applied; and whether it has removed the parts that
         # earlier processes left.
-        self._first: int | None = None
-        self._settled = False
+        self._first_applied: int | None = None
+        self._old_parts_removed = False
         # The names of parts that are kept or expected, by round; and the fetches under way of each part.
         self._names: dict[int, set[ContentId]] = {}
         self._under_way: Counter[ContentId] = Counter()
         # The scopes of fetches that may still ask the author besides the committee, by round; and the
         # closed rounds, whose parts only the committee is asked for.
-        self._asking: dict[int, set[trio.CancelScope]] = {}
+        self._author_requests: dict[int, set[trio.CancelScope]] = {}
         self._closed: set[int] = set()
 
-    async def cut(self, round: int, sign_vote: bytes) -> ContentId | None:
+    async def store_own_parts(self, round: int, sign_vote: bytes) -> ContentId | None:
         """Wait until the number of sections of `round` is known, store the parts of our own sign vote,
         and return its id; None if the round is decided first. Raises `DiskFull`."""
-        while not (count := self._sections(round)):
+        while not (count := self._section_count(round)):
             if self.is_decided(round):
                 return None
             await trio.sleep(_POLL_SECONDS)
-        cut = partial(self._store_parts, count, step_of(round), sign_vote)
-        name, parts = await trio.to_thread.run_sync(cut, limiter=self._one_at_a_time)
+        store = partial(self._store_parts, count, step_of(round), sign_vote)
+        name, parts = await trio.to_thread.run_sync(store, limiter=self._one_at_a_time)
         for part in parts:
             self._note(round, part)
         return name
@@ -110,9 +110,11 @@ class SignVoteExchange:
         place = None if committee_chain is None else committee_chain.place(wanted.round, member.me)
         if wanted.peer == member.me:
             # Our own vote from before a restart: its parts are on the disk, and others request them.
-            count = self._sections(wanted.round)
+            count = self._section_count(wanted.round)
             for section in range(count):
-                self._note(wanted.round, _named(self._store, wanted.update, (section, count)))
+                self._note(
+                    wanted.round, _register_name(self._store, wanted.update, (section, count))
+                )
         return (
             place is None
             or await self.part(wanted.round, wanted.peer, wanted.update, place) is not None
@@ -124,8 +126,8 @@ class SignVoteExchange:
         """Return this section's part of a sign vote of `round`, or None if it cannot be fetched now. A
         part that does not decode is returned as well: its author made it so. Raises `DiskFull`."""
         section, count = place
-        own = self._cut_into(count)[section]
-        name = _named(self._store, sign_vote, place)
+        own = self._sections_of(count)[section]
+        name = _register_name(self._store, sign_vote, place)
         self._note(round, name)
         known = name in self._under_way or self._store.has(name)
         self._under_way[name] += 1
@@ -176,7 +178,7 @@ class SignVoteExchange:
         """From now on request parts of the sign votes of `round` only within the committee: an author
         that gave its part to a single aggregator at the last moment would make the aggregates differ."""
         self._closed.add(round)
-        for scope in self._asking.pop(round, ()):
+        for scope in self._author_requests.pop(round, ()):
             scope.cancel()
 
     def is_decided(self, round: int) -> bool:
@@ -185,7 +187,7 @@ class SignVoteExchange:
 
     async def sweep(self, round: int) -> None:
         """Remove parts that no one requests any more, now that `round` is applied."""
-        if self._is_settled(round):
+        if self._may_remove_old_parts(round):
             await trio.to_thread.run_sync(self._store.remove_nameless)
         self._closed = {closed for closed in self._closed if closed + _KEPT_ROUNDS > round}
         files = self._store.set_aside(self._missed(round))
@@ -201,12 +203,12 @@ class SignVoteExchange:
                 del self._names[old]
         return missed
 
-    def _is_settled(self, round: int) -> bool:
+    def _may_remove_old_parts(self, round: int) -> bool:
         """Return True once: when parts kept by earlier processes are no longer needed. Else False."""
-        self._first = round if self._first is None else self._first
-        if self._settled or round < self._first + _KEPT_ROUNDS:
+        self._first_applied = round if self._first_applied is None else self._first_applied
+        if self._old_parts_removed or round < self._first_applied + _KEPT_ROUNDS:
             return False
-        self._settled = True
+        self._old_parts_removed = True
         return True
 
     async def _check(self, decode: partial[object], author: PeerId) -> None:
@@ -221,20 +223,20 @@ class SignVoteExchange:
     def _until_closed(self, round: int) -> Iterator[None]:
         """Cancel the body once the sign votes of a round are closed, unless they were closed before."""
         scope = open_scope()
-        waiting = set() if round in self._closed else self._asking.setdefault(round, set())
-        waiting.add(scope)
+        scopes = set() if round in self._closed else self._author_requests.setdefault(round, set())
+        scopes.add(scope)
         try:
             with scope:
                 yield
         finally:
-            waiting.discard(scope)
-            if not waiting and self._asking.get(round) is waiting:
-                del self._asking[round]
+            scopes.discard(scope)
+            if not scopes and self._author_requests.get(round) is scopes:
+                del self._author_requests[round]
 
     def _note(self, round: int, name: ContentId) -> None:
         self._names.setdefault(round, set()).add(name)
 
-    def _sections(self, round: int) -> int:
+    def _section_count(self, round: int) -> int:
         committee_chain = self._member.ledger.committee_chain
         return 0 if committee_chain is None else committee_chain.sections(round)
 
@@ -251,14 +253,16 @@ class SignVoteExchange:
         self, count: int, step: int, sign_vote: bytes
     ) -> tuple[ContentId, list[ContentId]]:
         """Store the parts of a sign vote; return its id and their names."""
-        (whole,) = sections(self._layout, 1)
-        parts = cut_sign_vote(whole, self._cut_into(count), self._rotation_steps, step, sign_vote)
+        (whole_model,) = sections(self._layout, 1)
+        parts = cut_sign_vote(
+            whole_model, self._sections_of(count), self._rotation_steps, step, sign_vote
+        )
         ids = [content_id(part) for part in parts]
-        called = sign_vote_id(ids)
-        names = [_named(self._store, called, (section, count)) for section in range(count)]
+        vote_id = sign_vote_id(ids)
+        names = [_register_name(self._store, vote_id, (section, count)) for section in range(count)]
         for section, name in enumerate(names):
             self._store.keep(name, with_proof(ids, section, parts[section]))
-        return called, names
+        return vote_id, names
 
 
 def open_sign_votes(
@@ -283,7 +287,7 @@ def open_sign_votes(
     )
 
 
-def _named(store: PartStore, sign_vote: ContentId, place: Place) -> ContentId:
+def _register_name(store: PartStore, sign_vote: ContentId, place: Place) -> ContentId:
     """Return the name of a section's part of a sign vote, and make it known to the store."""
     name = part_name(sign_vote, *place)
     store.name(name, partial(_fits, sign_vote, place))

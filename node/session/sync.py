@@ -55,7 +55,7 @@ Peers = Callable[[], Collection[PeerId]]
 """Returns the peers that can be asked now."""
 
 
-Gave = Callable[[PeerId], None]
+RecordsServed = Callable[[PeerId], None]
 """Called with each peer that received records that it lacked."""
 
 
@@ -64,7 +64,7 @@ def serve_sync(
     manifest: Manifest,
     member: Member,
     written: Written = trio.lowlevel.checkpoint,
-    gave: Gave = lambda peer: None,
+    on_served: RecordsServed = lambda peer: None,
 ) -> None:
     """Answer sync requests from a member's ledger and mailbox; each answer is sent once its content is
     on the disk (`written`)."""
@@ -72,7 +72,7 @@ def serve_sync(
     def ledger() -> Ledger:
         return member.ledger
 
-    _serve(network, manifest, ledger, member.messages, written, gave, shared=False)
+    _serve(network, manifest, ledger, member.messages, written, on_served, shared=False)
 
 
 def serve_ledger(
@@ -96,7 +96,7 @@ def _serve(
     ledger: Callable[[], Ledger],
     messages: Callable[[int], list[Envelope]],
     written: Written,
-    gave: Gave,
+    on_served: RecordsServed,
     *,
     shared: bool,
 ) -> None:
@@ -109,7 +109,7 @@ def _serve(
         known = ledger()
         height, ids, rounds, heard = answer_to(request, known, messages)
         if rounds:
-            gave(peer)
+            on_served(peer)
         entries = map(known.raw, rounds)
         response = compose_response(height, entries, [each.encode() for each in heard], ids)
         # The answer contains our own messages, which bind us once a peer has seen them.
@@ -155,9 +155,9 @@ async def ask_any(
     and its answer, or None if none did."""
     connected = list(network.connected())
     random.shuffle(connected)
-    asking = PeerFailover(connected, preferred(), round)
-    await _carry_out(network, manifest, asking, trio.lowlevel.checkpoint)
-    return asking.found
+    failover = PeerFailover(connected, preferred(), round)
+    await _run_machine(network, manifest, failover, trio.lowlevel.checkpoint)
+    return failover.found
 
 
 async def catch_up(
@@ -178,48 +178,48 @@ async def catch_up(
     round, and `report` with the number of entries so far and in all. `written` is awaited before the
     answers that follow are read.
     """
-    catching_up = InitialSync(ledger)
+    initial_sync = InitialSync(ledger)
 
     async def kept() -> None:
-        if catching_up.rewound():
+        if initial_sync.rewound():
             keep_instead(ledger.truncated(0))
-        rounds = [decided.record.round for decided in catching_up.drain()]
+        rounds = [decided.record.round for decided in initial_sync.drain()]
         # A thousand entries take a tenth of a second to encode, and more in a large swarm. Nothing else
         # touches the ledger meanwhile.
         for entry in await trio.to_thread.run_sync(lambda: [*map(ledger.raw, rounds)]):
             keep(entry)
         await written()
         if rounds:
-            report(len(ledger), catching_up.height)
+            report(len(ledger), initial_sync.height)
 
-    following = _Following(catching_up, peers or network.connected)
-    await _carry_out(network, manifest, following, kept)
-    for _ in range(catching_up.stale):
+    machine = _ConnectedPeers(initial_sync, peers or network.connected)
+    await _run_machine(network, manifest, machine, kept)
+    for _ in range(initial_sync.stale):
         network.traffic.reject("stale")
-    return catching_up.found
+    return initial_sync.found
 
 
 async def compare_chains(
     network: Network,
     manifest: Manifest,
     ours: Ledger,
-    rests: FetchBackoff,
+    backoff: FetchBackoff,
     *,
     me: PeerId,
     abandoned: bool,
     peers: Peers | None = None,
 ) -> tuple[ChainComparison, Ledger | None]:
     """Compare our chain with those of `peers` (by default all connected ones); return the comparison
-    and a verified chain that the fork choice prefers to ours, or None. `rests`: the peers to leave alone
-    for a while, because their chains were fetched in vain. `abandoned`: no other member is left on our
-    chain."""
+    and a verified chain that the fork choice prefers to ours, or None. `backoff`: the peers to leave
+    alone for a while, because their chains were fetched in vain. `abandoned`: no other member is left on
+    our chain."""
     connected = list((peers or network.connected)())
     random.shuffle(connected)
     # A copy, because a thread reads it while our ledger grows.
     comparison = ChainComparison(
-        ours.truncated(len(ours)), connected, rests, me=me, abandoned=abandoned
+        ours.truncated(len(ours)), connected, backoff, me=me, abandoned=abandoned
     )
-    await _carry_out(network, manifest, comparison, trio.lowlevel.checkpoint)
+    await _run_machine(network, manifest, comparison, trio.lowlevel.checkpoint)
     while True:
         # The thread reads up to a thousand records of each chain; ours may grow meanwhile.
         known = ours.truncated(len(ours))
@@ -237,25 +237,25 @@ class Synchronizer:
         manifest: Manifest,
         member: Member,
         written: Written,
-        gave: Gave,
+        on_served: RecordsServed,
     ) -> None:
-        """`written` and `gave` as in `serve_sync`."""
+        """`written` and `on_served` as in `serve_sync`."""
         self._network = network
         self._manifest = manifest
         self._member = member
-        self._rests = FetchBackoff()
-        self._apart = DivergedPeers()
-        self._news: list[PeerId] = []
-        serve_sync(network, manifest, member, written, gave)
+        self._backoff = FetchBackoff()
+        self._diverged = DivergedPeers()
+        self._unreported: list[PeerId] = []
+        serve_sync(network, manifest, member, written, on_served)
 
     async def ask(self, round: int) -> tuple[PeerId, SyncAnswer] | None:
         """Ask one peer for what it knows from `round` on; return the peer and its answer, or None."""
         return await ask_any(self._network, self._manifest, round, self._others)
 
-    async def recall(self, recalling: RecallRequests, after: Callable[[], Awaitable[None]]) -> None:
+    async def recall(self, requests: RecallRequests, after: Callable[[], Awaitable[None]]) -> None:
         """Ask the other members what they have of a round; call `after` for each answer."""
-        following = _Following(recalling, self._network.connected)
-        await _carry_out(self._network, self._manifest, following, after)
+        machine = _ConnectedPeers(requests, self._network.connected)
+        await _run_machine(self._network, self._manifest, machine, after)
 
     async def better_chain(self, ours: Ledger, *, abandoned: bool) -> Ledger | None:
         """Return another peer's chain that the fork choice prefers to ours, verified, or None.
@@ -266,22 +266,22 @@ class Synchronizer:
             self._network,
             self._manifest,
             ours,
-            self._rests,
+            self._backoff,
             me=self._member.me,
             abandoned=abandoned,
         )
-        self._news += self._apart.seen(comparison.named)
+        self._unreported += self._diverged.seen(comparison.named)
         return better
 
-    def apart(self) -> frozenset[PeerId]:
+    def diverged_peers(self) -> frozenset[PeerId]:
         """Return connected current or former members whose chain diverges from ours before the final
         round."""
-        return self._apart.peers & self._network.connected()
+        return self._diverged.peers & self._network.connected()
 
     def newly_diverged(self) -> list[PeerId]:
-        """Return one peer of each diverged chain (`apart`) that was not reported yet."""
-        news, self._news = self._news, []
-        return news
+        """Return one peer of each diverged chain (`diverged_peers`) that was not reported yet."""
+        unreported, self._unreported = self._unreported, []
+        return unreported
 
     def _others(self) -> set[PeerId]:
         return set(self._member.members) - {self._member.me}
@@ -300,7 +300,7 @@ class _Machine(Protocol):
     def answered(self, peer: PeerId, answer: SyncAnswer | None, now: float) -> PeerFault | None: ...
 
 
-class _Following:
+class _ConnectedPeers:
     """Adapter for machines that choose among the peers connected when they ask."""
 
     def __init__(self, machine: InitialSync | RecallRequests, peers: Peers) -> None:
@@ -319,14 +319,14 @@ class _Following:
         return self._machine.questions(connected, now)
 
 
-async def _carry_out(
+async def _run_machine(
     network: Network, manifest: Manifest, machine: _Machine, after: Callable[[], Awaitable[None]]
 ) -> None:
     """Send a machine's requests until it is done; call `after` for each answer.
 
     An answer may contain thousands of signatures, so it is verified in a thread, one at a time.
     """
-    news = trio.Event()
+    answer_arrived = trio.Event()
     step = trio.Lock()
 
     async def ask(question: SyncQuery) -> None:
@@ -339,17 +339,17 @@ async def _carry_out(
             _log.info("peer %s: %s", short_peer(blame.peer), blame.text)
             network.traffic.reject(blame.reason)
             network.penalise(blame.peer, blame.reason)
-        news.set()
+        answer_arrived.set()
 
     async with trio.open_nursery() as nursery:
         while True:
-            news = trio.Event()
+            answer_arrived = trio.Event()
             async with step:
                 for question in machine.questions(trio.current_time()):
                     nursery.start_soon(ask, question)
                 if machine.done:
                     break
             with trio.move_on_at(machine.deadline(trio.current_time())):
-                await news.wait()
+                await answer_arrived.wait()
         # Peers that have not answered by now are not waited for.
         nursery.cancel_scope.cancel()

@@ -35,7 +35,7 @@ from ..network.exchange.update_relay_client import Relays
 from ..network.network import Network
 from ..storage.blob_store import BlobStore
 from ..telemetry.telemetry import Telemetry
-from ..training.client import TrainedUpdate as Made
+from ..training.client import TrainedUpdate
 from ..util.progress import Progress
 from ..util.system_errors import is_shortage, note_shortage
 from .sign_vote_exchange import SignVoteExchange
@@ -46,7 +46,7 @@ RECENT_UPDATES = 16_384
 """Number of updates whose bytes are counted as update traffic: several rounds of a swarm of any size."""
 
 
-def report_of(what: Train, update: ContentId, made: Made) -> Trained:
+def report_of(what: Train, update: ContentId, made: TrainedUpdate) -> Trained:
     """Return the report to the member about our own update, which is in the store."""
     return Trained(
         what.round,
@@ -75,11 +75,11 @@ class UpdateExchange:
         relays: Relays,
         telemetry: Telemetry,
         ids: BoundedTable[ContentId, None],
-        tell: Callable[[Input], None],
+        report: Callable[[Input], None],
         expect: Callable[[int, ContentId], None],
         sign_votes: SignVoteExchange | None = None,
     ) -> None:
-        """`ids` is kept filled with the ids of recent updates; `tell` passes an input to the member;
+        """`ids` is kept filled with the ids of recent updates; `report` passes an input to the member;
         `expect` is called with the round and id of each update in the store that a record may name.
         `sign_votes` is given in a swarm with committees: there, an update is a sign vote or an
         aggregate."""
@@ -91,16 +91,16 @@ class UpdateExchange:
         self._relays = relays
         self._telemetry = telemetry
         self._ids = ids
-        self._tell = tell
+        self._report = report
         self._expect = expect
         self._layout = manifest_layout(manifest)
-        self._longest = self._layout.body_bytes
+        self._max_bytes = self._layout.body_bytes
         self._check_body: Callable[[UpdateLayout, bytes], object] = check_update
         self._sign_votes = sign_votes
         if sign_votes is not None:
-            self._longest, self._check_body = max_aggregate_bytes(self._layout), check_aggregate
+            self._max_bytes, self._check_body = max_aggregate_bytes(self._layout), check_aggregate
         # Bodies are decoded one at a time, because decoding takes memory as well as time.
-        self._one_at_a_time = trio.CapacityLimiter(1)
+        self._decode_limiter = trio.CapacityLimiter(1)
         self._fetching = UpdateDownloads()
         self._requests: set[trio.CancelScope] = set()
         self._kept = ReceivedUpdates()
@@ -113,7 +113,7 @@ class UpdateExchange:
         try:
             while self._continues(wanted):
                 try:
-                    if await self._try(wanted):
+                    if await self._try_once(wanted):
                         return
                 except OSError as error:
                     if not is_shortage(error):
@@ -132,8 +132,8 @@ class UpdateExchange:
         """Upload our own update to a relay, if other members are there to fetch it. Parts of a sign vote
         are not relayed: only a few members need each."""
         round_ = round_of(decode_message(announcement))
-        whole = self._sign_votes is None or self._manifest.aggregates_in(round_)
-        if whole and len(self._member.members) > 1:
+        is_whole_update = self._sign_votes is None or self._manifest.aggregates_in(round_)
+        if is_whole_update and len(self._member.members) > 1:
             sealed = self._manifest.swarm + announcement.encode()
             await self._relays.offer(open_relay_request(sealed))
 
@@ -164,12 +164,12 @@ class UpdateExchange:
         files = self._store.set_aside(missed)
         await trio.to_thread.run_sync(self._store.free, files)
 
-    async def _try(self, wanted: FetchUpdate) -> bool:
+    async def _try_once(self, wanted: FetchUpdate) -> bool:
         """Try once to get an update, or the part of a sign vote that this member needs; return whether
         no further try is needed. Pauses before it returns False."""
         if self._sign_votes is not None and not self._manifest.aggregates_in(wanted.round):
             if await self._sign_votes.get(wanted):
-                self._tell(UpdateHeld(wanted.update))
+                self._report(UpdateHeld(wanted.update))
                 return True
             await trio.sleep(FETCH_PAUSE_SECONDS)
             return False
@@ -193,7 +193,7 @@ class UpdateExchange:
             with scope:
                 return await self._fetcher.fetch(
                     wanted.update,
-                    max_bytes=self._longest,
+                    max_bytes=self._max_bytes,
                     providers=providers,
                     kind="update",
                     timeout=FETCH_SECONDS,
@@ -216,7 +216,7 @@ class UpdateExchange:
             self._telemetry.report(Progress(what=what, kind="waiting"))
         if failure.is_vain:
             for report in self._fetching.in_vain(wanted, member.ledger, member.applied_round):
-                self._tell(report)
+                self._report(report)
         await trio.sleep(FETCH_PAUSE_SECONDS)
 
     def _continues(self, wanted: FetchUpdate) -> bool:
@@ -240,7 +240,7 @@ class UpdateExchange:
         try:
             # Takes a fifth of a second for a large model; votes and heartbeats must not wait for it.
             await trio.to_thread.run_sync(
-                self._check_body, self._layout, body, limiter=self._one_at_a_time
+                self._check_body, self._layout, body, limiter=self._decode_limiter
             )
         except ProtocolError as error:
             problem = error
@@ -254,4 +254,4 @@ class UpdateExchange:
             self._network.penalise(verdict.culprit, problem.reason)
         if verdict.discard:
             self._store.remove(wanted.update)
-        self._tell(verdict.report)
+        self._report(verdict.report)

@@ -31,5 +31,5 @@ def change_status(ledger: Ledger) -> ChangeStatus | None:
     change = ledger.versions.change
     if change is None:
         return None
-    spoken = change.version <= ledger.versions.max_version
-    return ChangeStatus(version=change.version, round=change.round, supported=spoken)
+    supported = change.version <= ledger.versions.max_version
+    return ChangeStatus(version=change.version, round=change.round, supported=supported)

@@ -35,7 +35,7 @@ class OwnAudits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftOut:
+class ExcludedMember:
     """A member whose updates are not part of the step."""
 
     peer: str
@@ -58,7 +58,7 @@ class AuditsStatus:
     """Votes of all members in this round."""
     voters: int
     """Members with votes."""
-    excluded: tuple[LeftOut, ...]
+    excluded: tuple[ExcludedMember, ...]
     """Members whose updates do not count."""
     own: OwnAudits | None
     """None: this node is an observer."""

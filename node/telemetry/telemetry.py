@@ -140,7 +140,7 @@ class Telemetry:
 
     # Reports from the node
 
-    def arrive(self, round: int) -> None:
+    def caught_up(self, round: int) -> None:
         """Note that the node has caught up with the swarm at `round`. Rounds before the first such round
         are not counted."""
         if self._since is None:
@@ -277,7 +277,7 @@ class Telemetry:
             for old in [r for r in table if r < round_]:
                 del table[old]
 
-    def watched(self, record: Record, members: int, now: float) -> None:
+    def observed(self, record: Record, members: int, now: float) -> None:
         """Note a record that this node, an observer, has learned of, and write a line of the history.
 
         The record's fingerprint is that of the parameters on which the round's updates were computed.

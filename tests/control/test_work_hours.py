@@ -283,7 +283,7 @@ async def test_other_hours_and_limits_hold_at_once_and_for_the_stays_after(
         node=TRAINING.node,
         screen=False,
     )
-    act, stay = supervisor.acts, FakeStay()
+    act, stay = supervisor.commands, FakeStay()
     with supervisor.serving(stay):
         assert act["limits"]({"download": "8Mbit"}) == {"ok": True, "upload": 1e6, "download": 1e6}
         assert stay.limits == limits == BandwidthLimits(1e6, 1e6)

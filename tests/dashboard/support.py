@@ -131,8 +131,8 @@ async def served(
 
         return handler
 
-    acts = {name: note(name) for name in ("pause", "resume", "leave", "hours", "limits")}
-    pages = Routes(address.guard, feed, acts, invitation)
+    commands = {name: note(name) for name in ("pause", "resume", "leave", "hours", "limits")}
+    pages = Routes(address.guard, feed, commands, invitation)
     server = HttpServer(pages.answer, bounds=bounds, tls=address.tls)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed.run)

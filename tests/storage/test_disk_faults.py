@@ -379,10 +379,10 @@ def manifest_of_a_join(root: Path) -> None:
         write_past(directory.manifest, CHAIN.manifest.encode())
     store = BlobStore(root / "blobs")
     entry = SimpleNamespace(swarm=CHAIN.manifest.swarm)
-    means = cast(JoinContext, SimpleNamespace(entry=entry, store=store, directory=directory))
+    context = cast(JoinContext, SimpleNamespace(entry=entry, store=store, directory=directory))
 
     async def find() -> None:
-        assert await find_manifest(means) == CHAIN.manifest
+        assert await find_manifest(context) == CHAIN.manifest
 
     trio.run(find)
     read_manifest(directory.manifest.read_bytes(), CHAIN.manifest.swarm)

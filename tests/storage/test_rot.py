@@ -19,7 +19,7 @@ from distro_node.crypto.identity import Identity, peer_text
 from distro_node.crypto.keystore import KeystoreError, create_identity, load_identity
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.network.discovery.peers_file import PeersFile
-from distro_node.node.session.join import _manifest_at_hand
+from distro_node.node.session.join import _stored_manifest
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir, SwarmDir
 from distro_node.node.storage.final_file import read_final, write_final
@@ -157,13 +157,13 @@ def test_the_manifest_in_either_of_its_places(
     directory.manifest.write_bytes(data)
     for _ in flips(directory.manifest, "manifest"):
         store.remove(ContentId(swarm))
-        assert _manifest_at_hand(store, directory, swarm) is None
+        assert _stored_manifest(store, directory, swarm) is None
         assert said()
         store.put(data)
-        assert _manifest_at_hand(store, directory, swarm) == data
+        assert _stored_manifest(store, directory, swarm) == data
     directory.manifest.write_bytes(data)
     for _ in flips(store.path(ContentId(swarm)), "manifest's blob"):
-        assert _manifest_at_hand(store, directory, swarm) == data
+        assert _stored_manifest(store, directory, swarm) == data
         assert said()
         assert store.get(ContentId(swarm)) == data
 

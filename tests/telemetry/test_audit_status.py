@@ -9,7 +9,7 @@ import pytest
 from distro_node.node.control.status_rows import rows
 from distro_node.node.telemetry import audit_metrics, audit_status
 from distro_node.node.telemetry.audit_messages import is_trouble, own_audits_text
-from distro_node.node.telemetry.audit_status import LeftOut
+from distro_node.node.telemetry.audit_status import ExcludedMember
 from distro_node.node.telemetry.health import verdict
 from distro_node.node.telemetry.messages import event_sentence
 from distro_node.node.telemetry.status import Status
@@ -131,7 +131,7 @@ def test_there_is_a_remedy_where_there_is_trouble() -> None:
 
 
 def test_of_many_who_are_left_out_the_first_are_named() -> None:
-    crowd = replace(CHECKS, excluded=tuple(LeftOut(peer=B, reason="x") for _ in range(9)))
+    crowd = replace(CHECKS, excluded=tuple(ExcludedMember(peer=B, reason="x") for _ in range(9)))
     status = replace(TRAINING, swarm=replace(SWARM, audits=crowd))
     assert shown(status)["excluded"][0] == "BBBBBB: x; " * 4 + "+5"
 

@@ -64,9 +64,9 @@ def test_replayed_rounds_are_counted_once(history: Path, chain: Chain) -> None:
 
 def test_rounds_from_before_a_node_came_are_not_its_own_time(history: Path, chain: Chain) -> None:
     telemetry = new_telemetry(history)
-    telemetry.arrive(3)
+    telemetry.caught_up(3)
     # A pause later, what was missed is part of it.
-    telemetry.arrive(5)
+    telemetry.caught_up(5)
     telemetry.loaded(0, 9)
     apply_rounds(telemetry, chain, 1, 2)
     assert telemetry.status().round == 2
