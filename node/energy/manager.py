@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Thread
 from typing import Protocol, TypeVar
 
@@ -38,6 +39,7 @@ _POLITE_SECONDS = 2.0
 # If the card is gone, the driver may never answer; after this time the calling thread is abandoned.
 _READ_SECONDS = 10.0
 _PUT_BACK_SECONDS = 2.0
+_NO_GPU_IN_USE = "the trainer computes on no GPU now"
 _FOR_AS_LONG = f"until {QUIET_SECONDS / 60:g} min of quiet"
 
 
@@ -149,6 +151,9 @@ class EnergyManager:
                 taken = await self._in_thread(self._gpus.read)
                 self._gpu_meter.take(taken, seconds, at_work)
                 await self._limit(at_work)
+            else:
+                # What a GPU uses while the trainer computes elsewhere is not the swarm's.
+                self._gpu_meter.take(None, seconds, at_work=False)
 
     def _computes_on_a_gpu(self) -> bool:
         device = self._telemetry.device
@@ -197,7 +202,13 @@ class EnergyManager:
             _log.warning("the GPU's own power limit could not be restored")
 
     def _gpu_part(self) -> EnergyPart | None:
-        return _part(self._gpu_meter, self._gpus.why) if self._computes_on_a_gpu() else None
+        if self._computes_on_a_gpu():
+            return _part(self._gpu_meter, self._gpus.why)
+        if self._gpu_meter.joules is None:
+            return None
+        # A trainer that moved to the processor leaves what the GPU used before in all sums, which must
+        # never decrease.
+        return replace(_part(self._gpu_meter, None), watts=None, why=_NO_GPU_IN_USE)
 
     # Reasons to pause
 

@@ -355,7 +355,7 @@ class EnergyStatus:
     """The energy and cost of the node's work. Sums include only the parts that could be measured."""
 
     gpu: EnergyPart | None
-    """None: as far as is known, the trainer computes on no GPU."""
+    """None: as far as is known, the trainer has computed on no GPU since the node's start."""
     processor: EnergyPart
     """The CPU packages and, where it has a counter, the memory."""
     watts: float | None

@@ -168,6 +168,32 @@ async def test_a_gpu_that_disappears_is_unknown_and_what_was_counted_stays(
     assert math.isnan(rig.metric("distro_power_watts", part="gpu"))
 
 
+async def test_a_trainer_that_moves_to_the_processor_takes_nothing_back(
+    wound: MockClock, nursery: trio.Nursery
+) -> None:
+    """Energy, cost and their counters never decrease; what the idle GPU draws is not added."""
+    rig = Rig(EnergySettings(price=0.30))
+    rig.driver.counts = False
+    nursery.start_soon(rig.keeper.run)
+    await trio.sleep(101)
+    before = rig.keeper.status()
+    joules = rig.metric("distro_energy_joules_total", part="gpu")
+    assert joules > 0
+    rig.telemetry.device, rig.telemetry.gpus = "cpu", ()
+    await trio.sleep(10)
+    moved = rig.keeper.status()
+    assert rig.metric("distro_energy_joules_total", part="gpu") == joules
+    assert (moved.kwh or 0.0) > (before.kwh or 0.0)
+    assert (moved.cost or 0.0) > (before.cost or 0.0)
+    assert moved.gpu is not None
+    assert (moved.gpu.watts, moved.watts) == (None, 50)
+    assert "no GPU" in (moved.gpu.why or "")
+    rig.telemetry.device, rig.telemetry.gpus = "cuda (a card)", (UUID,)
+    # The first reading has nothing to be compared with.
+    await trio.sleep(METER_SECONDS)
+    assert rig.metric("distro_energy_joules_total", part="gpu") == joules
+
+
 async def test_a_driver_that_hangs_costs_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, asked, over = Rig(EnergySettings()), [], Event()
     monkeypatch.setattr(keeper_module, "_READ_SECONDS", 0.2)
