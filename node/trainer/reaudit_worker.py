@@ -8,6 +8,7 @@ other samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ...protocol.audit.sign_score import SignSums
@@ -15,6 +16,7 @@ from ...protocol.codec.update import decode_update
 from ...protocol.wire.errors import ProtocolError
 from ..training.errors import TrainerFailed
 from .audit_score import at_positions, changes, compared
+from .optimizer.mixed_precision import all_finite
 from .training_session import TrainingSession
 
 
@@ -57,7 +59,10 @@ def run_reaudit(
 
 
 def _learn_sizes(session: TrainingSession, round_number: int, others: Sequence[int]) -> None:
-    """Initialise an auditor's empty second moment from these samples, one by one."""
+    """Initialise an auditor's empty second moment from these samples, one by one. A gradient that is
+    not finite is left out, because it would stay in the second moment for ever."""
     for sample in others:
-        session.gradient(round_number, [sample])
-        session.optimizer.accumulate(session.part.gradients())
+        loss, _ = session.gradient(round_number, [sample])
+        gradients = session.part.gradients()
+        if session.part.everywhere(math.isfinite(loss) and all_finite(gradients)):
+            session.optimizer.accumulate(gradients)

@@ -22,6 +22,7 @@ from distro_node.node.trainer.tasks.data import Corpus
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.memory_model import Workload
+from distro_node.node.training.memory_options import MemoryOptions, StateOptions
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import decode_update, encode_update
 from distro_node.protocol.sampling.assignment import AssignmentRules, assign
@@ -559,6 +560,37 @@ def test_looks_of_the_two_latest_rounds_are_kept(tmp_path: Path) -> None:
         session.judge(4, b"no update")
     with pytest.raises(TrainerFailed, match="does not decode"):
         run_reaudit(session, 4, b"no update", [1], [2], 1)
+
+
+def test_a_gradient_that_is_not_finite_spoils_no_reaudit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a second moment of 8 bits one such number makes its whole group NaN, and every later re-audit
+    in the process would compare with nothing."""
+    optimizer = OptimizerSpec(preconditioner="rms", top_k=128)
+    manifest, chunks = make_manifest(tmp_path, optimizer=optimizer)
+    options = MemoryOptions(state=StateOptions(precision="int8"))
+    honest, auditor = (
+        TrainingSession(manifest, BlobStore(tmp_path), CPU, options=options) for _ in range(2)
+    )
+    for session in (honest, auditor):
+        session.load(chunks)
+    body = honest.train(1, range(3)).body
+    compute = auditor.gradient
+
+    def overflow(round_number: int, samples: Sequence[int]) -> tuple[float, int]:
+        found = compute(round_number, samples)
+        if list(samples) == [11]:
+            gradient = auditor.parameters[0].grad
+            assert gradient is not None
+            gradient[0, 0] = torch.inf
+        return found
+
+    monkeypatch.setattr(auditor, "gradient", overflow)
+    (found,) = run_reaudit(auditor, 1, body, [0], [10, 11, 12], 3)
+    assert auditor.optimizer.steps == 2
+    assert all(bool(torch.isfinite(each).all()) for each in auditor.optimizer.second_moment)
+    assert found.squares > 0
 
 
 def test_there_is_no_look_without_something_to_hold_it_against(
