@@ -36,7 +36,7 @@ from audit_scores import EVERY, LEVELS, SHARE, UpdateScores
 from command_line import new_parser, write_json
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.disputes import LAG, MOST_SEQUENCES, draw_jury
+from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, MAX_REAUDITED_SEQUENCES, draw_jury
 from distro_node.protocol.audit.lottery import SECRET_BYTES, AuditTarget, draw_audit
 from distro_node.protocol.audit.reputation import (
     FRESH,
@@ -111,7 +111,7 @@ class Swarm:
     @property
     def target(self) -> PeerId | None:
         """The honest member that the liars want out of the step."""
-        here = [p for p in self.peers if p not in self.liars and self.accounts.counts(p)]
+        here = [p for p in self.peers if p not in self.liars and self.accounts.updates_count(p)]
         return here[-1] if here else None
 
     def step(self) -> None:
@@ -179,7 +179,7 @@ class Swarm:
     def _calls_of(self, value: bytes, round_: int) -> float:
         worth = 0.0
         for first, dispute in self.accounts.disputes.items():
-            if dispute.since + LAG == round_ and first.auditor in self.liars:
+            if dispute.since + DRAW_LAG_ROUNDS == round_ and first.auditor in self.liars:
                 called = draw_jury(self.accounts.votes, first.name + value)
                 seats = sum(called.weights.get(peer, 0) for peer in self.liars)
                 worth += 10 * (seats >= called.needed) + seats / called.needed
@@ -215,7 +215,7 @@ class Swarm:
         return chosen, [look for _, look in ready]
 
     def _drawn(self, peer: PeerId, lot: bytes, round_: int) -> AuditTarget | None:
-        secrets = self._secrets.get(round_ - 1 - LAG)
+        secrets = self._secrets.get(round_ - 1 - DRAW_LAG_ROUNDS)
         if secrets is None:
             return None
         votes = self.accounts.votes
@@ -226,7 +226,7 @@ class Swarm:
 
     def _look(self, now: int, shares: dict[PeerId, int]) -> None:
         """Make the members' audits of the round that was just decided."""
-        for peer in self.accounts.votes if now > LAG + 1 else ():
+        for peer in self.accounts.votes if now > DRAW_LAG_ROUNDS + 1 else ():
             look = self._drawn(peer, self._values[now], now)
             if look is None or look.peer not in shares:
                 continue
@@ -245,7 +245,7 @@ class Swarm:
     def _call(self, now: int) -> None:
         """Call members to disputes by the round's beacon."""
         for first, dispute in self.accounts.disputes.items():
-            if dispute.since + LAG != now:
+            if dispute.since + DRAW_LAG_ROUNDS != now:
                 continue
             for peer in sorted(self.accounts.pending_reauditors(first)):
                 lies = self.attack and peer in self.liars
@@ -258,7 +258,7 @@ class Swarm:
     def _is_low(self, first: Audit) -> bool:
         scores = [
             self._score(first.peer, first.round, sequence)
-            for sequence in range(min(first.share, MOST_SEQUENCES))
+            for sequence in range(min(first.share, MAX_REAUDITED_SEQUENCES))
         ]
         return failed(first.score, scores, self.accounts.bound(first.share))
 
@@ -269,7 +269,7 @@ class Swarm:
         for key in [(peer, now - 3 * FRESH) for peer in self.peers]:
             self._updates.pop(key, None)
         self._secrets.pop(now - 3 * FRESH, None)
-        self._again = [each for each in self._again if each[1].first in self.accounts.disputes]
+        self._again = [each for each in self._again if each[1].low_audit in self.accounts.disputes]
         for peer in self.accounts.excluded():
             self.out.setdefault(peer, now)
         if self.attack:
@@ -321,7 +321,7 @@ def alone(share: int, seed: int, *, newcomer: bool, members: int = 20, most: int
     the step."""
     swarm = Swarm(seed, [SHARE] * (members - 1) + [share], idle=[members - 1], newcomer=newcomer)
     idler = swarm.peers[-1]
-    while swarm.accounts.counts(idler) and swarm.round < swarm.began + most:
+    while swarm.accounts.updates_count(idler) and swarm.round < swarm.began + most:
         swarm.step()
     return swarm.round - swarm.began
 

@@ -25,7 +25,11 @@ from audit_scores import EVERY, LEVELS, SHARE, UpdateScores
 from command_line import new_parser, write_json
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.disputes import LAG, MOST_SEQUENCES, REAUDIT_ROUNDS
+from distro_node.protocol.audit.disputes import (
+    DRAW_LAG_ROUNDS,
+    MAX_REAUDITED_SEQUENCES,
+    REAUDIT_ROUNDS,
+)
 from distro_node.protocol.audit.lottery import SECRET_BYTES, draw_audit
 from distro_node.protocol.audit.reputation import Audit, Reaudit, RecordedWork, ReputationTable
 from distro_node.protocol.audit.verdict import failed
@@ -157,7 +161,7 @@ class Swarm:
                 break
             scores = [
                 self._score(self.members[peer], first.peer, first.round, sequence)
-                for sequence in range(min(self.members[first.peer].share, MOST_SEQUENCES))
+                for sequence in range(min(self.members[first.peer].share, MAX_REAUDITED_SEQUENCES))
             ]
             low = failed(first.score, scores, self.accounts.bound(first.share))
             looks.append(Reaudit(peer, first, low))
@@ -165,13 +169,15 @@ class Swarm:
 
     def _forget(self) -> None:
         for key in [
-            key for key in self._updates if key[1] <= self._round - 2 * REAUDIT_ROUNDS - LAG
+            key
+            for key in self._updates
+            if key[1] <= self._round - 2 * REAUDIT_ROUNDS - DRAW_LAG_ROUNDS
         ]:
             del self._updates[key]
 
     def _show_the_door(self) -> None:
         for peer, agent in list(self.members.items()):
-            if self.accounts.counts(peer):
+            if self.accounts.updates_count(peer):
                 continue
             # It would come back with the same reputation: excluded members stay out.
             del self.members[peer]

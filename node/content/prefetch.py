@@ -366,11 +366,11 @@ def data_budget(max_disk: int | None, manifest: Manifest) -> int | None:
 def upcoming_samples(ledger: Ledger, me: PeerId, rounds: int) -> list[int]:
     """Return the samples of `me` in the next rounds if no member fails, joins or leaves."""
     now = len(ledger)
-    samples = [sample for _, _, mine in ledger.assignments.works(me) for sample in mine()]
+    samples = [sample for _, _, mine in ledger.assignments.open_work(me) for sample in mine()]
     members, shares = ledger.membership(now), ledger.assignments.shares(now)
     deal, streams = ledger.assignments.last, ledger.order.streams
     for assigned in upcoming(ledger.assignments.rules, shares, members, me, rounds):
         if assigned.round > deal.round:
-            deal = deal.then(deal, [], streams)
+            deal = deal.next_cursors(deal, [], streams)
         samples += samples_of(ledger.order, [deal], [assigned.streams_of(me)])
     return samples

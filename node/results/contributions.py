@@ -90,7 +90,7 @@ def _audited(ledger: Ledger, work: AuditLedger) -> list[ContributionRow]:
             audited_tokens=now[peer].audited * length,
             member=peer in members,
             votes=votes.get(peer, 0),
-            counts=work.reputation.counts(peer),
+            counts=work.reputation.updates_count(peer),
         )
         for peer in now.peers
     ]

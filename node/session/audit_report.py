@@ -48,7 +48,7 @@ def count_audits(counts: Increases, ledger: Ledger, me: PeerId | None) -> None:
 def _excluded(ledger: Ledger, reputation: ReputationTable) -> list[PeerId]:
     sums = reputation.sums()
     members = ledger.membership(len(ledger)).peers
-    return [peer for peer in members if peer in sums and not sums[peer].counts]
+    return [peer for peer in members if peer in sums and not sums[peer].updates_count]
 
 
 def _reason(reputation: ReputationTable, peer: PeerId) -> str:
@@ -59,7 +59,7 @@ def _reason(reputation: ReputationTable, peer: PeerId) -> str:
 def _own(reputation: ReputationTable, me: PeerId) -> OwnAudits:
     own = reputation[me]
     return OwnAudits(
-        counts=own.sums.counts,
+        counts=own.sums.updates_count,
         votes=reputation.votes.get(me, 0),
         audited=own.audited,
         low=own.low,

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...protocol.audit.sign_score import SignSums, agreement, whole_weights
+from ...protocol.audit.sign_score import SignSums, integer_weights, sign_sums
 from ...protocol.codec.update import DecodedUpdate, UpdateLayout
 from ...protocol.wire.manifest import OptimizerSpec
 from .optimizer.optimizer import LocalOptimizer, root_of, transformed
@@ -77,7 +77,7 @@ def compared(update: DecodedUpdate, values: Sequence[npt.NDArray[np.float32]]) -
     signs, seen = (
         np.concatenate([part.reshape(-1) for part in parts]) for parts in (update.signs, values)
     )
-    return agreement(signs.astype(np.int8), whole_weights(seen.astype(np.float32)))
+    return sign_sums(signs.astype(np.int8), integer_weights(seen.astype(np.float32)))
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from typing import Protocol
 import trio
 
 from ...crypto.identity import PeerId
-from ...protocol.audit.disputes import OPEN
+from ...protocol.audit.disputes import OPEN_ROUNDS
 from ...protocol.audit.reputation import Audit
 from ...protocol.audit.sign_score import SignSums
 from ...protocol.chain.ledger import Ledger
@@ -40,8 +40,9 @@ from .replay import NotKept, ReplayTrainer, StoredRun
 
 _log = logging.getLogger(__name__)
 
-# Most disputes that can be open: the records of the `OPEN` rounds that one lasts have no more audits.
-_MAX_WAITING = OPEN * MAX_AUDITS
+# Most disputes that can be open: the records of the `OPEN_ROUNDS` rounds that one lasts have no more
+# audits.
+_MAX_WAITING = OPEN_ROUNDS * MAX_AUDITS
 # How long an idle trainer is kept: it takes memory, but a new one takes time to start.
 _KEEP_ALIVE_SECONDS = 60.0
 # Number of other members' samples whose mean gradient serves as the reference: about a share's size.

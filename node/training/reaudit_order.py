@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
-from ...protocol.audit.disputes import OPEN, outcome
+from ...protocol.audit.disputes import OPEN_ROUNDS, outcome
 from ...protocol.audit.reputation import Audit, ReputationTable
 from ...protocol.wire.encoding import encode
 
@@ -53,6 +53,6 @@ def _order(
     # decides: the smallest hash of all open disputes seldom changes while a member is still busy, so
     # fast and slow members choose the same one. The hash leaves out the score, which the first auditor
     # may choose.
-    late = now + takes >= dispute.since + OPEN
+    late = now + takes >= dispute.since + OPEN_ROUNDS
     name = content_id(encode([first.round, first.auditor, first.peer]))
     return late, -len(dispute.reaudits), name

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from .sequential_test import Errors, LevelTest, PassTest
+from .sequential_test import LevelTest, PassTest, SequentialTest
 from .verdict import Halves
 
-WORK = PassTest(
+WORK_TEST = PassTest(
     accused_wrongly=Fraction(1, 10**6),
     missed=Fraction(1, 100),
     honest_fails=Fraction(1, 1000),
@@ -23,7 +23,7 @@ WORK = PassTest(
 """Test of a member's work: how often audits of it fail. Three failures within a dozen audits accuse the
 member."""
 
-WORD = PassTest(
+AUDITOR_TEST = PassTest(
     accused_wrongly=Fraction(1, 10**6),
     missed=Fraction(1, 100),
     honest_fails=Fraction(1, 20),
@@ -51,8 +51,8 @@ def level_test(deviation: int) -> LevelTest:
     over a thousand audits, and not within a few hundred (`tests/audit/test_audit_sums.py`).
     """
     return LevelTest(
-        accused_wrongly=WORK.accused_wrongly,
-        missed=WORK.missed,
+        accused_wrongly=WORK_TEST.accused_wrongly,
+        missed=WORK_TEST.missed,
         usual=950,
         low=780,
         deviation=deviation,
@@ -82,7 +82,7 @@ class AuditSum:
     """In thousandths of a natural logarithm."""
     accused: bool = False
 
-    def after(self, test: Errors, step: int) -> AuditSum:
+    def after(self, test: SequentialTest, step: int) -> AuditSum:
         """Return the state after one more step of this test."""
         moved = self.sum + step
         if moved >= test.accuse_at:
@@ -108,14 +108,14 @@ class AuditSums:
     """Tests whether it computes the second halves of sequences."""
 
     @property
-    def counts(self) -> bool:
+    def updates_count(self) -> bool:
         """Whether its updates count."""
         return not self.work.accused
 
     @property
     def passes_until_counted(self) -> int:
         """Number of consecutive passed audits after which its updates count again; 0 if they do."""
-        return 0 if self.counts else -(-self.work.sum // -WORK.success)
+        return 0 if self.updates_count else -(-self.work.sum // -WORK_TEST.success)
 
     @property
     def complete(self) -> bool:
@@ -130,13 +130,13 @@ class AuditSums:
 
     def audited(self, *, failed: bool) -> AuditSums:
         """Return the reputation after an audit of its work."""
-        step = WORK.failure if failed else WORK.success
-        return replace(self, work=self.work.after(WORK, step))
+        step = WORK_TEST.failure if failed else WORK_TEST.success
+        return replace(self, work=self.work.after(WORK_TEST, step))
 
     def dismissed(self) -> AuditSums:
         """Return the reputation after a failed audit of a member that never had votes: one failure is
         enough to accuse it."""
-        return replace(self, work=AuditSum(WORK.accuse_at, accused=True))
+        return replace(self, work=AuditSum(WORK_TEST.accuse_at, accused=True))
 
     def scored(self, test: LevelTest, level: int) -> AuditSums:
         """Return the reputation after an audit of its work with this score, in thousandths of the
@@ -152,5 +152,5 @@ class AuditSums:
     def audited_another(self, *, contradicted: bool) -> AuditSums:
         """Return the reputation after an audit that it made of another member, contradicted by re-audits
         or not."""
-        step = WORD.failure if contradicted else WORD.success
-        return replace(self, own_audits=self.own_audits.after(WORD, step))
+        step = AUDITOR_TEST.failure if contradicted else AUDITOR_TEST.success
+        return replace(self, own_audits=self.own_audits.after(AUDITOR_TEST, step))

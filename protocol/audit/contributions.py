@@ -23,7 +23,7 @@ from . import merkle
 
 # Recent changes are kept in a small second table, so that a round does not copy the whole table. It is
 # merged into the main one when it has more than one entry for every this many entries of the main one.
-_SPACING = 8
+_MERGE_RATIO = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class Contributions:
 
     def __init__(
         self,
-        settled: Mapping[PeerId, Contribution] | None = None,
-        fresh: Mapping[PeerId, Contribution] | None = None,
+        main: Mapping[PeerId, Contribution] | None = None,
+        recent: Mapping[PeerId, Contribution] | None = None,
     ) -> None:
-        """`settled` is the main table and `fresh` the small second one, whose entries take precedence.
+        """`main` is the main table and `recent` the small second one, whose entries take precedence.
         The caller must not change either afterwards: the tables of several rounds share them."""
-        self._settled = settled or {}
-        self._fresh = fresh or {}
+        self._main = main or {}
+        self._recent = recent or {}
 
     def after(self, counted: Mapping[PeerId, int], audited: Mapping[PeerId, int]) -> Contributions:
         """Return the table one record later.
@@ -77,31 +77,31 @@ class Contributions:
         """
         if not counted and not audited:
             return self
-        fresh = dict(self._fresh)
+        recent = dict(self._recent)
         for peer, sequences in counted.items():
             old = self[peer]
-            fresh[peer] = Contribution(old.updates + 1, old.sequences + sequences, old.audited)
+            recent[peer] = Contribution(old.updates + 1, old.sequences + sequences, old.audited)
         for peer, sequences in audited.items():
-            old = fresh.get(peer) or self[peer]
-            fresh[peer] = Contribution(old.updates, old.sequences, old.audited + sequences)
-        if _SPACING * len(fresh) > len(self._settled):
-            return Contributions({**self._settled, **fresh})
-        return Contributions(self._settled, fresh)
+            old = recent.get(peer) or self[peer]
+            recent[peer] = Contribution(old.updates, old.sequences, old.audited + sequences)
+        if _MERGE_RATIO * len(recent) > len(self._main):
+            return Contributions({**self._main, **recent})
+        return Contributions(self._main, recent)
 
     def __len__(self) -> int:
         return len(self.peers)
 
     def __contains__(self, peer: object) -> bool:
-        return peer in self._fresh or peer in self._settled
+        return peer in self._recent or peer in self._main
 
     def __getitem__(self, peer: PeerId) -> Contribution:
         """Return a member's contribution, all zeros if it has none."""
-        return self._fresh.get(peer) or self._settled.get(peer, _NOTHING)
+        return self._recent.get(peer) or self._main.get(peer, _NOTHING)
 
     @cached_property
     def peers(self) -> tuple[PeerId, ...]:
         """All members whose work ever counted, sorted."""
-        return tuple(sorted(self._settled.keys() | self._fresh.keys()))
+        return tuple(sorted(self._main.keys() | self._recent.keys()))
 
     @cached_property
     def root(self) -> ContentId:
@@ -114,7 +114,7 @@ class Contributions:
         if peer not in self:
             raise KeyError(peer)
         index = self.peers.index(peer)
-        return InclusionProof(index, len(self), merkle.path(self._leaves(), index))
+        return InclusionProof(index, len(self), merkle.inclusion_path(self._leaves(), index))
 
     def _leaves(self) -> list[bytes]:
         return [self[peer].leaf(peer) for peer in self.peers]

@@ -27,15 +27,15 @@ Outcome = Literal["open", "failed", "contradicted"]
 JURY_SEATS = 16
 """Number of seats whose holders re-audit, if more members than this have votes. A member with many votes
 may hold several."""
-LAG = 4
+DRAW_LAG_ROUNDS = 4
 """Rounds from the record that holds an audit to the one whose beacon draws the re-auditors. Neither the
 auditor nor the proposer of the first record can know what that beacon draws (`chain/beacon`)."""
 REAUDIT_ROUNDS = 16
 """Rounds for which re-audits may be recorded. Members must keep updates, samples and parameters for that
 long; byzantine leaders would have to keep honest re-audits out of all records for that long."""
-OPEN = LAG + REAUDIT_ROUNDS
+OPEN_ROUNDS = DRAW_LAG_ROUNDS + REAUDIT_ROUNDS
 """Rounds from the record that holds the audit to the one that drops the dispute."""
-MOST_SEQUENCES = 8
+MAX_REAUDITED_SEQUENCES = 8
 """Maximum number of a large share's sequences that are re-audited. They are drawn, and cannot be known
 in time to compute only these."""
 
@@ -56,8 +56,8 @@ class Jury:
         return 2 * total // 3 + 1 if self.drawn else total // 2 + 1
 
 
-def draw_jury(votes: Mapping[PeerId, int], lot: bytes) -> Jury:
-    """Return the voters that are called to re-audit; `lot` seeds the draw if there are more than
+def draw_jury(votes: Mapping[PeerId, int], beacon: bytes) -> Jury:
+    """Return the voters that are called to re-audit; `beacon` seeds the draw if there are more than
     `JURY_SEATS`.
 
     The members' votes lie on a line, one member after the other in a drawn order, and seats are spaced
@@ -65,9 +65,9 @@ def draw_jury(votes: Mapping[PeerId, int], lot: bytes) -> Jury:
     """
     if len(votes) <= JURY_SEATS:
         return Jury(dict(votes))
-    order = sorted(votes, key=lambda peer: content_id(lot + peer))
+    order = sorted(votes, key=lambda peer: content_id(beacon + peer))
     bounds = list(itertools.accumulate(votes[peer] for peer in order))
-    first = int.from_bytes(content_id(b"distro-node seats\0" + lot), "big") % bounds[-1]
+    first = int.from_bytes(content_id(b"distro-node seats\0" + beacon), "big") % bounds[-1]
     points = [(first + seat * bounds[-1]) // JURY_SEATS for seat in range(JURY_SEATS)]
     weights: dict[PeerId, int] = {}
     for point in points:
@@ -83,8 +83,8 @@ def outcome(jury: Jury, reaudits: Mapping[PeerId, bool], audited: PeerId) -> Out
     The `audited` member does not re-audit. As soon as any member finds the share not low, the audited
     member's own weight counts for that result, too.
     """
-    low = _weight(jury, (peer for peer, said in reaudits.items() if said))
-    fine = _weight(jury, (peer for peer, said in reaudits.items() if not said))
+    low = _weight(jury, (peer for peer, found_low in reaudits.items() if found_low))
+    fine = _weight(jury, (peer for peer, found_low in reaudits.items() if not found_low))
     if low >= jury.needed:
         return "failed"
     if fine and fine + jury.weights.get(audited, 0) >= jury.needed:

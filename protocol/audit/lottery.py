@@ -40,48 +40,49 @@ def commitment(secret: bytes) -> ContentId:
 
 def draw_audit(
     secret: bytes,
-    lot: bytes,
+    beacon: bytes,
     auditor: PeerId,
-    shares: Mapping[PeerId, int],
-    counts: Mapping[PeerId, int],
+    share_sizes: Mapping[PeerId, int],
+    update_weights: Mapping[PeerId, int],
     voters: Container[PeerId],
     chance: Fraction,
 ) -> AuditTarget | None:
-    """Return what the `auditor` audits in the round that is drawn by the beacon `lot`; None if nothing.
+    """Return what the `auditor` audits in the round that this `beacon` draws; None if nothing.
 
-    `shares`: for each member with an assignment in that round, its number of sequences; `counts`: the
-    weight of each one's update; `voters`: the members with votes; `chance`: the probability of an audit.
+    `share_sizes`: for each member with an assignment in that round, its number of sequences;
+    `update_weights`: the weight of each one's update; `voters`: the members with votes; `chance`: the
+    probability of an audit.
 
     Half of all audits go to members without votes, if there are any: they wait for an audit, and nothing
     is known about them. Within either group, the probability of being audited is proportional to the
     update's weight in the step: so per unit of weight a member that does little is audited as often as
     one that does much, and a crowd of identities as often as one member with the same weight.
     """
-    if not _happens(secret, lot, b"whether", chance):
+    if not _happens(secret, beacon, b"whether", chance):
         return None
     groups: tuple[list[PeerId], list[PeerId]] = ([], [])
-    for peer, sequences in sorted(shares.items()):
+    for peer, sequences in sorted(share_sizes.items()):
         if peer != auditor and sequences > 0:
             groups[peer in voters].append(peer)
     known = bool(groups[True]) and (
-        not groups[False] or _happens(secret, lot, b"known", Fraction(1, 2))
+        not groups[False] or _happens(secret, beacon, b"known", Fraction(1, 2))
     )
     group = groups[known]
-    total = sum(counts[peer] for peer in group)
+    total = sum(update_weights[peer] for peer in group)
     if not total:
         return None
-    drawn = _number(secret, lot, b"which") % total
+    point = _number(secret, beacon, b"which") % total
     for peer in group:
-        if drawn < counts[peer]:
-            return AuditTarget(peer, _number(secret, lot, b"sequence") % shares[peer])
-        drawn -= counts[peer]
+        if point < update_weights[peer]:
+            return AuditTarget(peer, _number(secret, beacon, b"sequence") % share_sizes[peer])
+        point -= update_weights[peer]
     raise AssertionError("a number below the sum falls into one of its parts")
 
 
-def draw_sequences(name: bytes, share: int, most: int) -> tuple[int, ...]:
-    """Return the sequences, sorted, that a re-audit with this name covers: all `share` of them, or
+def draw_sequences(name: bytes, share_size: int, most: int) -> tuple[int, ...]:
+    """Return the sequences, sorted, that a re-audit with this name covers: all `share_size` of them, or
     `most` drawn ones if there are more."""
-    ranked = sorted(range(share), key=lambda number: _number(b"", name, b"of %d" % number))
+    ranked = sorted(range(share_size), key=lambda number: _number(b"", name, b"of %d" % number))
     return tuple(sorted(ranked[:most]))
 
 

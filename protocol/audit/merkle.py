@@ -20,21 +20,23 @@ _LEAF, _NODE, _TREE = b"\x00", b"\x01", b"\x02"
 def tree_hash(leaves: Sequence[bytes]) -> ContentId:
     """Return the collision-resistant hash of a list."""
     *_, top = _levels(leaves)
-    return _closed(len(leaves), top[0] if top else content_id(b""))
+    return _root_hash(len(leaves), top[0] if top else content_id(b""))
 
 
-def path(leaves: Sequence[bytes], index: int) -> tuple[ContentId, ...]:
+def inclusion_path(leaves: Sequence[bytes], index: int) -> tuple[ContentId, ...]:
     """Return the inclusion proof of `leaves[index]`: the sibling hashes on the path to the root."""
     steps = []
     for level in _levels(leaves):
-        beside = index ^ 1
-        if beside < len(level):
-            steps.append(level[beside])
+        sibling = index ^ 1
+        if sibling < len(level):
+            steps.append(level[sibling])
         index >>= 1
     return tuple(steps)
 
 
-def stands(leaf: bytes, index: int, size: int, steps: Sequence[ContentId], tree: ContentId) -> bool:
+def verify_inclusion(
+    leaf: bytes, index: int, size: int, steps: Sequence[ContentId], tree: ContentId
+) -> bool:
     """Whether the proof `steps` shows that `leaf` is item `index` of a list of `size` items with the
     hash `tree`."""
     if not 0 <= index < size < 1 << 63:
@@ -43,12 +45,12 @@ def stands(leaf: bytes, index: int, size: int, steps: Sequence[ContentId], tree:
     while last:
         # The last node of an odd number has no sibling and moves up unchanged.
         if index % 2 or index < last:
-            beside = next(rest, None)
-            if beside is None:
+            sibling = next(rest, None)
+            if sibling is None:
                 return False
-            hashed = _above(beside, hashed) if index % 2 else _above(hashed, beside)
+            hashed = _parent_hash(sibling, hashed) if index % 2 else _parent_hash(hashed, sibling)
         index, last = index >> 1, last >> 1
-    return next(rest, None) is None and _closed(size, hashed) == tree
+    return next(rest, None) is None and _root_hash(size, hashed) == tree
 
 
 def _levels(leaves: Sequence[bytes]) -> list[list[ContentId]]:
@@ -56,14 +58,14 @@ def _levels(leaves: Sequence[bytes]) -> list[list[ContentId]]:
     levels = [[content_id(_LEAF + leaf) for leaf in leaves]]
     while len(levels[-1]) > 1:
         below = levels[-1]
-        above = [_above(*below[at : at + 2]) for at in range(0, len(below) - 1, 2)]
+        above = [_parent_hash(*below[at : at + 2]) for at in range(0, len(below) - 1, 2)]
         levels.append(above + below[len(below) & ~1 :])
     return levels
 
 
-def _above(left: ContentId, right: ContentId) -> ContentId:
+def _parent_hash(left: ContentId, right: ContentId) -> ContentId:
     return content_id(_NODE + left + right)
 
 
-def _closed(size: int, top: ContentId) -> ContentId:
+def _root_hash(size: int, top: ContentId) -> ContentId:
     return content_id(_TREE + size.to_bytes(8, "big") + top)

@@ -42,7 +42,7 @@ from ...crypto.identity import PeerId
 from .audit_sums import AuditSums, halves_test
 from .contributions import Contributions
 from .counts import AuditCounts, DisputeEnding
-from .disputes import LAG, OPEN, Jury, Outcome, draw_jury, outcome
+from .disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS, Jury, Outcome, draw_jury, outcome
 from .sequential_test import LevelTest
 from .verdict import BaselineSample, ScoreBaseline, level, passing
 
@@ -90,7 +90,7 @@ class Reaudit:
     """Re-audit by another member after an audit with a low score."""
 
     reauditor: PeerId
-    first: Audit
+    low_audit: Audit
     low: bool
     """Whether it finds the whole share low (`verdict.failed`)."""
 
@@ -104,7 +104,7 @@ class RecordedWork:
     """For each update that counts and can be audited: the number of sequences assigned for it."""
     audits: tuple[Audit, ...] = ()
     reaudits: tuple[Reaudit, ...] = ()
-    lot: bytes = b""
+    beacon: bytes = b""
     """The round's beacon, which draws the members called to re-audit."""
 
 
@@ -219,8 +219,8 @@ class ReputationTable:
         vars(copy).update(vars(self))
         copy._states = {peer: state.copy() for peer, state in self._states.items()}
         copy._disputes = {
-            first: replace(dispute, reaudits=dict(dispute.reaudits))
-            for first, dispute in self._disputes.items()
+            low_audit: replace(dispute, reaudits=dict(dispute.reaudits))
+            for low_audit, dispute in self._disputes.items()
         }
         copy._audited = set(self._audited)
         return copy
@@ -246,13 +246,15 @@ class ReputationTable:
         """Return this epoch's lowest passing score for a share of `share` sequences."""
         return passing(self.baseline_score(share))
 
-    def counts(self, peer: PeerId) -> bool:
+    def updates_count(self, peer: PeerId) -> bool:
         """Whether the updates of `peer` enter the step."""
-        return self[peer].sums.counts
+        return self[peer].sums.updates_count
 
     def excluded(self) -> frozenset[PeerId]:
         """Return the members whose updates do not enter the step."""
-        return frozenset(peer for peer, own in self._states.items() if not own.sums.counts)
+        return frozenset(
+            peer for peer, state in self._states.items() if not state.sums.updates_count
+        )
 
     def audit_probability(self, peer: PeerId, every: int) -> Fraction:
         """Return the probability that `peer` audits in a round. Members with votes audit once in `every`
@@ -273,125 +275,125 @@ class ReputationTable:
             and self._may_audit(auditor, peer)
         )
 
-    def may_reaudit(self, reauditor: PeerId, first: Audit) -> bool:
+    def may_reaudit(self, reauditor: PeerId, low_audit: Audit) -> bool:
         """Whether this dispute is open and still expects a re-audit by `reauditor`."""
-        return reauditor in self.pending_reauditors(first) and self._may_audit(
-            reauditor, first.peer
+        return reauditor in self.pending_reauditors(low_audit) and self._may_audit(
+            reauditor, low_audit.peer
         )
 
-    def pending_reauditors(self, first: Audit) -> frozenset[PeerId]:
+    def pending_reauditors(self, low_audit: Audit) -> frozenset[PeerId]:
         """Return the members called to re-audit that have not done so. The first auditor may be among
         them, the audited member is not. Empty if no such dispute is open or none is called yet."""
-        dispute = self._disputes.get(first)
+        dispute = self._disputes.get(low_audit)
         if dispute is None or dispute.jury is None:
             return frozenset()
-        return frozenset(dispute.jury.weights) - dispute.reaudits.keys() - {first.peer}
+        return frozenset(dispute.jury.weights) - dispute.reaudits.keys() - {low_audit.peer}
 
-    def close(self, facts: RecordedWork, members: Collection[PeerId]) -> None:
+    def close(self, work: RecordedWork, members: Collection[PeerId]) -> None:
         """Apply the next record; `members` are the members of the round after it.
 
         The caller has checked that audits are the drawn ones and that signatures are valid.
         """
         self.ended = ()
         counted: dict[PeerId, int] = {}
-        checked: Counter[PeerId] = Counter()
-        for peer, sequences in facts.shares.items():
+        newly_audited: Counter[PeerId] = Counter()
+        for peer, sequences in work.shares.items():
             state = self._states.setdefault(peer, AuditState())
-            state.last_round = facts.round
-            if state.sums.counts:
-                state.waiting.append((facts.round, sequences))
+            state.last_round = work.round
+            if state.sums.updates_count:
+                state.waiting.append((work.round, sequences))
                 counted[peer] = sequences
-        for look in facts.audits:
-            if self.may_record_audit(look.auditor, look.peer, look.round, facts.round):
-                checked[look.peer] += self._apply_audit(look, facts.round)
-        self.contributions = self.contributions.after(counted, checked)
-        for look in facts.reaudits:
-            if self.may_reaudit(look.reauditor, look.first):
-                self._apply_reaudit(look)
-        for first, dispute in list(self._disputes.items()):
-            if dispute.since + OPEN <= facts.round:
-                self._end(first, "dropped")
+        for audit in work.audits:
+            if self.may_record_audit(audit.auditor, audit.peer, audit.round, work.round):
+                newly_audited[audit.peer] += self._apply_audit(audit, work.round)
+        self.contributions = self.contributions.after(counted, newly_audited)
+        for reaudit in work.reaudits:
+            if self.may_reaudit(reaudit.reauditor, reaudit.low_audit):
+                self._apply_reaudit(reaudit)
+        for low_audit, dispute in list(self._disputes.items()):
+            if dispute.since + OPEN_ROUNDS <= work.round:
+                self._end(low_audit, "dropped")
         present = frozenset(members)
         if present != self._members:
-            self._members, self.votes = present, held(self.earned, present)
-        if (facts.round + 1) % EPOCH_ROUNDS == 0:
-            self._begin_epoch(facts.round + 1)
-        for first, dispute in self._disputes.items():
-            if dispute.since + LAG == facts.round:
-                dispute.jury = self._call(first, facts.lot)
+            self._members, self.votes = present, present_votes(self.earned, present)
+        if (work.round + 1) % EPOCH_ROUNDS == 0:
+            self._begin_epoch(work.round + 1)
+        for low_audit, dispute in self._disputes.items():
+            if dispute.since + DRAW_LAG_ROUNDS == work.round:
+                dispute.jury = self._call(low_audit, work.beacon)
 
-    def _call(self, first: Audit, lot: bytes) -> Jury:
+    def _call(self, low_audit: Audit, beacon: bytes) -> Jury:
         """Draw the members that re-audit this low audit. Members accused of false audits take no
         part."""
         voters = {
             peer: votes
             for peer, votes in self.votes.items()
-            if peer == first.peer or not self[peer].sums.own_audits.accused
+            if peer == low_audit.peer or not self[peer].sums.own_audits.accused
         }
-        return draw_jury(voters, first.name + lot)
+        return draw_jury(voters, low_audit.name + beacon)
 
-    def _apply_audit(self, look: Audit, now: int) -> int:
+    def _apply_audit(self, audit: Audit, now: int) -> int:
         """Apply an audit and return the number of sequences it vouches for."""
-        state = self._states[look.peer]
-        self._audited.add((look.auditor, look.round))
+        state = self._states[audit.peer]
+        self._audited.add((audit.auditor, audit.round))
         state.audited += 1
-        if (own := self._states.get(look.auditor)) is not None:
-            own.audits_made += 1
-        state.scores.append(look.sample)
-        bound = self.bound(look.share)
-        low = look.score < bound
+        if (auditor_state := self._states.get(audit.auditor)) is not None:
+            auditor_state.audits_made += 1
+        state.scores.append(audit.sample)
+        bound = self.bound(audit.share)
+        low = audit.score < bound
         self.totals = self.totals.after_audit(low=low)
         if low:
             state.low += 1
-            self._disputes[look] = Dispute(now, bound)
+            self._disputes[audit] = Dispute(now, bound)
             return 0
-        self._score(state, look)
-        if (halves := self._baseline.halves(look.sample)) is not None:
+        self._score(state, audit)
+        if (halves := self._baseline.halves(audit.sample)) is not None:
             state.sums = state.sums.halved(self._halves, halves)
         state.sums = state.sums.audited(failed=False)
-        sequences = state.vouch(look.round, look.auditor)
-        self._note_settlement(look.auditor, contradicted=False)
+        sequences = state.vouch(audit.round, audit.auditor)
+        self._note_settlement(audit.auditor, contradicted=False)
         return sequences
 
-    def _apply_reaudit(self, look: Reaudit) -> None:
-        dispute = self._disputes[look.first]
-        dispute.reaudits[look.reauditor] = look.low
+    def _apply_reaudit(self, reaudit: Reaudit) -> None:
+        dispute = self._disputes[reaudit.low_audit]
+        dispute.reaudits[reaudit.reauditor] = reaudit.low
         self.totals = self.totals.note_reaudit()
         assert dispute.jury is not None
-        settled = outcome(dispute.jury, dispute.reaudits, look.first.peer)
+        settled = outcome(dispute.jury, dispute.reaudits, reaudit.low_audit.peer)
         if settled != "open":
-            self._end(look.first, settled)
-            self._settle(look.first, settled)
+            self._end(reaudit.low_audit, settled)
+            self._settle(reaudit.low_audit, settled)
 
-    def _end(self, first: Audit, ending: DisputeEnding) -> None:
-        del self._disputes[first]
+    def _end(self, low_audit: Audit, ending: DisputeEnding) -> None:
+        del self._disputes[low_audit]
         self.totals = self.totals.after_dispute(ending)
-        self.ended = (*self.ended, (first, ending))
+        self.ended = (*self.ended, (low_audit, ending))
 
-    def _settle(self, first: Audit, settled: Outcome) -> None:
-        state = self._states.get(first.peer)
+    def _settle(self, low_audit: Audit, settled: Outcome) -> None:
+        state = self._states.get(low_audit.peer)
         failed = settled == "failed"
         if state is not None:
             state.sums = state.sums.audited(failed=failed)
             if failed:
                 # A low score is added only now that re-audits have confirmed it: otherwise a few false
                 # audits by a single liar would accuse the member.
-                self._score(state, first)
+                self._score(state, low_audit)
                 state.failed += 1
                 state.waiting.clear()
-                if first.peer not in self.earned:
+                if low_audit.peer not in self.earned:
                     state.sums = state.sums.dismissed()
                     state.dismissed = True
-            if not state.sums.counts:
+            if not state.sums.updates_count:
                 state.vouched.clear()
-        self._note_settlement(first.auditor, contradicted=not failed)
+        self._note_settlement(low_audit.auditor, contradicted=not failed)
 
-    def _score(self, state: AuditState, look: Audit) -> None:
+    def _score(self, state: AuditState, audit: Audit) -> None:
         """Add an undisputed score to the level test, if members with such a share set a baseline for
         it."""
-        usual = self.baseline_score(look.share)
-        if usual and self._baseline.has_similar(look.share):
-            state.sums = state.sums.scored(self._levels, level(look.score, usual))
+        usual = self.baseline_score(audit.share)
+        if usual and self._baseline.has_similar(audit.share):
+            state.sums = state.sums.scored(self._levels, level(audit.score, usual))
 
     def _note_settlement(self, auditor: PeerId, *, contradicted: bool) -> None:
         """Add to the auditor's test sum whether re-audits contradicted its audit."""
@@ -407,7 +409,7 @@ class ReputationTable:
 
     def _begin_epoch(self, round_: int) -> None:
         voters = self.votes
-        self._audited = {look for look in self._audited if look[1] > round_ - FRESH}
+        self._audited = {audit for audit in self._audited if audit[1] > round_ - FRESH}
         for peer, state in list(self._states.items()):
             if len(voters) == 1 and peer in voters:
                 state.vouch(round_, None)
@@ -422,7 +424,7 @@ class ReputationTable:
         earned = {peer: votes for peer, votes in earned.items() if votes > 0}
         # If no member has earned any, the previous voters keep theirs: someone must audit.
         self.earned = earned or self.earned
-        self.votes = held(self.earned, self._members)
+        self.votes = present_votes(self.earned, self._members)
         self._baseline = ScoreBaseline(
             [(tuple(self[peer].scores), votes) for peer, votes in sorted(self.votes.items())]
         )
@@ -435,7 +437,9 @@ class ReputationTable:
         return state.work if known and state.sums.credible else 0
 
 
-def held(earned: Mapping[PeerId, int], members: Collection[PeerId]) -> Mapping[PeerId, int]:
+def present_votes(
+    earned: Mapping[PeerId, int], members: Collection[PeerId]
+) -> Mapping[PeerId, int]:
     """Return the votes of the members that have earned any; one each if none has."""
     votes = {peer: number for peer, number in earned.items() if peer in members}
     return votes or dict.fromkeys(members, 1)

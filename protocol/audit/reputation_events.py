@@ -1,7 +1,7 @@
 """Reputation events: for a record, which members it excludes, gives votes or takes votes from, and why.
 
 A `ReputationSnapshot` from before the record is compared with the `ReputationTable` after it (called
-`accounts` here). Both hold immutable values, so a snapshot is one table of references, and an unchanged
+`table` here). Both hold immutable values, so a snapshot is one table of references, and an unchanged
 member costs one comparison: a swarm of a thousand members takes a fraction of a millisecond.
 """
 
@@ -55,62 +55,62 @@ class ReputationSnapshot:
     earned: Mapping[PeerId, int]
 
 
-def take_snapshot(accounts: ReputationTable) -> ReputationSnapshot:
+def take_snapshot(table: ReputationTable) -> ReputationSnapshot:
     """Return the current reputation and votes."""
     # Votes are a new mapping in each epoch, and never modified.
-    return ReputationSnapshot(accounts.sums(), accounts.earned)
+    return ReputationSnapshot(table.sums(), table.earned)
 
 
-def why_no_votes(accounts: ReputationTable, peer: PeerId) -> NoVotesReason | None:
+def why_no_votes(table: ReputationTable, peer: PeerId) -> NoVotesReason | None:
     """Return why a member has no votes, or will have none from the next epoch on; None if it has
     some."""
-    standings = accounts[peer].sums
-    if not standings.counts:
-        return _why_left_out(accounts, peer)
-    if standings.level.accused:
+    sums = table[peer].sums
+    if not sums.updates_count:
+        return _why_excluded(table, peer)
+    if sums.level.accused:
         return "scores"
-    if not standings.complete:
+    if not sums.complete:
         return "halves"
-    if standings.own_audits.accused:
+    if sums.own_audits.accused:
         return "contradicted"
-    return None if peer in accounts.votes else "unconfirmed"
+    return None if peer in table.votes else "unconfirmed"
 
 
-def changes(
-    before: ReputationSnapshot, accounts: ReputationTable, round: int
+def reputation_events(
+    before: ReputationSnapshot, table: ReputationTable, round: int
 ) -> list[ReputationEvent]:
     """Return the events since `before` that the record of `round`, already in the accounts, has
     caused."""
     found = [
-        ReputationEvent("audit_low", first.peer, str(first.round))
-        for first, dispute in accounts.disputes.items()
+        ReputationEvent("audit_low", low_audit.peer, str(low_audit.round))
+        for low_audit, dispute in table.disputes.items()
         if dispute.since == round
     ]
-    for first, ending in accounts.ended:
-        of = str(first.round)
+    for low_audit, ending in table.ended:
+        of = str(low_audit.round)
         # An exclusion is an event of its own (`excluded`).
-        if ending == "failed" and accounts.counts(first.peer):
-            found.append(ReputationEvent("audit_failed", first.peer, of))
+        if ending == "failed" and table.updates_count(low_audit.peer):
+            found.append(ReputationEvent("audit_failed", low_audit.peer, of))
         if ending == "contradicted":
-            found.append(ReputationEvent("contradicted", first.auditor, of))
-    for peer, now in accounts.sums().items():
+            found.append(ReputationEvent("contradicted", low_audit.auditor, of))
+    for peer, now in table.sums().items():
         was = before.sums.get(peer, _UNKNOWN)
         if now is not was:
-            found += _of_standings(peer, was, now, accounts)
-    return found + _of_votes(before.earned, accounts)
+            found += _events_of_sums(peer, was, now, table)
+    return found + _events_of_votes(before.earned, table)
 
 
-def _why_left_out(accounts: ReputationTable, peer: PeerId) -> NoVotesReason:
-    return "dismissed" if accounts[peer].dismissed else "failed"
+def _why_excluded(table: ReputationTable, peer: PeerId) -> NoVotesReason:
+    return "dismissed" if table[peer].dismissed else "failed"
 
 
-def _of_standings(
-    peer: PeerId, was: AuditSums, now: AuditSums, accounts: ReputationTable
+def _events_of_sums(
+    peer: PeerId, was: AuditSums, now: AuditSums, table: ReputationTable
 ) -> list[ReputationEvent]:
     found: list[ReputationEvent] = []
-    if was.counts and not now.counts:
-        found.append(ReputationEvent("excluded", peer, _why_left_out(accounts, peer)))
-    if now.counts and not was.counts:
+    if was.updates_count and not now.updates_count:
+        found.append(ReputationEvent("excluded", peer, _why_excluded(table, peer)))
+    if now.updates_count and not was.updates_count:
         found.append(ReputationEvent("reinstated", peer))
     if now.level.accused and not was.level.accused:
         found.append(ReputationEvent("scores_low", peer))
@@ -121,12 +121,12 @@ def _of_standings(
     return found
 
 
-def _of_votes(before: Mapping[PeerId, int], accounts: ReputationTable) -> list[ReputationEvent]:
-    now = accounts.earned
+def _events_of_votes(before: Mapping[PeerId, int], table: ReputationTable) -> list[ReputationEvent]:
+    now = table.earned
     if now is before:
         return []
     gained = [ReputationEvent("votes_gained", peer) for peer in sorted(now.keys() - before.keys())]
     return gained + [
-        ReputationEvent("votes_lost", peer, why_no_votes(accounts, peer) or "unconfirmed")
+        ReputationEvent("votes_lost", peer, why_no_votes(table, peer) or "unconfirmed")
         for peer in sorted(before.keys() - now.keys())
     ]

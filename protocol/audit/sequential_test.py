@@ -37,7 +37,7 @@ _MOST_SUMS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Errors:
+class SequentialTest:
     """Error rates of a test, and the bounds of the sum that follow from them.
 
     Both are probabilities above 0 and below 1 whose sum is below 1; other values raise `ValueError`.
@@ -82,7 +82,7 @@ class Errors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PassTest(Errors):
+class PassTest(SequentialTest):
     """Test for members that do not do the work, or not always, by how many of their audits fail.
 
     Raises `ValueError` unless `honest_fails` is sufficiently below `idle_fails`.
@@ -117,7 +117,7 @@ class PassTest(Errors):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LevelTest(Errors):
+class LevelTest(SequentialTest):
     """Test for members that do only a part of the work, by how high their scores are, in thousandths of
     the usual score.
 
@@ -170,7 +170,8 @@ class DistributionSums:
     """
 
     def __init__(self, accuse_at: int, clear_at: int, odds: Mapping[int, float]) -> None:
-        """The bounds are as in `Errors`; `odds` maps each step to its probability, and they sum to 1.
+        """The bounds are as in `SequentialTest`; `odds` maps each step to its probability, and they sum
+        to 1.
 
         Raises `ValueError` for more than 2^20 open sums.
         """
@@ -221,10 +222,10 @@ class SumDistribution(DistributionSums):
 def audits_until(test: PassTest, fails: float, share: float, most: int) -> int | None:
     """Return the number of audits after which a fraction `share` of the members that fail at rate
     `fails` is accused; None if more than `most`."""
-    standings = SumDistribution(test, fails)
+    distribution = SumDistribution(test, fails)
     for _ in range(most):
-        if standings.check() >= share:
-            return standings.checks
+        if distribution.check() >= share:
+            return distribution.checks
     return None
 
 

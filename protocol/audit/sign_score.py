@@ -51,7 +51,7 @@ class SignSums:
         return self.squares > 0 and signed >= thousandths * abs(thousandths) * self.squares
 
 
-def agreement(signs_N: npt.NDArray[np.int8], weights_N: npt.NDArray[np.int16]) -> SignSums:
+def sign_sums(signs_N: npt.NDArray[np.int8], weights_N: npt.NDArray[np.int16]) -> SignSums:
     """Return the agreement of an update's signs (±1) with an auditor's integer weights.
 
     Raises `ValueError` if their lengths differ.
@@ -62,7 +62,7 @@ def agreement(signs_N: npt.NDArray[np.int8], weights_N: npt.NDArray[np.int16]) -
     return SignSums(int(weights @ signs_N.astype(np.int64)), int(weights @ weights))
 
 
-def whole_weights(values_N: _Values) -> npt.NDArray[np.int16]:
+def integer_weights(values_N: _Values) -> npt.NDArray[np.int16]:
     """Return weights in proportion to these values, as integers from -1,024 to 1,024.
 
     Values of eight times the root mean square or more get the largest weight. Non-finite values get

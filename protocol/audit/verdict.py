@@ -18,7 +18,7 @@ LEAST = 3000
 distribution)."""
 # Bound of `level`, in either direction.
 _LARGEST = 1 << 40
-ALIKE = 3
+MIN_SIMILAR_MEMBERS = 3
 """Number of members with a share of similar size that set the baseline for it, and number of members
 that set the usual ratio of a sequence's first half to the whole."""
 MIN_AUDITS = 4
@@ -41,7 +41,7 @@ class BaselineSample(NamedTuple):
     """The score of the sequence's first half alone; None if the audit has none."""
 
     @property
-    def part(self) -> int | None:
+    def half_ratio(self) -> int | None:
         """The first half's score in thousandths of the whole's; None if it cannot be determined."""
         if self.first_half is None or self.score < LEAST:
             return None
@@ -60,53 +60,58 @@ class ScoreBaseline:
     """Baseline: the usual score for a share of each size.
 
     The more sequences an update is made of, the less each of them shows in it. So a score is compared
-    with the scores of members whose share has as many binary digits, if there are `ALIKE` of them. Their
-    baseline is clamped to between half and twice of what all scores give, since three liars with a share
-    of a rare size could otherwise set it. For sizes with too few such members, scores are assumed to
-    fall with the square root of the share, and half of that is usual: the lower end of the clamp.
+    with the scores of members whose share has as many binary digits, if there are `MIN_SIMILAR_MEMBERS`
+    of them. Their baseline is clamped to between half and twice of what all scores give, since three
+    liars with a share of a rare size could otherwise set it. For sizes with too few such members, scores
+    are assumed to fall with the square root of the share, and half of that is usual: the lower end of
+    the clamp.
     """
 
-    def __init__(self, seen: Iterable[tuple[Sequence[BaselineSample], int]] = ()) -> None:
-        """`seen` holds, per member, its recent audits and its votes.
+    def __init__(
+        self, samples_by_member: Iterable[tuple[Sequence[BaselineSample], int]] = ()
+    ) -> None:
+        """`samples_by_member` holds, per member, its recent audits and its votes.
 
         A member with too few audits counts with a score of 0: the baseline stays 0 until members with
         half of all votes have enough, so that a few of them cannot set it.
         """
         scaled: list[tuple[list[int], int]] = []
-        alike: dict[int, list[tuple[list[int], int]]] = {}
+        similar: dict[int, list[tuple[list[int], int]]] = {}
         parts: list[tuple[list[int], int]] = []
-        for looks, votes in seen:
-            own = [look.part for look in looks if look.part is not None]
+        for samples, votes in samples_by_member:
+            own = [sample.half_ratio for sample in samples if sample.half_ratio is not None]
             if len(own) >= MIN_HALF_SCORES:
                 parts.append((own, votes))
-            everywhere = [_times_root(look.score, look.share) for look in looks]
-            scaled.append((everywhere if len(looks) >= MIN_AUDITS else [0], votes))
-            for size in sorted({look.share.bit_length() for look in looks}):
-                own = [look.score for look in looks if look.share.bit_length() == size]
+            scaled_scores = [_times_root(sample.score, sample.share) for sample in samples]
+            scaled.append((scaled_scores if len(samples) >= MIN_AUDITS else [0], votes))
+            for size in sorted({sample.share.bit_length() for sample in samples}):
+                own = [sample.score for sample in samples if sample.share.bit_length() == size]
                 if len(own) >= MIN_AUDITS:
-                    alike.setdefault(size, []).append((own, votes))
+                    similar.setdefault(size, []).append((own, votes))
         # For a share of one sequence, as if all scores fell with the square root.
         self._one = _weighted_usual(scaled)
-        self._alike = {
-            size: _weighted_usual(scores) for size, scores in alike.items() if len(scores) >= ALIKE
+        self._similar = {
+            size: _weighted_usual(scores)
+            for size, scores in similar.items()
+            if len(scores) >= MIN_SIMILAR_MEMBERS
         }
         # Ratio of the first half's score to the whole's, for any share: 0 until enough members show it.
-        self._part = _weighted_usual(parts) if len(parts) >= ALIKE else 0
+        self._half_ratio = _weighted_usual(parts) if len(parts) >= MIN_SIMILAR_MEMBERS else 0
 
     def has_similar(self, share: int) -> bool:
-        """Whether `ALIKE` members set the baseline for shares of about this size."""
-        return share.bit_length() in self._alike
+        """Whether `MIN_SIMILAR_MEMBERS` members set the baseline for shares of about this size."""
+        return share.bit_length() in self._similar
 
     def of(self, share: int) -> int:
         """Return the usual score for a share of this many sequences, at least one; 0 before any
         audit."""
-        anywhere = self._one * 1000 // math.isqrt(1_000_000 * share)
-        found = self._alike.get(share.bit_length())
+        scaled = self._one * 1000 // math.isqrt(1_000_000 * share)
+        found = self._similar.get(share.bit_length())
         if found is None:
-            return anywhere // 2
-        return max(anywhere // 2, min(2 * anywhere, found))
+            return scaled // 2
+        return max(scaled // 2, min(2 * scaled, found))
 
-    def halves(self, look: BaselineSample) -> Halves | None:
+    def halves(self, sample: BaselineSample) -> Halves | None:
         """Return how well both halves of a sequence show in an update; None while that is undetermined.
 
         The update of a member that computes only first halves agrees better with the first half than
@@ -114,10 +119,10 @@ class ScoreBaseline:
         ratio of the first half's score to the whole's, the first half is at p / usual p and the second
         one at 2 - p / usual p, which is 1 on average for honest members.
         """
-        part = look.part
-        if part is None or self._part <= 0:
+        part = sample.half_ratio
+        if part is None or self._half_ratio <= 0:
             return None
-        first = max(500, min(1500, 1000 * part // self._part))
+        first = max(500, min(1500, 1000 * part // self._half_ratio))
         return Halves(first, 2000 - first)
 
 
@@ -128,15 +133,15 @@ def baseline_score(scores: Sequence[Sequence[int]], votes: Sequence[int] | None 
     audited. While liars have less than half of the weight, the result is between honest members'
     medians. 0 without any scores.
     """
-    said = [
+    medians = [
         (_median(own), weight)
         for own, weight in zip(scores, votes or [1] * len(scores), strict=True)
         if own and weight > 0
     ]
-    behind = -(-sum(weight for _, weight in said) // 2)
-    for score, weight in sorted(said):
-        behind -= weight
-        if behind <= 0:
+    remaining = -(-sum(weight for _, weight in medians) // 2)
+    for score, weight in sorted(medians):
+        remaining -= weight
+        if remaining <= 0:
             return score
     return 0
 
@@ -163,17 +168,17 @@ def level(score: int, usual_score: int) -> int:
     return max(-_LARGEST, min(_LARGEST, 1000 * score // usual_score))
 
 
-def failed(first: int, share: Sequence[int], bound: int) -> bool:
-    """Whether an audit has failed. `first`: its score; `share`: a re-auditor's scores of the share's
-    sequences, empty before a re-audit; `bound`: the lowest passing score.
+def failed(score: int, reaudit_scores: Sequence[int], bound: int) -> bool:
+    """Whether an audit has failed. `score`: its score; `reaudit_scores`: a re-auditor's scores of the
+    share's sequences, empty before a re-audit; `bound`: the lowest passing score.
 
     For a failure, the audit's score must be low, and in the re-audit at least a quarter of the share's
     sequences must be low, and at least two if there are two.
     """
-    if first >= bound or not share:
+    if score >= bound or not reaudit_scores:
         return False
-    needed = max(min(2, len(share)), -(-len(share) // 4))
-    return sum(score < bound for score in share) >= needed
+    needed = max(min(2, len(reaudit_scores)), -(-len(reaudit_scores) // 4))
+    return sum(each < bound for each in reaudit_scores) >= needed
 
 
 def _median(values: Sequence[int]) -> int:

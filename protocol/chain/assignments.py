@@ -11,7 +11,7 @@ from ..sampling.assignment import Assignment, AssignmentRules, LentStream, Strea
 from ..sampling.member_weights import modest_weight
 from ..sampling.sampler import StreamOrder
 from ..sampling.stream_cursor import StreamCursors
-from ..sampling.update_weights import by_share, once
+from ..sampling.update_weights import by_share, equal_weights
 from ..wire.manifest import Manifest
 from ..wire.membership import Membership
 from ..wire.messages import Record
@@ -57,7 +57,7 @@ class SampleAssignments:
         # stream; later ones that lose none share these bytes.
         self._cursors = [StreamCursors(1)]
         if rounds.overlap:
-            self._cursors.append(self._cursors[0].then(self._cursors[0], [], order.streams))
+            self._cursors.append(self._cursors[0].next_cursors(self._cursors[0], [], order.streams))
 
     def __len__(self) -> int:
         """Return the round after the last record."""
@@ -108,18 +108,18 @@ class SampleAssignments:
         step = self._steps.step(round)
         if streams is not None:
             return self._samples(step, streams)
-        for work in self.shares(min(round, len(self))).works:
+        for work in self.shares(min(round, len(self))).lent_streams:
             if (work.peer, work.due) == (peer, step):
                 return self._samples(work.assigned_in, work.streams)
         return None
 
-    def works(self, peer: PeerId) -> list[tuple[int, int, Callable[[], tuple[int, ...]]]]:
+    def open_work(self, peer: PeerId) -> list[tuple[int, int, Callable[[], tuple[int, ...]]]]:
         """Return the open assignments of `peer` that are fixed already. For each: the round in which the
         update is due (the next one at the earliest), the round that assigns it, and a function that
         returns its samples."""
         shares = self.shares(len(self))
         found = [(a.round, a.round, a.runs[peer]) for a in shares.assignments if peer in a.runs]
-        found += [(w.due, w.assigned_in, w.streams) for w in shares.works if w.peer == peer]
+        found += [(w.due, w.assigned_in, w.streams) for w in shares.lent_streams if w.peer == peer]
         found.sort(key=lambda each: each[0])
         round_of = self._steps.round_of
         return [
@@ -138,7 +138,7 @@ class SampleAssignments:
 
     def update_weights(self, shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
         """Return the update weights of updates with these numbers of sequences."""
-        return once(shares) if self._say == "equal" else by_share(shares)
+        return equal_weights(shares) if self._say == "equal" else by_share(shares)
 
     def follow(self, record: Record) -> None:
         """Process the last `record`, which must have been checked."""
@@ -181,8 +181,8 @@ class SampleAssignments:
 
     def _cursors_after(self, step: int, lost: UntrainedWork) -> StreamCursors:
         streams = self._order.streams
-        owed = [(work.stream, self._row(work)) for work in lost.works]
-        return self._cursors[-1].then(self._cursors[step - 1], lost.runs, streams, owed)
+        owed = [(work.stream, self._row(work)) for work in lost.lent_streams]
+        return self._cursors[-1].next_cursors(self._cursors[step - 1], lost.runs, streams, owed)
 
     def _row(self, work: LentStream) -> int:
         return int(self._cursors[work.assigned_in - 1].rows(self._order.streams)[work.stream])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from ...crypto.identity import PeerId
 from ..audit.audit_sums import level_test
 from ..audit.contributions import Contributions
-from ..audit.disputes import LAG, MOST_SEQUENCES
+from ..audit.disputes import DRAW_LAG_ROUNDS, MAX_REAUDITED_SEQUENCES
 from ..audit.lottery import AuditTarget, commitment, draw_audit, draw_sequences
 from ..audit.reputation import (
     EPOCH_ROUNDS,
@@ -22,7 +22,7 @@ from ..audit.reputation import (
     RecordedWork,
     ReputationTable,
     audit_probability,
-    held,
+    present_votes,
 )
 from ..audit.sign_score import SignSums
 from ..audit.verdict import failed
@@ -94,7 +94,7 @@ class AuditLedger:
         """Return the votes of each member in a round, at most the next one."""
         if round == self._length:
             return self.reputation.votes
-        return held(self.earned(round), self._memberships[round].since.keys())
+        return present_votes(self.earned(round), self._memberships[round].since.keys())
 
     def follow(self, record: Record) -> None:
         """Process the last `record`, which must have been checked."""
@@ -152,7 +152,7 @@ class AuditLedger:
     def bound_in(self, round: int) -> int:
         """Return the round in which auditors committed to the secrets that draw their audits in
         `round`; below 1 there is none."""
-        return round - self._ahead - LAG
+        return round - self._ahead - DRAW_LAG_ROUNDS
 
     def drawn(self, auditor: PeerId, secret: bytes, round: int) -> AuditTarget | None:
         """Return the audit that a member's secret draws in a round; None if it draws none, or if the
@@ -216,8 +216,8 @@ class AuditLedger:
         has already re-audited."""
         if reauditor not in self.reputation.pending_reauditors(first):
             return None
-        lot = self._beacon[self.reputation.disputes[first].since + LAG]
-        return draw_sequences(first.name + lot + reauditor, first.share, MOST_SEQUENCES)
+        lot = self._beacon[self.reputation.disputes[first].since + DRAW_LAG_ROUNDS]
+        return draw_sequences(first.name + lot + reauditor, first.share, MAX_REAUDITED_SEQUENCES)
 
     def reaudit_of(self, entry: ReauditEntry) -> Reaudit:
         """Return the re-audit that an entry reports. Raises `ProtocolError` (`audit`) if the next record

@@ -70,7 +70,7 @@ from dataclasses import dataclass, field
 
 from ...crypto.identity import PeerId
 from ..wire.errors import ProtocolError
-from ..wire.membership import FaultModel, Membership, Votes, most_liars, quorum
+from ..wire.membership import FaultModel, Membership, Votes, max_byzantine_votes, quorum
 from ..wire.messages import (
     NO_BLOCK,
     Ballot,
@@ -362,7 +362,7 @@ class Consensus:
     def doubts(self, certificate: Certificate) -> bool:
         """Whether byzantine members alone may have signed `certificate`, and this member has not."""
         signers = [signed.peer for signed in certificate.ballots]
-        liars = most_liars(self._model, self.votes.total)
+        liars = max_byzantine_votes(self._model, self.votes.total)
         return self.votes.among(signers) <= liars and self._me not in signers
 
     def accused_by(self, certificate: Certificate) -> bool:

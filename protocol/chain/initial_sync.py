@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from ...crypto.identity import PeerId
 from ..wire.errors import ProtocolError
-from ..wire.membership import most_liars
+from ..wire.membership import max_byzantine_votes
 from ..wire.messages import Decided, RecordId
 from .certificates import check_signatures
 from .fork_search import PATIENCE_SECONDS, PeerFault
@@ -328,7 +328,9 @@ class InitialSync:
             raise ProtocolError("invalid", "another record than the one requested")
         votes = self._ledger.votes(len(self._ledger))
         signers = check_signatures(head.certificate, self._ledger.swarm, self._ledger.verify)
-        if votes.among(signers) > most_liars(self._ledger.manifest.fault_model, votes.total):
+        if votes.among(signers) > max_byzantine_votes(
+            self._ledger.manifest.fault_model, votes.total
+        ):
             # At least one signer is honest.
             self._goal = question.round + 1
             for offer in self._offers.values():

@@ -168,7 +168,7 @@ def examine(receipt: Receipt, verify: Verify = verify_detached) -> ReceiptConten
         raise ProtocolError(
             "mismatch", "this swarm does not audit work, so it certifies no contributions"
         )
-    proven = merkle.stands(
+    proven = merkle.verify_inclusion(
         receipt.contribution.leaf(receipt.peer),
         receipt.index,
         receipt.size,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from ...crypto.hashing import ContentId
-from ..audit.disputes import OPEN
+from ..audit.disputes import OPEN_ROUNDS
 from ..audit.reputation import FRESH
 from ..wire.manifest import Manifest
 from .ledger import Ledger
@@ -32,10 +32,10 @@ _HELD_SNAPSHOTS = 2
 # Small snapshots may be more, up to this number and this total of bytes: if one is made every ten
 # seconds, members that return at different times download different ones.
 _MOST_HELD, _HELD_BYTES = 16, 1 << 30
-# An audit is recorded within `FRESH` rounds of the audited one and may be disputed for `OPEN` more.
-# With `overlap` an update was computed on the parameters of two rounds earlier. The remaining rounds are
-# the time in which a re-auditor can rebuild these parameters.
-_AUDIT_HISTORY = FRESH + OPEN + 8
+# An audit is recorded within `FRESH` rounds of the audited one and may be disputed for `OPEN_ROUNDS`
+# more. With `overlap` an update was computed on the parameters of two rounds earlier. The remaining
+# rounds are the time in which a re-auditor can rebuild these parameters.
+_AUDIT_HISTORY = FRESH + OPEN_ROUNDS + 8
 
 
 class Snapshot(Protocol):

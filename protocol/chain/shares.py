@@ -30,7 +30,7 @@ class RoundShares:
     weights: Mapping[PeerId, MemberWeight]
     assignments: tuple[Assignment, ...] = ()
     """Assignments of the next round and, with `overlap`, of the one after it."""
-    works: tuple[LentStream, ...] = ()
+    lent_streams: tuple[LentStream, ...] = ()
     """Open multi-round assignments, by the round in which they are due."""
 
     def part(self, peer: PeerId) -> float:
@@ -39,9 +39,9 @@ class RoundShares:
         total = sum(weight.value for weight in self.weights.values())
         if peer in self.weights and not total:
             return 1 / len(self.weights)
-        homes = self.assignments[0].homes if self.assignments else {}
-        streams = sum(len(run) for own in homes.values() for run in own)
-        own = sum(len(run) for run in homes.get(peer, ()))
+        before_lending = self.assignments[0].before_lending if self.assignments else {}
+        streams = sum(len(run) for own in before_lending.values() for run in own)
+        own = sum(len(run) for run in before_lending.get(peer, ()))
         # A member without a stream of its own is lent one now and then.
         return own / streams if own else self.weights[peer].value / total
 
@@ -50,7 +50,7 @@ class RoundShares:
         """For each member whose update is due in the next round, its number of sequences; one for a
         member that takes several rounds for a sequence."""
         runs = self.assignments[0].runs if self.assignments else {}
-        late = {work.peer: work.streams for work in self.works if work.due == self.round}
+        late = {work.peer: work.streams for work in self.lent_streams if work.due == self.round}
         return {peer: sum(map(len, streams)) for peer, streams in {**late, **runs}.items()}
 
     @property
@@ -65,7 +65,7 @@ class UntrainedWork:
 
     runs: tuple[range, ...] = ()
     """Streams of its own round."""
-    works: tuple[LentStream, ...] = ()
+    lent_streams: tuple[LentStream, ...] = ()
     """Multi-round assignments of earlier rounds."""
 
 
@@ -88,17 +88,19 @@ def next_shares(
     lost = tuple(run for peer, own in runs.items() if peer not in counted for run in own)
     failed = tuple(
         work
-        for work in shares.works
+        for work in shares.lent_streams
         if (work.peer not in counted if work.due == round_ else work.peer not in members)
     )
-    works = [work for work in shares.works if work.due > round_ and work not in failed]
+    lent_streams = [
+        work for work in shares.lent_streams if work.due > round_ and work not in failed
+    ]
     # Round 0 trains nothing, so its record assigns the first round and, with `overlap`, the second.
     last = round_ + 1 + overlap
     numbers = range(last if round_ else 1, last + 1)
-    made = tuple(_deal(rules, members, weights, works, shares.assignments, numbers))
-    works += [work for assigned in made for work in assigned.works]
-    works.sort(key=lambda work: (work.due, work.peer))
-    after = RoundShares(round_ + 1, weights, (*shares.assignments[1:], *made), tuple(works))
+    made = tuple(_assign_rounds(rules, members, weights, lent_streams, shares.assignments, numbers))
+    lent_streams += [work for assigned in made for work in assigned.lent_streams]
+    lent_streams.sort(key=lambda work: (work.due, work.peer))
+    after = RoundShares(round_ + 1, weights, (*shares.assignments[1:], *made), tuple(lent_streams))
     return after, UntrainedWork(lost, failed)
 
 
@@ -113,24 +115,24 @@ def upcoming(
         weights = {**weights, peer: modest_weight(weights)}
     first = max((assigned.round for assigned in shares.assignments), default=0) + 1
     numbers = range(first, first + rounds)
-    return _deal(rules, members, weights, shares.works, shares.assignments, numbers)
+    return _assign_rounds(rules, members, weights, shares.lent_streams, shares.assignments, numbers)
 
 
-def _deal(
+def _assign_rounds(
     rules: AssignmentRules,
     members: Membership,
     weights: Mapping[PeerId, MemberWeight],
-    works: Iterable[LentStream],
-    dealt: Sequence[Assignment],
+    lent_streams: Iterable[LentStream],
+    assignments: Sequence[Assignment],
     numbers: Iterable[int],
 ) -> Iterator[Assignment]:
-    """Yield the assignments of the rounds with these `numbers`, which follow the assignments in `dealt`.
-    `works`: the multi-round assignments that are open before them."""
-    under_way, before = list(works), dealt[-1] if dealt else None
+    """Yield the assignments of the rounds with these `numbers`, which follow the assignments in
+    `assignments`. `lent_streams`: the multi-round assignments that are open before them."""
+    under_way, before = list(lent_streams), assignments[-1] if assignments else None
     for number in numbers:
         busy = {work.peer for work in under_way if work.due >= number}
         before = made = assign(rules, members, weights, busy, before, number)
-        under_way += made.works
+        under_way += made.lent_streams
         yield made
 
 

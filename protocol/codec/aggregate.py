@@ -81,10 +81,10 @@ class Momentum:
 
     def add(self, sums: Sequence[npt.NDArray[np.int32]], rotation_steps: int, step: int) -> None:
         """Decay the momentum, and add the sums of the step's signs for each run, (blocks, selected)."""
-        for momentum, told in zip(self._runs, sums, strict=True):
+        for momentum, selected_sums in zip(self._runs, sums, strict=True):
             momentum -= momentum >> _FADES_BITS
             momentum[:, selected_positions(momentum.shape[1], rotation_steps, step)] += (
-                told << _WORTH_BITS
+                selected_sums << _WORTH_BITS
             )
 
     def take_strongest(self, step: int) -> DecodedUpdate:
@@ -111,9 +111,9 @@ def summed(
         np.zeros((each.blocks, selected_count(each, rotation_steps, step)), np.int32)
         for each in tensors
     ]
-    for told, often in sign_votes:
-        for total, signs in zip(sums, told, strict=True):
-            total += signs if often == 1 else signs.astype(np.int32) * np.int32(often)
+    for signs_by_run, weight in sign_votes:
+        for total, signs in zip(sums, signs_by_run, strict=True):
+            total += signs if weight == 1 else signs.astype(np.int32) * np.int32(weight)
     return sums
 
 
@@ -122,8 +122,8 @@ def encode_aggregate(section: Section, aggregate: Aggregate) -> bytes:
     numbers = (aggregate.section, aggregate.sections, len(aggregate.counted))
     header = bytes([FORMAT]) + b"".join(number.to_bytes(2, "big") for number in numbers)
     mask = np.packbits(np.array(aggregate.counted, np.uint8)).tobytes()
-    said = encode_update(section.layout, aggregate.update.positions, aggregate.update.signs)
-    return header + mask + said
+    body = encode_update(section.layout, aggregate.update.positions, aggregate.update.signs)
+    return header + mask + body
 
 
 def decode_aggregate(layout: UpdateLayout, body: bytes) -> Aggregate:
@@ -131,8 +131,8 @@ def decode_aggregate(layout: UpdateLayout, body: bytes) -> Aggregate:
 
     Raises `ProtocolError`: `malformed`, or as `decode_update` does.
     """
-    number, count, counted, section, said = _opened(layout, body)
-    return Aggregate(number, count, counted, decode_update(section.layout, said))
+    number, count, counted, section, update_body = _opened(layout, body)
+    return Aggregate(number, count, counted, decode_update(section.layout, update_body))
 
 
 def _opened(layout: UpdateLayout, body: bytes) -> tuple[int, int, tuple[bool, ...], Section, bytes]:
@@ -160,8 +160,8 @@ def check_aggregate(layout: UpdateLayout, body: bytes) -> None:
     """Check the bytes that an aggregator announced: an aggregate of any section, or an abstention.
     Raises as `decode_aggregate` does."""
     if body != ABSTAIN:
-        *_, section, said = _opened(layout, body)
-        check_update(section.layout, said)
+        *_, section, update_body = _opened(layout, body)
+        check_update(section.layout, update_body)
 
 
 def joined(layout: UpdateLayout, aggregates: Sequence[Aggregate]) -> DecodedUpdate:

@@ -46,25 +46,25 @@ class Aggregator:
         # aggregate, and the momentum after it. Parts are kept encoded: decoded, they are eight times as
         # long.
         self._step = -1
-        self._told: list[CountedPart | None] = []
-        self._said: bytes | None = None
+        self._parts: list[CountedPart | None] = []
+        self._own_aggregate: bytes | None = None
         self._after = self._momentum
 
     def aggregate(self, step: int, parts: Sequence[tuple[bytes | None, int]]) -> bytes:
         """Return the aggregate of a step. `parts`: for each sign vote that the record names, in the
         record's order, its part for this section (None if it was not received) and its update weight. A
         part that does not decode counts as missing: no aggregator can count it."""
-        self._step, self._told = step, [self._read(step, *part) for part in parts]
-        counted = tuple(told is not None for told in self._told)
-        self._said, self._after = self._aggregate(counted)
-        return self._said
+        self._step, self._parts = step, [self._read(step, *part) for part in parts]
+        counted = tuple(part is not None for part in self._parts)
+        self._own_aggregate, self._after = self._aggregate(counted)
+        return self._own_aggregate
 
     def settle(self, agreed: bytes) -> bool:
         """Adopt the state that follows from the agreed aggregate of the last step for which `aggregate`
         was called. Returns whether this was possible. `agreed` must be of this section, and decode."""
-        if agreed != self._said:
+        if agreed != self._own_aggregate:
             counted = decode_aggregate(self._section.whole, agreed).counted
-            known = [told is not None for told in self._told]
+            known = [part is not None for part in self._parts]
             if len(counted) != len(known) or any(
                 theirs and not ours for theirs, ours in zip(counted, known, strict=True)
             ):
@@ -79,25 +79,25 @@ class Aggregator:
 
     def _aggregate(self, counted: Sequence[bool]) -> tuple[bytes, Momentum]:
         """Return the aggregate of the sign votes that are counted, and the momentum after it."""
-        counting = (t for t, yes in zip(self._told, counted, strict=True) if yes and t is not None)
+        counting = (t for t, yes in zip(self._parts, counted, strict=True) if yes and t is not None)
         sign_votes = (
-            (decode_part(self._section, self._rotation_steps, self._step, part), often)
-            for part, often in counting
+            (decode_part(self._section, self._rotation_steps, self._step, part), weight)
+            for part, weight in counting
         )
         momentum = self._momentum.copy()
         sums = summed(self._section, self._rotation_steps, self._step, sign_votes)
         momentum.add(sums, self._rotation_steps, self._step)
-        said = momentum.take_strongest(self._step)
+        update = momentum.take_strongest(self._step)
         number, count = self._place
         return encode_aggregate(
-            self._section, Aggregate(number, count, tuple(counted), said)
+            self._section, Aggregate(number, count, tuple(counted), update)
         ), momentum
 
-    def _read(self, step: int, part: bytes | None, often: int) -> CountedPart | None:
+    def _read(self, step: int, part: bytes | None, weight: int) -> CountedPart | None:
         if part is None:
             return None
         try:
             decode_part(self._section, self._rotation_steps, step, part)
         except ProtocolError:
             return None
-        return part, often
+        return part, weight

@@ -67,12 +67,13 @@ def orthonormal_basis(side: int) -> npt.NDArray[np.float64]:
     return basis
 
 
-def exact_in_float32(said: int, top_k: int, rows: int, columns: int) -> bool:
+def exact_in_float32(total_weight: int, top_k: int, rows: int, columns: int) -> bool:
     """Whether float32 represents every number in the inverse transform of a block of `rows` × `columns`
-    exactly, if `said` is the sum of the update weights. If not, use float64, which is exact below 2^53:
-    4096 members of weight 2 × 4096 coefficients × 127² stay below that by a factor of 16,000.
+    exactly, if `total_weight` is the sum of the update weights. If not, use float64, which is exact
+    below 2^53: 4096 members of weight 2 × 4096 coefficients × 127² stay below that by a factor of
+    16,000.
     """
-    return said <= most_in_float32(top_k, rows, columns)
+    return total_weight <= most_in_float32(top_k, rows, columns)
 
 
 def most_in_float32(top_k: int, rows: int, columns: int) -> int:

@@ -96,10 +96,10 @@ def contradictions(
             positions = np.stack([update.positions[index][chosen] for update in updates])
             signs = np.stack([update.signs[index][chosen] for update in updates])
             signs_by_member = _signs_by_member(positions, signs, tensor.elements)
-            spoken = np.abs(signs_by_member)
+            sent = np.abs(signs_by_member)
             # At most 2^24 / 3 entries are summed, so float32 is exact in any order.
             net += (signs_by_member @ signs_by_member.T).astype(np.int64)
-            shared += (spoken @ spoken.T).astype(np.int64)
+            shared += (sent @ sent.T).astype(np.int64)
     # If the m signs that both send were coin tosses, agreements minus disagreements would have a
     # standard deviation of √m. The bound is one deviation below zero; one in six unrelated pairs are
     # beyond it, as long as they share few coefficients.

@@ -18,7 +18,7 @@ from .schedule import nearest_float32
 SMALLEST_FACTOR = 2.0**-100
 """A factor below this counts as 0, so that no step has elements that a device may flush to zero."""
 
-FURTHEST = 2.0
+MAX_MOVE = 2.0
 """Bound on an element's move in a scaled step, in learning rates. With the signs of many members it
 hardly changes a step. Without it, a member whose signs of a block all add up in one element, round after
 round, could drive that element away. It is a power of two, so that the bound is exact."""

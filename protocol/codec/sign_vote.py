@@ -91,9 +91,9 @@ def decode_part(section: Section, rotation_steps: int, step: int, part: bytes) -
     bits = np.unpackbits(np.frombuffer(part, np.uint8, offset=1))
     signs = []
     for tensor in section.layout.tensors:
-        heard = selected_count(tensor, rotation_steps, step)
-        own, bits = np.split(bits, [tensor.blocks * heard])
-        signs.append((1 - 2 * own.astype(np.int8)).reshape(tensor.blocks, heard))
+        selected = selected_count(tensor, rotation_steps, step)
+        own, bits = np.split(bits, [tensor.blocks * selected])
+        signs.append((1 - 2 * own.astype(np.int8)).reshape(tensor.blocks, selected))
     if bits.any():
         raise ProtocolError("malformed", "padding is not zero")
     return signs
@@ -111,18 +111,18 @@ def cut_sign_vote(
     if len(part) != size:
         raise ProtocolError("malformed", f"{len(part)} bytes instead of {size}")
     tensors = whole.layout.tensors
-    heard = [selected_count(tensor, rotation_steps, step) for tensor in tensors]
-    begins = [0, *accumulate(t.blocks * each for t, each in zip(tensors, heard, strict=True))]
+    selected = [selected_count(tensor, rotation_steps, step) for tensor in tensors]
+    begins = [0, *accumulate(t.blocks * each for t, each in zip(tensors, selected, strict=True))]
     data = np.frombuffer(part, np.uint8, offset=1)
 
-    def told(run: BlockRun) -> npt.NDArray[np.uint8]:
-        first = begins[run.tensor] + run.first * heard[run.tensor]
-        end = first + run.blocks * heard[run.tensor]
+    def selected_bits(run: BlockRun) -> npt.NDArray[np.uint8]:
+        first = begins[run.tensor] + run.first * selected[run.tensor]
+        end = first + run.blocks * selected[run.tensor]
         # Unpack only the bytes with these bits: the whole sign vote would take eight times its size.
         bits = np.unpackbits(data[first // 8 : -(-end // 8)])
         return bits[first % 8 :][: end - first]
 
-    return [_packed([told(run) for run in section.runs]) for section in cut]
+    return [_packed([selected_bits(run) for run in section.runs]) for section in cut]
 
 
 def _packed(bits: Sequence[npt.NDArray[np.uint8]]) -> bytes:

@@ -29,7 +29,7 @@ _NAME = b"distro-node part of a sheet"
 def sign_vote_id(parts: Sequence[ContentId]) -> ContentId:
     """Return the id of the sign vote with these parts, at least one."""
     *_, (top,) = _levels(parts)
-    return _called(len(parts), top)
+    return _root_id(len(parts), top)
 
 
 def part_name(sign_vote: ContentId, section: int, sections: int) -> ContentId:
@@ -39,22 +39,22 @@ def part_name(sign_vote: ContentId, section: int, sections: int) -> ContentId:
 
 def with_proof(parts: Sequence[ContentId], section: int, part: bytes) -> bytes:
     """Return a section's part, followed by its inclusion proof."""
-    place, way = section, b""
+    place, proof = section, b""
     for level in _levels(parts):
-        beside = place ^ 1
-        if beside < len(level):
-            way += level[beside]
+        sibling = place ^ 1
+        if sibling < len(level):
+            proof += level[sibling]
         place //= 2
-    return part + way
+    return part + proof
 
 
 def proof_bytes(section: int, sections: int) -> int:
     """Return the length in bytes of the inclusion proof of a section's part."""
-    place, nodes, beside = section, sections, 0
+    place, nodes, siblings = section, sections, 0
     while nodes > 1:
-        beside += (place ^ 1) < nodes
+        siblings += (place ^ 1) < nodes
         place, nodes = place // 2, -(-nodes // 2)
-    return beside * CONTENT_ID_BYTES
+    return siblings * CONTENT_ID_BYTES
 
 
 def open_part(sign_vote: ContentId, section: int, sections: int, data: bytes) -> bytes:
@@ -70,11 +70,11 @@ def open_part(sign_vote: ContentId, section: int, sections: int, data: bytes) ->
     found = content_id(part)
     while nodes > 1:
         if place ^ 1 < nodes:
-            beside = data[end : end + CONTENT_ID_BYTES]
+            sibling = data[end : end + CONTENT_ID_BYTES]
             end += CONTENT_ID_BYTES
-            found = content_id(_NODE + (beside + found if place & 1 else found + beside))
+            found = content_id(_NODE + (sibling + found if place & 1 else found + sibling))
         place, nodes = place // 2, -(-nodes // 2)
-    if _called(sections, found) != sign_vote:
+    if _root_id(sections, found) != sign_vote:
         raise ProtocolError("malformed", "these bytes are not a part of that sign vote")
     return part
 
@@ -90,5 +90,5 @@ def _levels(parts: Sequence[ContentId]) -> Iterator[Sequence[ContentId]]:
         level = [one if two is None else content_id(_NODE + one + two) for one, two in pairs]
 
 
-def _called(sections: int, top: ContentId) -> ContentId:
+def _root_id(sections: int, top: ContentId) -> ContentId:
     return content_id(_SIGN_VOTE + sections.to_bytes(2, "big") + top)

@@ -19,7 +19,7 @@ from functools import partial
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
-from ..audit.disputes import LAG, OPEN
+from ..audit.disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS
 from ..audit.lottery import SECRET_BYTES, AuditTarget, commitment
 from ..audit.reputation import FRESH, Audit
 from ..chain.beacon import REVEALED_AFTER
@@ -124,7 +124,9 @@ class Auditor:
         self._again = {first: scores for first, scores in self._again.items() if first in disputes}
         effects: list[Effect] = []
         for first, dispute in disputes.items():
-            if dispute.since + LAG != now - 1 or not work.reputation.may_reaudit(self._me, first):
+            if dispute.since + DRAW_LAG_ROUNDS != now - 1 or not work.reputation.may_reaudit(
+                self._me, first
+            ):
                 continue
             numbers = work.reaudit_sequences(self._me, first)
             dealt = ledger.share(first.round, first.peer)
@@ -160,7 +162,7 @@ class Auditor:
         if work is None:
             raise ProtocolError("audit", "an audit in a swarm that does not audit work")
         # A dispute may begin with an audit that is barely fresh, and stays open for some rounds more.
-        lasts = FRESH if isinstance(message, AuditMessage) else FRESH + OPEN
+        lasts = FRESH if isinstance(message, AuditMessage) else FRESH + OPEN_ROUNDS
         if not now - lasts < message.round < now:
             raise ProtocolError("other_round", f"an audit of round {message.round} in round {now}")
         if message.parent != ledger.parent(message.round):

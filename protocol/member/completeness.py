@@ -25,7 +25,7 @@ from collections.abc import Set
 from typing import Literal
 
 from ...crypto.identity import PeerId
-from ..wire.membership import FaultModel, Membership, most_liars
+from ..wire.membership import FaultModel, Membership, max_byzantine_votes
 from ..wire.messages import Record, RecordId
 from .timeouts import RoundTimeouts
 from .update_collection import RoundUpdates
@@ -147,7 +147,7 @@ def judge_completeness(
     """
     until = max(proposed - (1 - _IN_TIME) * collect, start + _IN_TIME * collect)
     missed = collection.missed_by(record, until) - {me}
-    if missed and slot > (whole := _WHOLE_SLOTS + most_liars(model, members)):
+    if missed and slot > (whole := _WHOLE_SLOTS + max_byzantine_votes(model, members)):
         named = len(collection.held_by(until)) - len(missed)
         enough = 3 * named >= 2 * (named + len(missed))
         if enough or slot > whole + members:

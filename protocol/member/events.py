@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from ...crypto.identity import PeerId
-from ..audit.reputation_events import ReputationEvent, ReputationSnapshot, changes, take_snapshot
+from ..audit.reputation_events import (
+    ReputationEvent,
+    ReputationSnapshot,
+    reputation_events,
+    take_snapshot,
+)
 from ..chain.audits import AuditLedger
 from ..chain.versions import VersionChange
 from ..wire.messages import Record
@@ -43,7 +48,7 @@ def notes_of_audits(
     """Return the reputation events of the record of `round`, since `before`."""
     if before is None or work is None:
         return []
-    found = changes(before, work.reputation, round)
+    found = reputation_events(before, work.reputation, round)
     return notes_of_changes(found, len(work.reputation.votes), round, me)
 
 

@@ -94,7 +94,7 @@ class Training:
         another; an aggregate is assigned by the round in which it is due."""
         if ledger.manifest.aggregates_in(due):
             return due == dealt == len(ledger) and self._me in ledger.assignments.due(due)
-        works = ledger.assignments.works(self._me)
+        works = ledger.assignments.open_work(self._me)
         return any((due, dealt) == (work_due, work_dealt) for work_due, work_dealt, _ in works)
 
     def next_aggregate(
@@ -130,7 +130,7 @@ class Training:
             self._told, self._ahead, told = _NOTHING, None, -1
         if told > tip or (told == tip and not announced):
             return []
-        for due, dealt, samples in ledger.assignments.works(self._me):
+        for due, dealt, samples in ledger.assignments.open_work(self._me):
             if not ledger.manifest.schedule.trains(due):
                 continue
             if due == tip:

@@ -52,14 +52,14 @@ class Assignment:
     round: int
     runs: Mapping[PeerId, Streams] = field(default_factory=dict)
     """For each member whose update is due in the round, its streams."""
-    works: tuple[LentStream, ...] = ()
+    lent_streams: tuple[LentStream, ...] = ()
     """Multi-round assignments that begin in the round."""
-    homes: Mapping[PeerId, Streams] = field(default_factory=dict)
+    before_lending: Mapping[PeerId, Streams] = field(default_factory=dict)
     """Each member's streams before any are lent."""
 
     def streams_of(self, peer: PeerId) -> Streams:
         """Return the streams of a member, if any."""
-        for work in self.works:
+        for work in self.lent_streams:
             if work.peer == peer:
                 return work.streams
         return self.runs.get(peer, ())
@@ -106,15 +106,17 @@ def assign(
     numbers = tuple(max(1, weights[peer].value) for peer in free)
     given = apportion(streams, numbers, max_streams(streams, len(free), rules.max_share))
     continues = before is not None and rotation_of(before.round) == rotation_of(round)
-    known = before.homes if before is not None and continues else {}
-    homes = _settle(streams, dict(zip(free, given, strict=True)), known)
+    known = before.before_lending if before is not None and continues else {}
+    before_lending = _settle(streams, dict(zip(free, given, strict=True)), known)
     lent = _lend(rules, free, numbers, list(given), round)
-    runs, works = dict(homes), list[LentStream]()
+    runs, lent_streams = dict(before_lending), list[LentStream]()
     for index, rounds, lender in lent:
         runs[free[lender]], (stream,) = _split(runs[free[lender]], 1)
-        works.append(LentStream(free[index], stream.start, round, round + rounds - 1))
+        lent_streams.append(LentStream(free[index], stream.start, round, round + rounds - 1))
     runs = {peer: own for peer, own in runs.items() if own}
-    return Assignment(round, runs, tuple(sorted(works, key=lambda work: work.peer)), homes)
+    return Assignment(
+        round, runs, tuple(sorted(lent_streams, key=lambda work: work.peer)), before_lending
+    )
 
 
 def _settle(
@@ -177,14 +179,14 @@ def _lend(
 
 
 def samples_of(
-    order: StreamOrder, deals: Sequence[StreamCursors], streams: Sequence[Streams]
+    order: StreamOrder, cursors: Sequence[StreamCursors], streams: Sequence[Streams]
 ) -> tuple[int, ...]:
-    """Return the samples of these streams, one for each stream, round by round: `deals` has the cursors
-    of each round, `streams` its streams."""
+    """Return the samples of these streams, one for each stream, round by round: `cursors` has the
+    cursors of each round, `streams` its streams."""
     chosen = [
         np.array([stream for run in own for stream in run], np.int64).reshape(-1) for own in streams
     ]
-    rows = [deal.rows(order.streams)[own] for deal, own in zip(deals, chosen, strict=True)]
+    rows = [cursor.rows(order.streams)[own] for cursor, own in zip(cursors, chosen, strict=True)]
     if not chosen:
         return ()
     return tuple(order.samples_at(np.concatenate(chosen), np.concatenate(rows)))

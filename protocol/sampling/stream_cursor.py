@@ -55,7 +55,7 @@ class StreamCursors:
         (streams,)."""
         return self.round - _unpack(self.waiting, streams)
 
-    def then(
+    def next_cursors(
         self,
         decided: StreamCursors,
         lost: Iterable[range],

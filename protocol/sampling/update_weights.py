@@ -4,8 +4,8 @@ Signs are added up, so an update of weight 2 has the effect of being sent twice.
 update of a record a whole number from 1 to `MOST`, computed from the chain: every member that applies a
 record gets the same weights.
 
-*Equal weights* (`once`) leave nothing to gain by a false claim of capacity. But an update from more
-sequences is more accurate, so if shares are unequal, equal weights slow down learning. Weights in
+*Equal weights* (`equal_weights`) leave nothing to gain by a false claim of capacity. But an update from
+more sequences is more accurate, so if shares are unequal, equal weights slow down learning. Weights in
 proportion to sequences would not; but an update does not show how much work it took, so a false claim
 would buy up to `max_share` of the total weight.
 
@@ -30,12 +30,12 @@ from ...crypto.identity import PeerId
 MOST = 2
 """The largest weight of an update."""
 
-NEWCOMERS = 2
+NEWCOMERS_WEIGHT = 2
 """The total weight that members without votes may have however little weight the voters have: at the
 beginning only the founder has votes."""
 
 
-def once(peers: Iterable[PeerId]) -> dict[PeerId, int]:
+def equal_weights(peers: Iterable[PeerId]) -> dict[PeerId, int]:
     """Return weight 1 for every update."""
     return dict.fromkeys(peers, 1)
 
@@ -49,28 +49,31 @@ def by_share(shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
     """
     total, largest = sum(shares.values()), max(shares.values(), default=0)
     if largest * len(shares) == total:
-        return once(shares)
+        return equal_weights(shares)
     return {peer: MOST if own * len(shares) >= total else 1 for peer, own in shares.items()}
 
 
 def audited_weights(
-    counts: Mapping[PeerId, int], voters: Container[PeerId], out: Container[PeerId], seed: bytes
+    weights_before: Mapping[PeerId, int],
+    voters: Container[PeerId],
+    excluded: Container[PeerId],
+    seed: bytes,
 ) -> dict[PeerId, int]:
-    """Return the update weights under audits. `counts`: the weights without them.
+    """Return the update weights under audits. `weights_before`: the weights without them.
 
-    Members that are `out` have weight 0. Members that are not `voters` keep their weights one after the
-    other, in an order drawn for each round by its `seed`, until they have half of the voters' weight
-    together, or `NEWCOMERS` if that is more; those that no longer fit have weight 0. If no voter has
-    weight, all other weights stay.
+    Members that are `excluded` have weight 0. Members that are not `voters` keep their weights one after
+    the other, in an order drawn for each round by its `seed`, until they have half of the voters' weight
+    together, or `NEWCOMERS_WEIGHT` if that is more; those that no longer fit have weight 0. If no voter
+    has weight, all other weights stay.
     """
-    heard = {peer: 0 if peer in out else count for peer, count in counts.items()}
-    new = [peer for peer, count in heard.items() if count and peer not in voters]
-    said = sum(heard.values()) - sum(heard[peer] for peer in new)
-    if not said:
-        return heard
-    left = max(NEWCOMERS, said // 2)
+    weights = {peer: 0 if peer in excluded else count for peer, count in weights_before.items()}
+    new = [peer for peer, count in weights.items() if count and peer not in voters]
+    voter_weight = sum(weights.values()) - sum(weights[peer] for peer in new)
+    if not voter_weight:
+        return weights
+    left = max(NEWCOMERS_WEIGHT, voter_weight // 2)
     for peer in sorted(new, key=lambda peer: content_id(seed + peer)):
-        if heard[peer] > left:
-            heard[peer] = 0
-        left -= heard[peer]
-    return heard
+        if weights[peer] > left:
+            weights[peer] = 0
+        left -= weights[peer]
+    return weights

@@ -204,10 +204,10 @@ class Registry:
         peers = self._swarms.get(swarm)
         return [record for record, _ in peers.values()] if peers else []
 
-    def sample(self, swarm: SwarmId, now: float, salt: bytes, but: PeerId) -> list[PeerRecord]:
-        """Return at most `MAX_PEER_RECORDS` records of a swarm's peers, except the peer `but`. If there
-        are more, a hash with `salt` chooses them."""
-        others = [record for record in self.peer_records(swarm, now) if record.peer != but]
+    def sample(self, swarm: SwarmId, now: float, salt: bytes, exclude: PeerId) -> list[PeerRecord]:
+        """Return at most `MAX_PEER_RECORDS` records of a swarm's peers, except the peer `exclude`. If
+        there are more, a hash with `salt` chooses them."""
+        others = [record for record in self.peer_records(swarm, now) if record.peer != exclude]
         if len(others) > MAX_PEER_RECORDS:
             others.sort(key=lambda record: content_id(salt + record.peer))
         return others[:MAX_PEER_RECORDS]

@@ -40,7 +40,7 @@ def quorum(model: FaultModel, votes: int) -> int:
     return 2 * votes // 3 + 1 if model == "byzantine" else votes // 2 + 1
 
 
-def most_liars(model: FaultModel, votes: int) -> int:
+def max_byzantine_votes(model: FaultModel, votes: int) -> int:
     """Return the maximum number of votes of byzantine members: fewer than a third, or none."""
     return (votes - 1) // 3 if model == "byzantine" else 0
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from distro_node.protocol.audit.audit_sums import (
-    WORD,
-    WORK,
+    AUDITOR_TEST,
+    WORK_TEST,
     AuditSum,
     AuditSums,
     halves_test,
@@ -26,10 +26,10 @@ def test_three_failures_accuse_and_updates_count_no_more() -> None:
     standings = AuditSums()
     for _ in range(2):
         standings = standings.audited(failed=True)
-        assert standings.counts
+        assert standings.updates_count
         assert standings.credible
     standings = standings.audited(failed=True)
-    assert not standings.counts
+    assert not standings.updates_count
     assert not standings.credible
 
 
@@ -41,31 +41,31 @@ def test_a_failure_now_and_then_accuses_nobody() -> None:
 
 
 def test_whoever_is_accused_is_cleared_by_as_much_work_as_the_sum_says() -> None:
-    standing = AuditSum().after(WORK, 10**9)
-    assert standing == AuditSum(WORK.accuse_at, accused=True)
-    needed = -(-WORK.accuse_at // -WORK.success)
+    standing = AuditSum().after(WORK_TEST, 10**9)
+    assert standing == AuditSum(WORK_TEST.accuse_at, accused=True)
+    needed = -(-WORK_TEST.accuse_at // -WORK_TEST.success)
     for number in range(1, needed + 1):
         assert standing.accused
-        standing = standing.after(WORK, WORK.success)
+        standing = standing.after(WORK_TEST, WORK_TEST.success)
         if number == needed // 2:
             # Another failure on the way adds as much again.
-            again = standing.after(WORK, WORK.failure)
-            assert again.sum == min(WORK.accuse_at, standing.sum + WORK.failure)
+            again = standing.after(WORK_TEST, WORK_TEST.failure)
+            assert again.sum == min(WORK_TEST.accuse_at, standing.sum + WORK_TEST.failure)
     assert standing == AuditSum()
 
 
 def test_nobody_saves_up_a_good_name() -> None:
     standing = AuditSum()
     for _ in range(10_000):
-        standing = standing.after(WORK, WORK.success)
-        assert WORK.clear_at < standing.sum <= 0
+        standing = standing.after(WORK_TEST, WORK_TEST.success)
+        assert WORK_TEST.clear_at < standing.sum <= 0
 
 
 def test_half_of_the_work_takes_the_votes_and_not_the_updates() -> None:
     standings = AuditSums()
     for _ in range(35):
         standings = standings.scored(LEVELS, 500)
-    assert standings.counts
+    assert standings.updates_count
     assert not standings.credible
     for _ in range(40):
         standings = standings.scored(LEVELS, 1000)
@@ -83,7 +83,7 @@ def test_who_computes_one_half_of_each_sequence_has_no_votes(missing: str) -> No
         standings = standings.halved(test, halves)
         looks += 1
     assert looks <= 20
-    assert standings.counts
+    assert standings.updates_count
     assert not standings.credible
     for _ in range(20):
         standings = standings.halved(test, Halves(1000, 1000))
@@ -140,10 +140,10 @@ def test_a_word_that_others_contradict_is_not_believed() -> None:
     while liar.credible:
         liar = liar.audited_another(contradicted=True)
         looks += 1
-    assert looks == -(-WORD.accuse_at // WORD.failure)
+    assert looks == -(-AUDITOR_TEST.accuse_at // AUDITOR_TEST.failure)
     # Its updates still count.
-    assert liar.counts
+    assert liar.updates_count
 
 
 def test_one_failure_is_enough_for_a_stranger() -> None:
-    assert not AuditSums().dismissed().counts
+    assert not AuditSums().dismissed().updates_count

@@ -9,7 +9,7 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.audit_sums import level_test
 from distro_node.protocol.audit.contributions import Contribution, Contributions
-from distro_node.protocol.audit.merkle import stands
+from distro_node.protocol.audit.merkle import verify_inclusion
 from distro_node.protocol.audit.reputation import (
     EPOCH_ROUNDS,
     WINDOW,
@@ -70,7 +70,7 @@ def test_every_line_has_a_proof() -> None:
     for number in range(100):
         proof = many.proof(peer(number))
         leaf = many[peer(number)].leaf(peer(number))
-        assert stands(leaf, proof.index, proof.size, proof.steps, many.root)
+        assert verify_inclusion(leaf, proof.index, proof.size, proof.steps, many.root)
     with pytest.raises(KeyError):
         many.proof(peer(100))
 
@@ -95,9 +95,9 @@ def test_who_is_here_costs_and_not_who_ever_was() -> None:
     before = crowd
     for _ in range(EPOCH_ROUNDS):
         crowd = crowd.after({peer(number): 1 for number in range(20)}, {})
-    # Private here: `_settled`, `_fresh`: what two values share is not part of the interface.
-    assert crowd._settled is before._settled  # see above
-    assert len(crowd._fresh) == 20  # see above
+    # Private here: `_main`, `_recent`: what two values share is not part of the interface.
+    assert crowd._main is before._main  # see above
+    assert len(crowd._recent) == 20  # see above
     assert len(crowd) == 10_000
 
 

@@ -39,14 +39,14 @@ def draw(
     secret: bytes,
     shares: dict[PeerId, int],
     *,
-    lot: bytes = b"r",
+    beacon: bytes = b"r",
     counts: dict[PeerId, int] | None = None,
     voters: Collection[PeerId] = PEERS,
     chance: Fraction = ALWAYS,
 ) -> AuditTarget | None:
     """Return the first one's audit; each update counts once unless given otherwise."""
     says = dict.fromkeys(shares, 1) if counts is None else counts
-    return draw_audit(secret, lot, PEERS[0], shares, says, voters, chance)
+    return draw_audit(secret, beacon, PEERS[0], shares, says, voters, chance)
 
 
 def test_a_draw_follows_from_secret_and_beacon() -> None:

@@ -9,7 +9,7 @@ import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.audit_sums import level_test
-from distro_node.protocol.audit.disputes import LAG, REAUDIT_ROUNDS
+from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, REAUDIT_ROUNDS
 from distro_node.protocol.audit.reputation import (
     EPOCH_ROUNDS,
     FRESH,
@@ -71,7 +71,7 @@ class Run:
     def call(self, *firsts: Audit) -> None:
         """Record the audits, and then the rounds until re-auditors are called."""
         self.close(*firsts)
-        for _ in range(LAG):
+        for _ in range(DRAW_LAG_ROUNDS):
             self.close()
 
 
@@ -174,12 +174,12 @@ def test_a_failure_takes_what_waits_and_three_take_the_votes(run: Run) -> None:
     votes = dict(run.accounts.votes)
     for _ in range(2):
         run.settle(run.look(ANN, BEN, LOW), low=True)
-        assert run.accounts.counts(BEN)
+        assert run.accounts.updates_count(BEN)
     assert run.accounts[BEN].work == votes[BEN]
     # Except for the round that recorded it.
     assert len(run.accounts[BEN].waiting) <= 1
     run.settle(run.look(FOUNDER, BEN, LOW), low=True)
-    assert not run.accounts.counts(BEN)
+    assert not run.accounts.updates_count(BEN)
     run.to_term()
     assert BEN not in run.accounts.votes
     # Its later work is never vouched for.
@@ -190,9 +190,9 @@ def test_a_failure_takes_what_waits_and_three_take_the_votes(run: Run) -> None:
 def test_of_a_stranger_one_failure_is_enough(run: Run) -> None:
     run.shares = {**run.shares, NEW: 4}
     run.close()
-    assert run.accounts.counts(NEW)
+    assert run.accounts.updates_count(NEW)
     run.settle(run.look(ANN, NEW, LOW), low=True)
-    assert not run.accounts.counts(NEW)
+    assert not run.accounts.updates_count(NEW)
 
 
 def test_whoever_accuses_the_honest_is_not_heard_any_more(run: Run) -> None:
@@ -201,7 +201,7 @@ def test_whoever_accuses_the_honest_is_not_heard_any_more(run: Run) -> None:
         run.settle(run.look(ANN, peer, LOW), low=False)
     assert all(run.accounts[peer].sums.credible for peer in accused)
     assert not run.accounts[ANN].sums.credible
-    assert run.accounts.counts(ANN)
+    assert run.accounts.updates_count(ANN)
     run.to_term()
     assert ANN not in run.accounts.votes
     # It may not audit, so only time restores its credibility.
@@ -228,7 +228,7 @@ def test_liars_with_a_third_settle_nothing(run: Run) -> None:
 def test_nobody_looks_again_before_it_is_drawn_who_does(run: Run) -> None:
     first = run.look(ANN, BEN, LOW)
     run.close(first)
-    for _ in range(LAG):
+    for _ in range(DRAW_LAG_ROUNDS):
         assert not any(run.accounts.may_reaudit(peer, first) for peer in PEERS)
         run.close()
     assert run.accounts.pending_reauditors(first) == run.accounts.votes.keys() - {BEN}
@@ -273,13 +273,13 @@ def test_whoever_is_away_has_no_votes_and_has_them_again(run: Run) -> None:
 def test_whoever_was_accused_comes_back_accused(run: Run) -> None:
     for auditor in (ANN, FOUNDER, PEERS[3]):
         run.settle(run.look(auditor, BEN, LOW), low=True)
-    assert not run.accounts.counts(BEN)
+    assert not run.accounts.updates_count(BEN)
     run.away = {BEN}
     for _ in range(3):
         run.to_term()
     run.away = ()
     run.to_term()
-    assert not run.accounts.counts(BEN)
+    assert not run.accounts.updates_count(BEN)
     assert BEN not in run.accounts.votes
 
 
@@ -288,7 +288,7 @@ def test_a_dispute_about_whoever_goes_is_settled(run: Run) -> None:
     about, of = run.look(ANN, BEN, LOW), run.look(BEN, ANN, LOW)
     run.close(about, of)
     run.away = {BEN}
-    for _ in range(LAG):
+    for _ in range(DRAW_LAG_ROUNDS):
         run.close()
     run.close(
         again=tuple(
@@ -397,9 +397,9 @@ def test_the_founder_alone_looks_again_itself() -> None:
     first = run.look(FOUNDER, ANN, LOW)
     run.call(first)
     run.close(again=(Reaudit(ANN, first, False),))
-    assert run.accounts.counts(ANN)
+    assert run.accounts.updates_count(ANN)
     run.close(again=(Reaudit(FOUNDER, first, True),))
-    assert not run.accounts.counts(ANN)
+    assert not run.accounts.updates_count(ANN)
 
 
 def test_a_look_vouches_once_and_by_one_voter(run: Run) -> None:

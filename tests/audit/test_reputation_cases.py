@@ -8,7 +8,7 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit import reputation, verdict
 from distro_node.protocol.audit.audit_sums import level_test
-from distro_node.protocol.audit.disputes import LAG, OPEN
+from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS
 from distro_node.protocol.audit.reputation import (
     EPOCH_ROUNDS,
     FRESH,
@@ -81,7 +81,7 @@ class _Run:
         """Record a low audit and the re-audits of all others."""
         first = self.look(auditor, peer, LOW)
         self.close(first)
-        self.quiet(LAG)
+        self.quiet(DRAW_LAG_ROUNDS)
         others = sorted(self.accounts.pending_reauditors(first))
         self.close(again=tuple(Reaudit(other, first, low) for other in others))
 
@@ -150,7 +150,7 @@ def test_what_others_confirm_counts_for_the_level() -> None:
 def test_a_dispute_is_dropped() -> None:
     run = _Run().settled()
     run.close(run.look(ANN, BEN, LOW))
-    run.quiet(OPEN)
+    run.quiet(OPEN_ROUNDS)
     assert not run.accounts.disputes
 
 
@@ -170,7 +170,7 @@ def test_who_is_alone_vouches_for_itself() -> None:
 
 
 def test_where_nobody_has_any_all_have_one() -> None:
-    assert reputation.held({FOUNDER: 9}, [ANN, BEN]) == {ANN: 1, BEN: 1}
+    assert reputation.present_votes({FOUNDER: 9}, [ANN, BEN]) == {ANN: 1, BEN: 1}
 
 
 def test_who_had_votes_keeps_them_where_nobody_earns_any() -> None:
@@ -258,7 +258,7 @@ def test_who_computes_ends_alone_has_no_votes() -> None:
 
 
 def test_a_missing_half_takes_no_updates() -> None:
-    assert _looked_at_in_halves(GOOD * 13 // 10).accounts.counts(BEN)
+    assert _looked_at_in_halves(GOOD * 13 // 10).accounts.updates_count(BEN)
 
 
 def test_one_half_is_as_well_known_as_is_usual() -> None:

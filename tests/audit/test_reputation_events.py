@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.audit_sums import WORK, level_test
+from distro_node.protocol.audit.audit_sums import WORK_TEST, level_test
 from distro_node.protocol.audit.counts import AuditCounts
-from distro_node.protocol.audit.disputes import LAG, OPEN
+from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS
 from distro_node.protocol.audit.reputation import (
     EPOCH_ROUNDS,
     VOUCHERS,
@@ -21,7 +21,7 @@ from distro_node.protocol.audit.reputation import (
 )
 from distro_node.protocol.audit.reputation_events import (
     ReputationEvent,
-    changes,
+    reputation_events,
     take_snapshot,
     why_no_votes,
 )
@@ -46,7 +46,7 @@ class Run:
         before = take_snapshot(self.accounts)
         shares = dict.fromkeys(self.peers, SHARE)
         self.accounts.close(RecordedWork(self.round, shares, audits, again), self.peers)
-        self.told += changes(before, self.accounts, self.round)
+        self.told += reputation_events(before, self.accounts, self.round)
         self.round += 1
 
     def audits(self, auditor: PeerId, *peers: PeerId, score: int = GOOD) -> None:
@@ -63,7 +63,7 @@ class Run:
     def settle(self, first: Audit, low: bool) -> None:
         """Record the audit, and then every re-audit."""
         self.close(first)
-        for _ in range(LAG):
+        for _ in range(DRAW_LAG_ROUNDS):
             self.close()
         others = sorted(self.accounts.pending_reauditors(first))
         self.close(again=tuple(Reaudit(peer, first, low) for peer in others))
@@ -106,7 +106,7 @@ def test_who_is_left_out_is_told_of_each_step(run: Run) -> None:
         ReputationEvent("audit_failed", BEN, str(looked)),
     ]
     found = []
-    while run.accounts.counts(BEN):
+    while run.accounts.updates_count(BEN):
         found += told(run, lambda: fail(run, BEN))
     assert found[-1] == ReputationEvent("excluded", BEN, "failed")
     assert why_no_votes(run.accounts, BEN) == "failed"
@@ -117,10 +117,10 @@ def test_who_is_left_out_is_told_of_each_step(run: Run) -> None:
 
 
 def test_who_passes_so_many_checks_as_was_said_counts_again(run: Run) -> None:
-    while run.accounts.counts(BEN):
+    while run.accounts.updates_count(BEN):
         fail(run, BEN)
     needed = run.accounts[BEN].sums.passes_until_counted
-    assert needed == -(-WORK.accuse_at // -WORK.success)
+    assert needed == -(-WORK_TEST.accuse_at // -WORK_TEST.success)
     found = told(run, lambda: run.audits(FOUNDER, *[BEN] * (needed - 1)))
     assert "reinstated" not in {change.kind for change in found}
     assert run.accounts[BEN].sums.passes_until_counted == 1
@@ -130,7 +130,7 @@ def test_who_passes_so_many_checks_as_was_said_counts_again(run: Run) -> None:
 
 def test_a_look_that_is_contradicted_is_told_of_whoever_looked(run: Run) -> None:
     found = told(run, lambda: fail(run, BEN, low=False))
-    assert ReputationEvent("contradicted", FOUNDER, str(run.round - 3 - LAG)) in found
+    assert ReputationEvent("contradicted", FOUNDER, str(run.round - 3 - DRAW_LAG_ROUNDS)) in found
     assert "audit_failed" not in {change.kind for change in found}
     while not run.accounts[FOUNDER].sums.own_audits.accused:
         found = told(run, lambda: fail(run, BEN, low=False))
@@ -185,7 +185,7 @@ def test_the_tally_counts_looks_and_disputes(run: Run) -> None:
     fail(run, BEN)
     fail(run, ANN, low=False)
     run.close(Audit(BEN, ANN, run.round - 1, SHARE, LOW))
-    for _ in range(OPEN):
+    for _ in range(OPEN_ROUNDS):
         run.close()
     after = run.accounts.totals
     assert (after.low, after.passed) == (3, before.passed)
@@ -219,7 +219,7 @@ def test_a_thousand_members_are_compared_at_once(members: int) -> None:
         times.append(time.process_time() - begun)
         accounts.close(RecordedWork(round_, dict.fromkeys(crowd, SHARE)), crowd)
         begun = time.process_time()
-        assert changes(before, accounts, round_) == []
+        assert reputation_events(before, accounts, round_) == []
         times[-1] += time.process_time() - begun
     # It takes about a tenth of a millisecond; the bound allows for slow machines, and catches quadratic
     # time.

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from distro_node.protocol.audit.sign_score import (
     SignSums,
-    agreement,
-    whole_weights,
+    integer_weights,
+    sign_sums,
 )
 
 COUNT = 2000
@@ -20,17 +20,17 @@ def coins(chance: np.random.Generator, count: int = COUNT) -> np.ndarray:
 def test_coins_score_like_a_standard_normal() -> None:
     """Whatever the weights: here some are a hundred times as large as others."""
     chance = np.random.default_rng(1)
-    weights = whole_weights(chance.standard_t(2, COUNT))
-    scores = [agreement(coins(chance), weights).score for _ in range(2000)]
+    weights = integer_weights(chance.standard_t(2, COUNT))
+    scores = [sign_sums(coins(chance), weights).score for _ in range(2000)]
     assert abs(np.mean(scores)) < 0.1
     assert np.std(scores) == pytest.approx(1, abs=0.06)
 
 
 def test_a_score_is_the_sum_over_the_root_of_squares() -> None:
-    found = agreement(np.array([1, -1, 1], np.int8), np.array([3, 4, 0], np.int16))
+    found = sign_sums(np.array([1, -1, 1], np.int8), np.array([3, 4, 0], np.int16))
     assert (found.total, found.squares) == (-1, 25)
     assert found.score == -0.2
-    assert agreement(np.array([1], np.int8), np.array([0], np.int16)).score == 0.0
+    assert sign_sums(np.array([1], np.int8), np.array([0], np.int16)).score == 0.0
 
 
 @pytest.mark.parametrize("total", [-5, -3, 0, 2, 3, 5])
@@ -57,7 +57,7 @@ def test_thousandths_are_the_score_in_whole_numbers() -> None:
 
 def test_numbers_of_any_size_stay_exact() -> None:
     signs = np.ones(1 << 20, dtype=np.int8)
-    found = agreement(signs, np.full(1 << 20, 1024, np.int16))
+    found = sign_sums(signs, np.full(1 << 20, 1024, np.int16))
     assert found == SignSums(1 << 30, 1 << 40)
     assert found.score == 1024.0
     assert SignSums(10**30, 10**58).reaches(10_000)
@@ -72,17 +72,17 @@ def test_one_number_has_no_more_say_than_its_bound(value: float) -> None:
     values = np.random.default_rng(4).standard_normal(1000).astype(np.float32)
     values[7] = value
     with np.errstate(all="raise", under="ignore"):
-        weights = whole_weights(values)
+        weights = integer_weights(values)
     assert weights.dtype == np.int16
     assert np.abs(weights.astype(int)).max() <= 1024
 
 
 def test_nothing_weighs_nothing() -> None:
     for values in (np.zeros(5), np.full(5, np.nan), np.zeros(0)):
-        assert not whole_weights(values).any()
-        assert agreement(np.ones(len(values), np.int8), whole_weights(values)).score == 0.0
+        assert not integer_weights(values).any()
+        assert sign_sums(np.ones(len(values), np.int8), integer_weights(values)).score == 0.0
 
 
 def test_arrays_must_fit() -> None:
     with pytest.raises(ValueError, match="weights"):
-        agreement(np.ones(3, np.int8), np.ones(4, np.int16))
+        sign_sums(np.ones(3, np.int8), np.ones(4, np.int16))

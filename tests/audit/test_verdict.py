@@ -6,10 +6,10 @@ import random
 
 import pytest
 from distro_node.protocol.audit.verdict import (
-    ALIKE,
     LEAST,
     MIN_AUDITS,
     MIN_HALF_SCORES,
+    MIN_SIMILAR_MEMBERS,
     BaselineSample,
     Halves,
     ScoreBaseline,
@@ -56,14 +56,14 @@ def test_liars_with_a_share_of_a_rare_size_move_its_score_by_no_more_than_half(l
             [*honest, *(([BaselineSample(lie, 64)] * MIN_AUDITS, 1) for _ in range(liars))]
         ).of(share)
 
-    assert of(64, ALIKE - 1) == 1250
-    assert of(64, ALIKE) == (5000 if lie > 5000 else 1250)
-    assert of(4, ALIKE) == 10_000
+    assert of(64, MIN_SIMILAR_MEMBERS - 1) == 1250
+    assert of(64, MIN_SIMILAR_MEMBERS) == (5000 if lie > 5000 else 1250)
+    assert of(4, MIN_SIMILAR_MEMBERS) == 10_000
 
 
 def test_scores_are_held_to_those_of_shares_of_as_many_digits() -> None:
     small = [([BaselineSample(10_000, 4)] * MIN_AUDITS, 1) for _ in range(5)]
-    large = [([BaselineSample(3000, 50)] * MIN_AUDITS, 1) for _ in range(ALIKE)]
+    large = [([BaselineSample(3000, 50)] * MIN_AUDITS, 1) for _ in range(MIN_SIMILAR_MEMBERS)]
     of = ScoreBaseline([*small, *large]).of
     assert [of(share) for share in (4, 7, 32, 63)] == [10_000, 10_000, 3000, 3000]
     # For all other sizes too few members: they fall with the square root, and half of that is usual.
@@ -99,7 +99,9 @@ def looked(score: int, beginning: int | None, share: int = 4) -> BaselineSample:
 
 
 def test_a_half_is_as_well_in_an_update_as_is_usual() -> None:
-    usually = ScoreBaseline([([looked(10_000, 8000)] * MIN_HALF_SCORES, 1) for _ in range(ALIKE)])
+    usually = ScoreBaseline(
+        [([looked(10_000, 8000)] * MIN_HALF_SCORES, 1) for _ in range(MIN_SIMILAR_MEMBERS)]
+    )
     assert usually.halves(looked(20_000, 16_000)) == Halves(1000, 1000)
     # Only the first or only the second half was computed; the share's size makes no difference.
     assert usually.halves(looked(9000, 10_800, 64)) == Halves(1500, 500)
@@ -116,12 +118,17 @@ def test_of_halves_there_is_no_telling_without_scores() -> None:
     many = [([looked(10_000, 8000)] * MIN_HALF_SCORES, 1) for _ in range(9)]
     assert ScoreBaseline(many).halves(looked(10_000, None)) is None
     assert ScoreBaseline(many).halves(looked(LEAST - 1, 8000)) is None
-    assert ScoreBaseline(many[: ALIKE - 1]).halves(looked(10_000, 8000)) is None
+    assert ScoreBaseline(many[: MIN_SIMILAR_MEMBERS - 1]).halves(looked(10_000, 8000)) is None
     # Audits without a first-half score, or with hardly any score, do not affect the baseline.
     quiet = [([looked(10_000, None), looked(100, 8000)] * MIN_HALF_SCORES, 9) for _ in range(9)]
     quiet += [([looked(10_000, 4000)] * (MIN_HALF_SCORES - 1), 9) for _ in range(9)]
-    assert ScoreBaseline([*many[: ALIKE - 1], *quiet]).halves(looked(10_000, 8000)) is None
-    assert ScoreBaseline([*many[:ALIKE], *quiet]).halves(looked(10_000, 8000)) == Halves(1000, 1000)
+    assert (
+        ScoreBaseline([*many[: MIN_SIMILAR_MEMBERS - 1], *quiet]).halves(looked(10_000, 8000))
+        is None
+    )
+    assert ScoreBaseline([*many[:MIN_SIMILAR_MEMBERS], *quiet]).halves(
+        looked(10_000, 8000)
+    ) == Halves(1000, 1000)
     # If first halves usually score nothing, no member is held to them.
     none = [([looked(10_000, -1)] * MIN_HALF_SCORES, 1) for _ in range(9)]
     assert ScoreBaseline(none).halves(looked(10_000, 8000)) is None

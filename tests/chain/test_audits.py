@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.disputes import JURY_SEATS, LAG, OPEN
+from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, JURY_SEATS, OPEN_ROUNDS
 from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, FRESH, Audit
 from distro_node.protocol.chain import audits
 from distro_node.protocol.chain.audits import AuditLedger
@@ -89,7 +89,7 @@ def _secret(chain: CheckedChain, who: PeerId) -> AuditEntry:
 
 
 def _secret_of_another_round(chain: CheckedChain, who: PeerId) -> AuditEntry:
-    return chain.look(who, secret=chain.secret(who, chain.round - 3 - LAG))
+    return chain.look(who, secret=chain.secret(who, chain.round - 3 - DRAW_LAG_ROUNDS))
 
 
 def _too_old(chain: CheckedChain, who: PeerId) -> AuditEntry:
@@ -211,7 +211,7 @@ def test_nobody_is_called_before_the_beacon_of_a_later_round(chain: CheckedChain
     chain.grow(audits=chain.audits(LOW)[:1])
     (first,) = chain.work.reputation.disputes
     peers = [peer for peer in chain.membership.peers if peer not in (first.auditor, first.peer)]
-    for _ in range(LAG):
+    for _ in range(DRAW_LAG_ROUNDS):
         assert lookers(chain, first) == []
         assert "not drawn" in refused_again(chain, chain.again(peers[0], first))
         chain.grow()
@@ -269,7 +269,7 @@ def test_who_looks_again_at_what_does_not_hang_on_what_a_leader_may_vary(
     other.ledger = chain.ledger.truncated(len(chain.ledger))
     found = []
     for number, each in enumerate((chain, other)):
-        for recorded in ((look,), *[()] * LAG):
+        for recorded in ((look,), *[()] * DRAW_LAG_ROUNDS):
             updates = [
                 each.update(peer, tokens=500 + number * (peer == each.leaders[0]))
                 for peer in each.membership.peers
@@ -285,7 +285,7 @@ def test_who_looks_again_at_what_does_not_hang_on_what_a_leader_may_vary(
 def test_a_dispute_ends(chain: CheckedChain) -> None:
     first = chain.disputed()
     since = chain.work.reputation.disputes[first].since
-    chain.grow_until(since + OPEN)
+    chain.grow_until(since + OPEN_ROUNDS)
     # The last record that may hold one.
     said = chain.again(lookers(chain, first)[0], first)
     check_record(chain.record(reaudits=(said,)), chain.ledger)

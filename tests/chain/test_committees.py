@@ -29,7 +29,7 @@ def test_members_train_in_odd_rounds_and_panels_speak_in_even_ones(chain: Spoken
     for _ in range(3):
         assert chain.ledger.assignments.due(chain.round) == {*chain.membership.peers}
         chain.grow()
-        assert not chain.ledger.assignments.works(chain.membership.peers[0])
+        assert not chain.ledger.assignments.open_work(chain.membership.peers[0])
         assert chain.ledger.share(chain.round, chain.membership.peers[0]) is None
         assert chain.ledger.assignments.due(chain.round) == {*chain.membership.peers}
         chain.grow()

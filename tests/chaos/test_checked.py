@@ -61,7 +61,7 @@ def test_two_cheats_among_six(tmp_path: Path, *, overlap: bool) -> None:
         found = {cheat: out_since(second, cheat) for cheat in cheats}
         print(f"found out in rounds {sorted(found.values())}, of {len(ledger)}")
         assert max(found.values()) <= FOUND_WITHIN
-        assert all(work.reputation.counts(peer) for peer in honest)
+        assert all(work.reputation.updates_count(peer) for peer in honest)
         assert not work.reputation.votes.keys() & set(cheats)
         assert {peer for _, peer, _ in looks(ledger)} >= set(honest) | set(cheats)
         for node in honest_nodes:
@@ -77,7 +77,9 @@ def settled(node: Node, honest: list[PeerId], cheats: list[PeerId]) -> bool:
     votes = accounts.votes.keys()
     # Votes are constant until the end of an epoch.
     return (
-        set(honest) <= votes and not votes & set(cheats) and not any(map(accounts.counts, cheats))
+        set(honest) <= votes
+        and not votes & set(cheats)
+        and not any(map(accounts.updates_count, cheats))
     )
 
 
@@ -86,7 +88,7 @@ def out_since(node: Node, peer: PeerId) -> int:
     ledger = node.ledger()
     for length in range(1, len(ledger) + 1):
         work = ledger.truncated(length).audits
-        if work is not None and not work.reputation.counts(peer):
+        if work is not None and not work.reputation.updates_count(peer):
             return length
     raise AssertionError("its updates still count")
 

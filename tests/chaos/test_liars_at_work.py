@@ -124,8 +124,8 @@ def check_liars(ledger: Ledger, honest: Sequence[PeerId], wicked: dict[str, Peer
     not work is out of the step."""
     audits = ledger.audits
     assert audits is not None
-    assert all(audits.reputation.counts(peer) for peer in honest)
-    assert not audits.reputation.counts(wicked["idle"])
+    assert all(audits.reputation.updates_count(peer) for peer in honest)
+    assert not audits.reputation.updates_count(wicked["idle"])
     assert wicked["idle"] not in audits.reputation.votes
     members = ledger.membership(len(ledger))
     assert not members.expelled.keys() & set(honest)

@@ -38,7 +38,9 @@ def test_who_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
             more: votes from a few audits that scored high last until the epoch ends."""
             work = second.ledger().audits
             assert work is not None
-            return not work.reputation.counts(idle) and set(work.reputation.votes) == set(honest)
+            return not work.reputation.updates_count(idle) and set(work.reputation.votes) == set(
+                honest
+            )
 
         wait_for(
             settled, "the idle one to be found out, and all others, and nobody else, to have votes"
@@ -47,7 +49,7 @@ def test_who_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
         ledger = second.ledger()
         work = ledger.audits
         assert work is not None
-        assert all(work.reputation.counts(peer) for peer in honest)
+        assert all(work.reputation.updates_count(peer) for peer in honest)
         scores: dict[bool, list[float]] = {True: [], False: []}
         for _, peer, score in looks(ledger):
             scores[peer == idle].append(score)

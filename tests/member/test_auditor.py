@@ -13,7 +13,7 @@ import msgpack
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.disputes import LAG, OPEN
+from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS
 from distro_node.protocol.audit.lottery import commitment
 from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, FRESH, Audit
 from distro_node.protocol.chain.leaders import Leaders
@@ -229,7 +229,7 @@ def test_a_second_look_from_its_call_to_its_word() -> None:
         other.ledger = chain.ledger.truncated(chain.round)
         seat = Seat(other, me)
         effects = seat.loads()
-        while other.round < since + LAG:
+        while other.round < since + DRAW_LAG_ROUNDS:
             effects += seat.decides()
         assert not of(RunReaudit, effects)
         (again,) = of(RunReaudit, seat.decides())
@@ -250,7 +250,7 @@ def test_a_second_look_from_its_call_to_its_word() -> None:
 def test_whoever_was_looked_at_is_not_called() -> None:
     chain = grown()
     first, since = low_look(chain)
-    chain.grow_until(since + LAG)
+    chain.grow_until(since + DRAW_LAG_ROUNDS)
     seat = Seat(chain, first.peer)
     seat.loads()
     assert not of(RunReaudit, seat.decides())
@@ -264,7 +264,7 @@ def test_a_second_look_is_heard_while_the_dispute_lasts() -> None:
     chain.grow_until(at + FRESH - 1)
     chain.grow(audits=(chain.look(auditor, at, LOW),))
     (first,) = chain.work.reputation.disputes
-    chain.grow_until(at + FRESH + OPEN - 1)
+    chain.grow_until(at + FRESH + OPEN_ROUNDS - 1)
     who, me, _ = sorted(chain.work.reputation.pending_reauditors(first))
     seat = Seat(chain, me)
     seat.loads()

@@ -10,7 +10,7 @@ import pytest
 from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit import lottery
-from distro_node.protocol.audit.disputes import LAG
+from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS
 from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, Audit
 from distro_node.protocol.member.auditor import Auditor
 from distro_node.protocol.member.effects import RunReaudit, ScoreAudit, Train
@@ -317,7 +317,7 @@ def _called() -> tuple[_Looker, list[RunReaudit]]:
     while True:
         audits = [e for e in chain.audits(LOW) if e.auditor != FOUNDER]
         chain.grow(audits=audits[:1])
-        chain.grow_until(chain.round + LAG)
+        chain.grow_until(chain.round + DRAW_LAG_ROUNDS)
         looker = _Looker(chain)
         effects = [
             e for e in looker.looking.reaudits_due(chain.ledger) if isinstance(e, RunReaudit)

@@ -64,7 +64,7 @@ def lanes_in(runs: Iterable[range]) -> list[int]:
 def streams_of(assignment: Assignment) -> Counter[int]:
     """Count how often each stream is assigned."""
     streams = Counter(stream for own in assignment.runs.values() for run in own for stream in run)
-    streams.update(work.stream for work in assignment.works)
+    streams.update(work.stream for work in assignment.lent_streams)
     return streams
 
 
@@ -111,15 +111,15 @@ def test_every_lane_is_dealt_once_whatever_the_weights(
     assert streams_of(assignment) == Counter(range(streams))
     # No member has both kinds, none has more than allowed, and no busy member gets more.
     free = [peer for peer in everybody.peers if peer not in busy] or list(everybody.peers)
-    late = [work.peer for work in assignment.works]
+    late = [work.peer for work in assignment.lent_streams]
     assert len(set(late)) == len(late)
     assert not set(late) & set(assignment.runs)
     assert {*late, *assignment.runs} <= set(free)
     equal = -(-streams // len(free))
     most = max(int(streams * max_share), 2 * equal) if max_share else equal
     assert max(sizes(everybody, assignment)) <= most
-    assert all(round_ < work.due < round_ + MOST_ROUNDS for work in assignment.works)
-    assert all(work.assigned_in == round_ for work in assignment.works)
+    assert all(round_ < work.due < round_ + MOST_ROUNDS for work in assignment.lent_streams)
+    assert all(work.assigned_in == round_ for work in assignment.lent_streams)
 
 
 @given(st.integers(1, 60), st.lists(st.integers(1, 50), min_size=1, max_size=8))
@@ -166,19 +166,19 @@ def test_who_is_slower_than_a_sequence_a_round_has_several_rounds_time() -> None
     values = [4, 4, 4, 1]
     slow = everybody.peers[3]
     first = assigned(order, everybody, 5, values, max_share=0.5)
-    (work,) = first.works
+    (work,) = first.lent_streams
     assert (work.peer, work.assigned_in, work.due) == (slow, 5, 6)
     assert sizes(everybody, first) == [2, 3, 2, 1]
     # Meanwhile the others have its stream, which was the last of one of them.
     second = assigned(order, everybody, 6, values, max_share=0.5, busy=[slow])
-    assert not second.works
+    assert not second.lent_streams
     assert sizes(everybody, second) == [3, 3, 2, 0]
     # No other member's streams move.
     for peer in everybody.peers[:3]:
         assert set(lanes_in(first.runs[peer])) <= set(lanes_in(second.runs[peer]))
     # In the last rounds of a run, no assignment would be due after the end.
     last = assigned(order, everybody, 5, values, max_share=0.5, trains=lambda round_: round_ <= 5)
-    assert not last.works
+    assert not last.lent_streams
     assert sizes(everybody, last) == [3, 3, 2, 0]
 
 
@@ -189,7 +189,7 @@ def test_of_too_many_slow_ones_not_always_the_same_wait() -> None:
     works: list[LentStream] = []
     for round_ in range(1, 400):
         busy = {work.peer for work in works if work.due >= round_}
-        made = assigned(order, everybody, round_, values, max_share=0.5, busy=busy).works
+        made = assigned(order, everybody, round_, values, max_share=0.5, busy=busy).lent_streams
         assert len(made) <= 2
         works += made
         served.update(work.peer for work in made)
@@ -271,11 +271,11 @@ def test_lanes_move_as_little_as_can_be_with_any_changes(seed: int) -> None:
         assert streams_of(now) == Counter(range(order.streams))
         if before is not None:
             had, has = (
-                {peer: len(lanes_in(own)) for peer, own in each.homes.items()}
+                {peer: len(lanes_in(own)) for peer, own in each.before_lending.items()}
                 for each in (before, now)
             )
             needed = sum(max(0, count - had.get(peer, 0)) for peer, count in has.items())
-            homes = (Assignment(1, each.homes) for each in (before, now))
+            homes = (Assignment(1, each.before_lending) for each in (before, now))
             assert moved(*homes) == needed
         before = now
 

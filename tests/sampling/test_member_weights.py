@@ -108,7 +108,7 @@ def play(
         arrivals: dict[int, float] = {}
         due: dict[int, int] = {}
         for number, peer in enumerate(peers):
-            for work in shares.works:
+            for work in shares.lent_streams:
                 if work.peer == peer and work.assigned_in == round_:
                     begun[number, work.due] = now
             run = shares.assignments[0].runs.get(peer)

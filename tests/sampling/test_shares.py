@@ -176,22 +176,24 @@ def test_a_slow_one_of_three_has_less() -> None:
 
 def test_who_needs_longer_has_longer() -> None:
     """A fifth of a sequence a round: five rounds."""
-    works = _assigned(_terms(40), [200, 200, 200, 2]).works
+    works = _assigned(_terms(40), [200, 200, 200, 2]).lent_streams
     assert [work.due - work.assigned_in > 2 for work in works] == [True]
 
 
 def test_nobody_has_for_ever() -> None:
-    (work,) = _assigned(_terms(40), [HUGE, HUGE, HUGE, 1]).works
+    (work,) = _assigned(_terms(40), [HUGE, HUGE, HUGE, 1]).lent_streams
     assert work.due == 64
 
 
 def test_not_all_lanes_are_lent() -> None:
     made = _assigned(_terms(4, 1.0), [HUGE, 1, 1, 1, 1, 1, 1, 1])
-    assert len(made.works) == 2
+    assert len(made.lent_streams) == 2
 
 
 def test_nothing_is_due_behind_the_end() -> None:
-    assert not _assigned(_terms(40, trains=lambda round_: round_ < 9), [HUGE, HUGE, HUGE, 1]).works
+    assert not _assigned(
+        _terms(40, trains=lambda round_: round_ < 9), [HUGE, HUGE, HUGE, 1]
+    ).lent_streams
 
 
 def test_lanes_stay_where_they_are() -> None:
@@ -215,7 +217,7 @@ def _swarm_with_a_slow_one(**changes: Any) -> tuple[Chain, PeerId]:
     has one of 16 streams; and that member."""
     chain = Chain(4, sequences=16, max_share=0.5, **changes)
     slow = chain.membership.peers[-1]
-    while not chain.ledger.assignments.shares(chain.round).works:
+    while not chain.ledger.assignments.shares(chain.round).lent_streams:
         due = chain.ledger.assignments.due(chain.round)
         capacities = {peer: 10 if peer == slow else 1000 for peer in due}
         chain.grow(updates=[chain.update(p, capacity=c) for p, c in sorted(capacities.items())])
@@ -248,7 +250,7 @@ def test_what_is_not_due_is_not_taken_in() -> None:
 def test_who_is_at_work_is_not_late() -> None:
     chain, slow = _swarm_with_a_slow_one()
     before = chain.ledger.assignments.shares(chain.round).weights[slow]
-    (work,) = chain.ledger.assignments.shares(chain.round).works
+    (work,) = chain.ledger.assignments.shares(chain.round).lent_streams
     while chain.round < work.due:
         _continues(chain, slow)
     assert work.due > work.assigned_in + 1
@@ -258,7 +260,7 @@ def test_who_is_at_work_is_not_late() -> None:
 
 def test_what_was_lent_and_not_trained_is_dealt_again() -> None:
     chain, slow = _swarm_with_a_slow_one()
-    (work,) = chain.ledger.assignments.shares(chain.round).works
+    (work,) = chain.ledger.assignments.shares(chain.round).lent_streams
     row = int(chain.ledger.deal(work.assigned_in).rows(16)[work.stream])
     while chain.round <= work.due:
         _continues(chain, slow, counted=False)
@@ -267,7 +269,7 @@ def test_what_was_lent_and_not_trained_is_dealt_again() -> None:
 
 def test_what_is_lent_to_who_departs_is_dealt_again() -> None:
     chain, slow = _swarm_with_a_slow_one()
-    (work,) = chain.ledger.assignments.shares(chain.round).works
+    (work,) = chain.ledger.assignments.shares(chain.round).lent_streams
     row = int(chain.ledger.deal(work.assigned_in).rows(16)[work.stream])
     chain.grow(departed=[chain.leave(slow)])
     assert int(chain.ledger.deal(chain.round).rows(16)[work.stream]) == row
@@ -336,7 +338,7 @@ def _counts_when_the_slow_one_is_done(spec: OptimizerSpec) -> tuple[dict[PeerId,
     """Return the update weights of the record in which a sequence over several rounds counts, and its
     author."""
     chain, slow = _swarm_with_a_slow_one(optimizer=spec)
-    (work,) = chain.ledger.assignments.shares(chain.round).works
+    (work,) = chain.ledger.assignments.shares(chain.round).lent_streams
     while chain.round <= work.due:
         _continues(chain, slow)
     replica = Replica(slow, 1000)

@@ -32,7 +32,7 @@ def test_every_row_of_a_lane_is_trained_once_with_churn(seed: int, ahead: bool) 
     trained: Counter[tuple[int, int]] = Counter()
     begins = [StreamCursors(1)]
     if ahead:
-        begins.append(begins[0].then(begins[0], [], streams))
+        begins.append(begins[0].next_cursors(begins[0], [], streams))
     for round_ in range(1, 200):
         membership = Membership(
             since=dict.fromkeys(chance.sample(EVERYBODY, chance.randint(1, 30)), 0)
@@ -49,7 +49,7 @@ def test_every_row_of_a_lane_is_trained_once_with_churn(seed: int, ahead: bool) 
         for peer in counted:
             trained.update((stream, rows[stream]) for run in runs.get(peer, ()) for stream in run)
         lost = [run for peer, own in runs.items() if peer not in counted for run in own]
-        begins.append((begins[-1] if begins else deal).then(deal, lost, streams))
+        begins.append((begins[-1] if begins else deal).next_cursors(deal, lost, streams))
         # An assigned sample is trained or in progress, at any time.
         under_way = {
             (stream, row)
@@ -73,37 +73,37 @@ def test_rounds_that_lose_nothing_have_nothing_to_remember() -> None:
         assert deal == StreamCursors(round_)
         assert deal.rows(3).tolist() == [round_ - 1] * 3
         assert deal.fresh(3).tolist() == [round_] * 3
-        deal = deal.then(deal, [], 3)
+        deal = deal.next_cursors(deal, [], 3)
 
 
 def test_a_lane_that_lost_a_sample_is_behind_from_then_on() -> None:
     first = StreamCursors(1)
-    second = first.then(first, [range(1, 3)], 4)
+    second = first.next_cursors(first, [range(1, 3)], 4)
     assert second.rows(4).tolist() == [1, 0, 0, 1]
-    third = second.then(second, [], 4)
+    third = second.next_cursors(second, [], 4)
     assert third.rows(4).tolist() == [2, 1, 1, 2]
     # Equal states share memory.
     assert third.behind is second.behind is second.waiting is third.waiting
-    fourth = third.then(third, [range(2, 4)], 4)
+    fourth = third.next_cursors(third, [range(2, 4)], 4)
     assert fourth.rows(4).tolist() == [3, 2, 1, 2]
 
 
 def test_a_round_ahead_a_lost_sample_is_dealt_two_rounds_later() -> None:
     first = StreamCursors(1)
-    second = first.then(first, [], 2)
-    third = second.then(first, [range(1)], 2)
-    fourth = third.then(second, [], 2)
+    second = first.next_cursors(first, [], 2)
+    third = second.next_cursors(first, [range(1)], 2)
+    fourth = third.next_cursors(second, [], 2)
     assert [deal.rows(2).tolist() for deal in (first, second, third, fourth)] == [
         [0, 0], [1, 1], [0, 2], [2, 3],
     ]  # fmt: skip
     # Lost once more, while others succeed.
-    fifth = fourth.then(third, [range(1)], 2)
+    fifth = fourth.next_cursors(third, [range(1)], 2)
     assert fifth.rows(2).tolist() == [0, 4]
-    assert fifth.then(fourth, [], 2).rows(2).tolist() == [3, 5]
+    assert fifth.next_cursors(fourth, [], 2).rows(2).tolist() == [3, 5]
 
 
 def test_an_empty_record_returns_everything() -> None:
-    deal = StreamCursors(1).then(StreamCursors(1), [range(3)], 3)
+    deal = StreamCursors(1).next_cursors(StreamCursors(1), [range(3)], 3)
     assert deal.round == 2
     assert deal.rows(3).tolist() == [0, 0, 0]
 
@@ -136,12 +136,12 @@ def test_what_was_dealt_long_ago_is_given_as_soon_as_its_lane_can() -> None:
     sample assigned meanwhile: both are assigned again, one after the other."""
     begins = [StreamCursors(1)]
     for _ in range(2):
-        begins.append(begins[-1].then(begins[-1], [], 2))
-    fourth = begins[2].then(begins[2], [range(1, 2)], 2, [(1, 0)])
+        begins.append(begins[-1].next_cursors(begins[-1], [], 2))
+    fourth = begins[2].next_cursors(begins[2], [range(1, 2)], 2, [(1, 0)])
     assert (fourth.rows(2).tolist(), fourth.owed) == ([3, 2], ((1, 0),))
-    fifth = fourth.then(fourth, [], 2)
+    fifth = fourth.next_cursors(fourth, [], 2)
     assert (fifth.rows(2).tolist(), fifth.owed) == ([4, 0], ())
     # Then it continues with samples that were never assigned.
-    assert fifth.then(fifth, [], 2).rows(2).tolist() == [5, 3]
+    assert fifth.next_cursors(fifth, [], 2).rows(2).tolist() == [5, 3]
     # If no other sample was lost, it is assigned at once.
-    assert begins[2].then(begins[2], [], 2, [(0, 0)]).rows(2).tolist() == [0, 3]
+    assert begins[2].next_cursors(begins[2], [], 2, [(0, 0)]).rows(2).tolist() == [0, 3]

@@ -11,10 +11,10 @@ from distro_node.protocol.member.replica import Replica
 from distro_node.protocol.member.update_collection import HeldUpdates
 from distro_node.protocol.sampling.update_weights import (
     MOST,
-    NEWCOMERS,
+    NEWCOMERS_WEIGHT,
     audited_weights,
     by_share,
-    once,
+    equal_weights,
 )
 from distro_node.protocol.wire.manifest import OptimizerSpec, UpdateWeightRule
 from simulation.chain import FINGERPRINT, Chain
@@ -49,7 +49,7 @@ def test_who_has_the_mean_share_counts_twice(
     shares: tuple[int, ...], counts: tuple[int, ...]
 ) -> None:
     assert said(*shares) == list(counts)
-    assert once(PEERS[: len(shares)]) == dict.fromkeys(PEERS[: len(shares)], 1)
+    assert equal_weights(PEERS[: len(shares)]) == dict.fromkeys(PEERS[: len(shares)], 1)
 
 
 def test_what_is_said_follows_the_shares_alone() -> None:
@@ -158,7 +158,7 @@ def test_however_many_come_they_have_no_more() -> None:
     crowd = [PeerId(number.to_bytes(32, "big")) for number in range(500, 1500)]
     found = audited_weights(dict.fromkeys([PEERS[0], *crowd], 1), {PEERS[0]}, set(), b"")
     assert found[PEERS[0]] == 1
-    assert sum(found[peer] for peer in crowd) == NEWCOMERS
+    assert sum(found[peer] for peer in crowd) == NEWCOMERS_WEIGHT
 
 
 def test_who_is_left_out_counts_not_at_all_with_votes_or_without() -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.disputes import OPEN
+from distro_node.protocol.audit.disputes import OPEN_ROUNDS
 from distro_node.protocol.audit.reputation import FRESH, ReputationTable
 from distro_node.protocol.audit.sign_score import SignSums
 from distro_node.protocol.audit.verdict import LEAST
@@ -34,9 +34,10 @@ from simulation.scores import Scores
 
 # Private here: `_states`, `_audited`: every field of an account is compared.
 
-IDLE_ROUNDS = FRESH + OPEN
-"""An audit is recorded within `FRESH` rounds of the audited one and settled within `OPEN` more. A member
-with votes audits in every second round at least, so that three failures (`WORK`) come together."""
+IDLE_ROUNDS = FRESH + OPEN_ROUNDS
+"""An audit is recorded within `FRESH` rounds of the audited one and settled within `OPEN_ROUNDS` more. A
+member with votes audits in every second round at least, so that three failures (`WORK_TEST`) come
+together."""
 
 
 @dataclass
@@ -119,7 +120,7 @@ class Books:
             real = set(self._scores.samples(entry.update))
             worked = bool(real.intersection(ledger.share(record.round, entry.peer) or ()))
             seen = entry.peer in work.share_sizes(record.round)
-            counts = seen and work.reputation.counts(entry.peer)
+            counts = seen and work.reputation.updates_count(entry.peer)
             pages[entry.peer] = replace(
                 page,
                 sequences=page.sequences + seen * sizes[entry.peer],
@@ -137,7 +138,7 @@ class Books:
         for first, ending in work.reputation.ended:
             if ending == "dropped" and first.peer in pages:
                 page = pages[first.peer]
-                pages[first.peer] = replace(page, idle=max(0, page.idle - OPEN))
+                pages[first.peer] = replace(page, idle=max(0, page.idle - OPEN_ROUNDS))
         # Members after this record: a member that departs with it has no votes, and heirs have one each.
         members = ledger.membership(record.round + 1).peers
         earned = work.earned(record.round)
@@ -169,9 +170,9 @@ class Books:
     def _standings_are_just(self, accounts: ReputationTable, pages: Mapping[PeerId, _Page]) -> str:
         for peer, page in pages.items():
             standings = accounts[peer].sums
-            if self._honest(peer) and not (standings.counts and standings.credible):
+            if self._honest(peer) and not (standings.updates_count and standings.credible):
                 return f"an honest member is accused: {standings}"
-            if page.idle > IDLE_ROUNDS and standings.counts:
+            if page.idle > IDLE_ROUNDS and standings.updates_count:
                 return f"{page.idle} updates in a row count that are no work"
         return ""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.disputes import LAG, MOST_SEQUENCES
+from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, MAX_REAUDITED_SEQUENCES
 from distro_node.protocol.audit.lottery import AuditTarget
 from distro_node.protocol.audit.reputation import Audit
 from distro_node.protocol.chain.audits import AuditLedger, root_due
@@ -18,7 +18,7 @@ from simulation.chain import Chain
 
 SURE, GOOD, LOW = 1000, 15, 0
 """Audit scores, in standard deviations of chance."""
-FIRST_DRAWN = 2 + LAG
+FIRST_DRAWN = 2 + DRAW_LAG_ROUNDS
 """The first round in which a member audits, without overlap."""
 
 
@@ -62,7 +62,7 @@ class CheckedChain(Chain):
     ) -> ReauditEntry:
         """Return a member's re-audit; by default all scores are low."""
         if scores is None:
-            scores = [LOW] * min(first.share, MOST_SEQUENCES)
+            scores = [LOW] * min(first.share, MAX_REAUDITED_SEQUENCES)
         said = tuple(AuditScore(score, 1) for score in scores)
         entry = ReauditEntry(who, first.round, first.auditor, said, b"")
         entry = dataclasses.replace(entry, **changes)
@@ -87,7 +87,7 @@ class CheckedChain(Chain):
         """Record a low audit and let its re-auditors be drawn; return the dispute."""
         self.grow(audits=self.audits(LOW)[:1])
         (first,) = self.work.reputation.disputes
-        self.grow_until(self.round + LAG)
+        self.grow_until(self.round + DRAW_LAG_ROUNDS)
         return first
 
     def _holds(self, entry: AuditEntry) -> bool:

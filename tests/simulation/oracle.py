@@ -261,7 +261,7 @@ class Chains:
             number = 2 * made.round - 1 if two else made.round
             rows = ledger.deal(number).rows(streams).tolist()
             found += [(n, rows[n]) for own in made.runs.values() for run in own for n in run]
-        for work in shares.works:
+        for work in shares.lent_streams:
             number = 2 * work.assigned_in - 1 if two else work.assigned_in
             found.append((work.stream, int(ledger.deal(number).rows(streams)[work.stream])))
         return [*found, *last.owed]

@@ -19,7 +19,7 @@ from distro_node.protocol.wire.manifest import (
     ParameterSpec,
     UpdateWeightRule,
 )
-from distro_node.protocol.wire.membership import most_liars
+from distro_node.protocol.wire.membership import max_byzantine_votes
 from distro_node.protocol.wire.work_specs import CommitteesSpec
 from simulation.clock import Standstill
 from simulation.faults import Family, Faults, Schedule, draw_absences, draw_schedule, with_wipes
@@ -176,7 +176,7 @@ def draw_scenario(
     model = "byzantine" if liars or chance.random() < 0.6 else "crash"
     schedule = draw_schedule("liars" if liars and not cut else family, count, LEASE_SECONDS, chance)
     # A node that lost its disk may contradict itself, so it counts among those that may lie.
-    most = most_liars(model, count) if family in ("crash", "all") and not liars else 0
+    most = max_byzantine_votes(model, count) if family in ("crash", "all") and not liars else 0
     if most and size.random() < 0.3:
         nodes = size.sample(range(count), size.randrange(1, most + 1))
         schedule = with_wipes(schedule, nodes, LEASE_SECONDS, size)

@@ -12,7 +12,7 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.training.reaudit_order import next_reaudit
 from distro_node.protocol.audit.audit_sums import level_test
-from distro_node.protocol.audit.disputes import LAG, OPEN, REAUDIT_ROUNDS, Jury
+from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS, REAUDIT_ROUNDS, Jury
 from distro_node.protocol.audit.reputation import (
     EPOCH_ROUNDS,
     Audit,
@@ -62,7 +62,7 @@ class AuditedSwarm:
         return [
             (first, peer)
             for first, dispute in self.accounts.disputes.items()
-            if dispute.since + LAG == self.round - 1
+            if dispute.since + DRAW_LAG_ROUNDS == self.round - 1
             for peer in sorted(self.accounts.pending_reauditors(first))
         ]
 
@@ -83,7 +83,7 @@ def rounds_until_left_out(choose: Choose, takes: int, *, most: int = 400) -> int
     busy: dict[PeerId, tuple[int, Audit]] = {}
     waiting: dict[PeerId, list[Audit]] = {peer: [] for peer in honest}
     began = swarm.round
-    while swarm.accounts.counts(swarm.cheat):
+    while swarm.accounts.updates_count(swarm.cheat):
         if swarm.round - began == most:
             return None
         again = []
@@ -116,7 +116,7 @@ def dispute(swarm: Any, *checkers: PeerId) -> list[Audit]:
     others are called."""
     looks = [swarm.look(auditor, swarm.cheat, 500) for auditor in checkers]
     swarm.close(looks)
-    for _ in range(LAG):
+    for _ in range(DRAW_LAG_ROUNDS):
         swarm.close()
     return looks
 
@@ -142,7 +142,7 @@ def test_scores_have_no_say_in_it() -> None:
         pairs = zip(checkers, scores, strict=True)
         looks = [swarm.look(auditor, swarm.cheat, score) for auditor, score in pairs]
         swarm.close(looks)
-        for _ in range(LAG):
+        for _ in range(DRAW_LAG_ROUNDS):
             swarm.close()
         auditor: PeerId = chosen(swarm, looks, founder).auditor
         return auditor
@@ -163,11 +163,11 @@ def test_what_would_be_over_before_comes_last(swarm: Any) -> None:
     founder, ann, ben, carl, *_ = swarm.peers
     (old,) = dispute(swarm, ann)
     swarm.close(again=[Reaudit(carl, old, low=True)])
-    for _ in range(REAUDIT_ROUNDS - LAG - 5):
+    for _ in range(REAUDIT_ROUNDS - DRAW_LAG_ROUNDS - 5):
         swarm.close()
     (new,) = dispute(swarm, ben)
     # The last record that may hold a re-audit comes this many rounds later.
-    left = swarm.accounts.disputes[old].since + OPEN - 1 - swarm.round
+    left = swarm.accounts.disputes[old].since + OPEN_ROUNDS - 1 - swarm.round
     assert left > 0
     assert chosen(swarm, [new, old], founder, takes=left) == old
     assert chosen(swarm, [new, old], founder, takes=left + 1) == new
@@ -195,7 +195,7 @@ def test_only_who_may_look_again_does(swarm: Any) -> None:
     assert chosen(swarm, [first], swarm.cheat) is None
     swarm.close(again=[Reaudit(founder, first, low=True)])
     assert chosen(swarm, [first], founder) is None
-    for _ in range(OPEN):
+    for _ in range(OPEN_ROUNDS):
         swarm.close()
     assert chosen(swarm, [first], ben) is None
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from ....protocol.codec.basis import integer_basis, most_in_float32
-from ....protocol.codec.scaling import FURTHEST, step_factor
+from ....protocol.codec.scaling import MAX_MOVE, step_factor
 from ....protocol.codec.schedule import nearest_float32
 from ....protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout, update_layout
 from ....protocol.wire.manifest import ParameterSpec, Step
@@ -186,7 +186,7 @@ def _stepped(
         moved = rate * np.sign(sums).astype(np.float32)
     else:
         mean = Fraction(int((sign_sums**2).sum()), tensor.blocks)
-        furthest = np.float32(FURTHEST) * rate
+        furthest = np.float32(MAX_MOVE) * rate
         factor = np.float32(step_factor(_RATE, mean))
         moved = np.clip(sums.astype(np.float32) * factor, -furthest, furthest)
     grid = moved.reshape(tensor.rows // a, tensor.columns // b, a, b)

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from ....protocol.codec.basis import exact_in_float32
-from ....protocol.codec.scaling import FURTHEST, step_factor
+from ....protocol.codec.scaling import MAX_MOVE, step_factor
 from ....protocol.codec.schedule import nearest_float32
 from ....protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
 from ....protocol.wire.manifest import Step
@@ -91,7 +91,7 @@ def apply_step(
             if factor is None:
                 rows.sub_(direction.sign_(), alpha=learning_rate)
             else:
-                furthest = FURTHEST * learning_rate
+                furthest = MAX_MOVE * learning_rate
                 rows.sub_(direction.mul_(factor).clamp_(-furthest, furthest))
         if not target.is_contiguous():
             target.copy_(dense)
