@@ -24,8 +24,8 @@ _OTHER_ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "chatgpt": 
 _SEPARATOR = "\n"
 _TOOLS = "tools"
 # Keys by which data sets mark a message as not to be learned.
-_WEIGHT, _SWITCHES = "weight", ("train", "training")
-LONGEST_CONVERSATION = 1 << 20
+_WEIGHT_KEY, _LEARN_KEYS = "weight", ("train", "training")
+MAX_CONVERSATION_BYTES = 1 << 20
 """Only answers within this many bytes of a conversation are tokenised: hardly any sequence would reach
 a later one. A tokenizer takes some 100 times as much memory as the text."""
 
@@ -69,10 +69,10 @@ class ConversationColumns(Columns):
         try:
             messages, learned = self._messages(row)
             tools = _tools(row.get(_TOOLS))
-            said = self._chat.conversation(messages, tools, learned)
+            conversation = self._chat.conversation(messages, tools, learned)
         except BadConversation as error:
             return BadRow(str(error))
-        return json.dumps(said.spans) + _SEPARATOR + said.text
+        return json.dumps(conversation.spans) + _SEPARATOR + conversation.text
 
     def _messages(self, row: Mapping[str, Any]) -> tuple[list[Message], list[bool]]:
         """Return the messages, and for each whether it is to be learned if it is the assistant's."""
@@ -132,17 +132,17 @@ def _plain(text: str) -> Any:
 
 def _is_learned(given: dict[str, Any], name: str) -> bool:
     """Return whether a message may be learned, and remove the keys that state it."""
-    weight = given.pop(_WEIGHT, 1)
+    weight = given.pop(_WEIGHT_KEY, 1)
     if isinstance(weight, bool) or weight not in (0, 1):
         raise BadConversation(f"has the weight {weight!r} in {name}; only 0 and 1 are allowed")
     learned = weight == 1
-    for key in _SWITCHES:
-        said = given.pop(key, True)
-        if not isinstance(said, bool):
+    for key in _LEARN_KEYS:
+        flag = given.pop(key, True)
+        if not isinstance(flag, bool):
             raise BadConversation(
-                f"has {key} = {said!r} in {name}; only true and false are allowed"
+                f"has {key} = {flag!r} in {name}; only true and false are allowed"
             )
-        learned = learned and said
+        learned = learned and flag
     return learned
 
 
@@ -199,7 +199,7 @@ class ConversationTokenizer(FileTokenizer):
         return 1 if rows <= 1 << 8 else 2 if rows <= 1 << 16 else 4
 
     @property
-    def begins(self) -> int:
+    def begin_bit(self) -> int:
         """The bit that marks a token with which a conversation begins."""
         return 1 << 8 * self.token_bytes - 1
 
@@ -213,21 +213,21 @@ class ConversationTokenizer(FileTokenizer):
         returns, in UTF-8."""
         return [
             numbers
-            for group in in_groups(texts, LONGEST_CONVERSATION // 4)
+            for group in in_groups(texts, MAX_CONVERSATION_BYTES // 4)
             for numbers in self._numbers(group)
         ]
 
     def _numbers(self, texts: Sequence[bytes]) -> list[np.ndarray]:
-        parts = [_shortened(text) for text in texts]
+        parts = [_cut_to_limit(text) for text in texts]
         encoded = self._tokenizer.encode_batch(
-            [said for _, said in parts], add_special_tokens=False
+            [text for _, text in parts], add_special_tokens=False
         )
         return [
-            self._marked(each, spans, said)
-            for each, (spans, said) in zip(encoded, parts, strict=True)
+            self._marked(each, spans, text)
+            for each, (spans, text) in zip(encoded, parts, strict=True)
         ]
 
-    def _marked(self, encoded: Any, spans: Sequence[tuple[int, int]], said: str) -> np.ndarray:
+    def _marked(self, encoded: Any, spans: Sequence[tuple[int, int]], text: str) -> np.ndarray:
         ids = np.array(encoded.ids, np.int64)
         ends = np.array(encoded.offsets, np.int64).reshape(-1, 2)[:, 1]
         special = np.isin(ids, self._special)
@@ -240,35 +240,35 @@ class ConversationTokenizer(FileTokenizer):
             last = np.flatnonzero(special[inside])
             closed = len(last) > 0
             learned[inside[: last[-1] + 1] if closed else inside] = True
-        speaks_last = bool(spans) and not said[spans[-1][1] :].strip()
+        speaks_last = bool(spans) and not text[spans[-1][1] :].strip()
         if speaks_last and not closed and self._end is not None:
             ids, learned = np.append(ids, self._end), np.append(learned, True)
         # The first token has no predecessor from which it could be predicted.
         learned[:1] = False
-        numbers = np.where(learned, ids | self.learned, ids).astype(np.uint32)
-        numbers[:1] |= self.begins
+        numbers = np.where(learned, ids | self.learned_bit, ids).astype(np.uint32)
+        numbers[:1] |= self.begin_bit
         return numbers
 
 
-def _shortened(text: bytes) -> tuple[list[tuple[int, int]], str]:
-    """Return the assistant's spans (offsets in characters) and the conversation's text. A conversation
-    longer than `LONGEST_CONVERSATION` is cut after the last answer that ends about within that size."""
-    spelled, _, said = text.decode("utf-8").partition(_SEPARATOR)
-    spans = [(start, stop) for start, stop in json.loads(spelled)]
-    if len(text) <= LONGEST_CONVERSATION:
-        return spans, said
-    size = LONGEST_CONVERSATION * len(said) // len(text)
+def _cut_to_limit(data: bytes) -> tuple[list[tuple[int, int]], str]:
+    """Return the assistant's spans (offsets in characters) and the conversation's text. A longer
+    conversation than `MAX_CONVERSATION_BYTES` is cut after the last answer that ends about within it."""
+    spans_json, _, text = data.decode("utf-8").partition(_SEPARATOR)
+    spans = [(start, stop) for start, stop in json.loads(spans_json)]
+    if len(data) <= MAX_CONVERSATION_BYTES:
+        return spans, text
+    size = MAX_CONVERSATION_BYTES * len(text) // len(data)
     spans = [span for span in spans if span[1] <= size]
-    return spans, said[: spans[-1][1]] if spans else ""
+    return spans, text[: spans[-1][1]] if spans else ""
 
 
-def fitted(numbers: np.ndarray, length: int, learned: int) -> np.ndarray:
+def fitted(numbers: np.ndarray, length: int, learned_bit: int) -> np.ndarray:
     """Return the marked tokens of a conversation, of at most `length`. A longer conversation is cut
     after the last of the assistant's answers that ends within `length`; without such an answer the
-    result is empty. `learned` is the bit that marks a token as to be learned."""
+    result is empty. `learned_bit` is the bit that marks a token as to be learned."""
     if len(numbers) <= length:
         return numbers
-    mark = (numbers & learned) != 0
+    mark = (numbers & learned_bit) != 0
     ends = np.flatnonzero(mark[:-1] & ~mark[1:]) + 1
     ends = ends[ends <= length]
     return numbers[: ends[-1]] if len(ends) else numbers[:0]

@@ -33,10 +33,10 @@ from .mixing import (
     HeldOut,
     Side,
     SourceShare,
-    Tokenised,
-    cut_each,
+    TokenisedSource,
     held_share,
-    hold_out_whole,
+    hold_out_document_ends,
+    hold_out_whole_documents,
     leave_out_repeated,
 )
 from .sequence_packing import rows
@@ -44,7 +44,7 @@ from .shards import SHARD_BYTES, ShardWriter
 from .shortages import missing, no_conversations, no_images, too_short
 from .summary import DataSummary, SourceSummary
 from .token_cache import ReadCounts, TokenCache, remove_others
-from .tokenisation import Tokenising, parts_name, tokenise
+from .tokenisation import TokenisationOptions, cache_name, tokenise
 from .tokeniser_pool import workers
 from .tokens import Tokenizer
 
@@ -55,14 +55,14 @@ Wanted = Literal["both", "training", "heldout"]
 """Which sides of the corpus are made: training, held out, or both. In a swarm with private data all
 of the founder's texts are held out, and none of a member's."""
 
-_PARTS = {"training": "training", "heldout": "held-out"}
+_SIDE_NAMES = {"training": "training", "heldout": "held-out"}
 _CUT_ENDING = "-cut"
 # With fewer held-out sequences than this the measured loss is imprecise.
-_HELDOUT_SEQUENCES = 64
+_MIN_HELDOUT_SEQUENCES = 64
 
 
 @dataclass(frozen=True)
-class Found:
+class SourceFiles:
     """A source, with the files found in its paths."""
 
     source: Source
@@ -81,7 +81,7 @@ def find_sources(
     given: Sequence[Path | str],
     chat: ChatTemplate | None = None,
     images: ImageSettings | None = None,
-) -> list[Found]:
+) -> list[SourceFiles]:
     """Return the sources of a manifest file, with their files. `given` replaces the paths in it. With
     `chat` the sources contain conversations, with `images` they contain images, otherwise text.
 
@@ -100,7 +100,7 @@ def find_sources(
         name = getattr(each, "name", None) or (paths and Path(str(paths[0])).name) or str(number)
         columns = _columns(each, path, chat, images)
         sources.append(_source(each, str(name), paths, columns, table.heldout))
-    return [Found(source, *find_files(source)) for source in sources]
+    return [SourceFiles(source, *find_files(source)) for source in sources]
 
 
 def _columns(
@@ -196,7 +196,7 @@ class TokenisedCorpus:
     summary: DataSummary
     end: tuple[int, ...]
     """The tokens that end a document."""
-    closed: bool
+    end_every_block: bool
     """Whether every block of the corpus (`mixing`) ends with `end`, so that no token attends across
     the border of two blocks."""
     conversations: ConversationTokenizer | None = None
@@ -225,7 +225,7 @@ class TokenisedCorpus:
             done += count
             progress("mixing the training data", min(done, total), total)
 
-        if self.in_rows:
+        if self.whole_documents:
             training, heldout = (
                 self._store_rows(side, store, advance) for side in (self.training, self.heldout)
             )
@@ -237,7 +237,7 @@ class TokenisedCorpus:
             (self.heldout, self.heldout_shares),
         ):
             writer, written = ShardWriter(store, width), 0
-            for tokens in side.dealt(shares, self.end, self.closed, advance):
+            for tokens in side.blocks(shares, self.end, self.end_every_block, advance):
                 writer.add(tokens)
                 written += len(tokens) * width
                 # Evaluation reads one shard: 64 MB of held-out tokens are far more than it needs.
@@ -245,26 +245,26 @@ class TokenisedCorpus:
                     break
             # A short shard at the end may contain no whole sequence: members would fetch it in vain.
             made.append([shard for shard in writer.finish() if shard.tokens > length])
-        for part, shards in zip(_PARTS, made, strict=True):
+        for part, shards in zip(_SIDE_NAMES, made, strict=True):
             if not shards and self.wanted in ("both", part):
-                raise too_short(_PARTS[part], length)
+                raise too_short(_SIDE_NAMES[part], length)
         return made[0], made[1][:1]
 
-    def first(self, tokens: int, store: BlobStore) -> ShardSpec:
+    def store_excerpt(self, tokens: int, store: BlobStore) -> ShardSpec:
         """Store the first `tokens` tokens of the corpus as one shard, for a dry run; a corpus that has
         fewer is repeated."""
-        writer, left = ShardWriter(store, self.summary.token_bytes), tokens
+        writer, remaining = ShardWriter(store, self.summary.token_bytes), tokens
         side = self.heldout if self.wanted == "heldout" else self.training
-        while left > 0:
-            for piece in self._pieces(side, lambda _: None):
-                writer.add(piece[:left])
-                left -= len(piece)
-                if left <= 0:
+        while remaining > 0:
+            for piece in self._arrays(side, lambda _: None):
+                writer.add(piece[:remaining])
+                remaining -= len(piece)
+                if remaining <= 0:
                     break
         return writer.finish()[0]
 
     @property
-    def in_rows(self) -> bool:
+    def whole_documents(self) -> bool:
         """Whether samples consist of whole documents, and shards of whole samples."""
         return self.conversations is not None or self.images
 
@@ -273,26 +273,26 @@ class TokenisedCorpus:
         """Number of training samples in the shards."""
         length = self.summary.sequence_length
         if self.images:
-            return sum(share.dealt // length for share in self.shares)
+            return sum(share.epoch_tokens // length for share in self.shares)
         if self.conversations is not None:
-            return sum(1 for _ in self._pieces(self.training, lambda _: None))
+            return sum(1 for _ in self._arrays(self.training, lambda _: None))
         per_shard = SHARD_BYTES // self.summary.token_bytes
         whole, rest = divmod(self.summary.tokens, per_shard)
         return whole * ((per_shard - 1) // length) + max(0, (rest - 1) // length)
 
-    def _pieces(self, side: Side, advance: Callable[[int], None]) -> Iterator[np.ndarray]:
+    def _arrays(self, side: Side, advance: Callable[[int], None]) -> Iterator[np.ndarray]:
         """Yield the numbers to store (tokens, with marks for conversations) in the corpus's order; of
         conversations and images, one row of a sample's length at a time."""
         shares = self.shares if side is self.training else self.heldout_shares
         if self.images:
             length = self.summary.sequence_length
-            pieces = side.dealt(shares, (), False, advance, row=length)
-            return (row for piece in pieces for row in piece.reshape(-1, length))
+            blocks = side.blocks(shares, (), False, advance, row=length)
+            return (row for piece in blocks for row in piece.reshape(-1, length))
         if self.conversations is None:
-            return side.dealt(shares, self.end, self.closed, advance)
-        begins, length = self.conversations.begins, self.summary.sequence_length
-        pieces = side.dealt(shares, (), False, advance, begins)
-        return rows(pieces, length, self.filler, begins)
+            return side.blocks(shares, self.end, self.end_every_block, advance)
+        begin_bit, length = self.conversations.begin_bit, self.summary.sequence_length
+        blocks = side.blocks(shares, (), False, advance, begin_bit)
+        return rows(blocks, length, self.filler, begin_bit)
 
     def _store_rows(
         self, side: Side, store: BlobStore, advance: Callable[[int], None]
@@ -301,26 +301,26 @@ class TokenisedCorpus:
         sample is read together with the number after it."""
         width, length = self.summary.token_bytes, self.summary.sequence_length
         writer, count = ShardWriter(store, width), 0
-        begins = 0 if self.conversations is None else self.conversations.begins
-        last = np.array([self.filler | begins], np.uint32)
+        begin_bit = 0 if self.conversations is None else self.conversations.begin_bit
+        last = np.array([self.filler | begin_bit], np.uint32)
         # A row longer than a shard's usual size makes a shard of its own.
-        most = max(1, (SHARD_BYTES // width - 1) // length)
-        for row in self._pieces(side, advance):
+        max_rows = max(1, (SHARD_BYTES // width - 1) // length)
+        for row in self._arrays(side, advance):
             writer.add(row)
             count += 1
-            if count % most == 0:
+            if count % max_rows == 0:
                 writer.add(last)
                 writer.end_shard()
                 if side is self.heldout:
                     break
-        if count % most:
+        if count % max_rows:
             writer.add(last)
         return writer.finish()
 
 
 def read_corpus(
     file: ManifestFile,
-    found: Sequence[Found],
+    found: Sequence[SourceFiles],
     tokenizer: Tokenizer,
     borders: Borders,
     data: DataDir,
@@ -335,19 +335,21 @@ def read_corpus(
     has no room for everything.
     """
     table = file.data
-    how = Tokenising(tokenizer, borders, table.sequence_length, table.max_bad)
-    parts = [
-        TokenCache(data.making / parts_name(each.source, each.files, how), tokenizer.token_bytes)
+    options = TokenisationOptions(tokenizer, borders, table.sequence_length, table.max_bad)
+    caches = [
+        TokenCache(
+            data.making / cache_name(each.source, each.files, options), tokenizer.token_bytes
+        )
         for each in found
     ]
-    remove_others(data.making, parts)
-    data.require_free(_needed(found, parts, tokenizer.token_bytes), "the training data")
-    _tokenise(found, parts, how, data, progress)
+    remove_others(data.making, caches)
+    data.require_free(_needed_bytes(found, caches, tokenizer.token_bytes), "the training data")
+    _tokenise(found, caches, options, data, progress)
     sources = [
-        Tokenised(
-            each.source.name, own, each.source.weight, HeldOut(fraction=table.heldout_fraction)
+        TokenisedSource(
+            each.source.name, cache, each.source.weight, HeldOut(fraction=table.heldout_fraction)
         )
-        for each, own in zip(found, parts, strict=True)
+        for each, cache in zip(found, caches, strict=True)
     ]
     if table.deduplicate:
         leave_out_repeated(sources)
@@ -365,96 +367,99 @@ def read_corpus(
             )
     run = file.schedule.total_rounds * file.rounds.sequences * table.sequence_length
     shares = training.shares(run)
-    heldout_shares = heldout.shares(_HELDOUT_SEQUENCES * table.sequence_length)
-    total = sum(share.dealt for share in shares)
+    heldout_shares = heldout.shares(_MIN_HELDOUT_SEQUENCES * table.sequence_length)
+    total = sum(share.epoch_tokens for share in shares)
     summary = DataSummary(
         sources=tuple(
             SourceSummary(
                 name=share.name,
                 files=len(each.files),
-                skipped=_skipped(each, own),
-                read=own.read_counts,
+                skipped=_skipped(each, cache),
+                read=cache.read_counts,
                 duplicates=source.duplicates,
-                tokens=share.there,
+                tokens=share.available,
                 times=share.times,
-                share=share.dealt / total if total else 0.0,
+                share=share.epoch_tokens / total if total else 0.0,
             )
-            for each, own, source, share in zip(found, parts, sources, shares, strict=True)
+            for each, cache, source, share in zip(found, caches, sources, shares, strict=True)
         ),
         tokens=total,
-        heldout_tokens=sum(share.dealt for share in heldout_shares),
+        heldout_tokens=sum(share.epoch_tokens for share in heldout_shares),
         sequence_length=table.sequence_length,
         token_bytes=tokenizer.token_bytes,
-        images=how.images,
+        images=options.images,
         private=wanted == "heldout",
     )
     for side, count in (("training", total), ("heldout", summary.heldout_tokens)):
-        part = _PARTS[side]
+        part = _SIDE_NAMES[side]
         if wanted not in ("both", side):
             continue
-        if how.images:
+        if options.images:
             if count == 0:
                 raise no_images(part)
-        elif how.conversations is not None:
+        elif options.conversations is not None:
             if count == 0:
-                raise no_conversations(part, table.sequence_length, parts)
+                raise no_conversations(part, table.sequence_length, caches)
         elif count <= table.sequence_length:
             raise too_short(part, table.sequence_length)
-    closed = table.attention == "document"
+    end_every_block = table.attention == "document"
     return TokenisedCorpus(
         training,
         heldout,
         shares,
         heldout_shares,
         summary,
-        how.borders.end,
-        closed,
-        how.conversations,
+        options.borders.end,
+        end_every_block,
+        options.conversations,
         filler,
-        how.images,
+        options.images,
         wanted,
     )
 
 
 def _tokenise(
-    found: Sequence[Found],
-    parts: Sequence[TokenCache],
-    how: Tokenising,
+    found: Sequence[SourceFiles],
+    caches: Sequence[TokenCache],
+    options: TokenisationOptions,
     data: DataDir,
     progress: Progress,
 ) -> None:
-    total, before, seen = sum(each.size for each in found), 0, ReadCounts()
+    total, before, totals = sum(each.size for each in found), 0, ReadCounts()
     elsewhere = any(isinstance(file.path, str) for each in found for file in each.files)
-    sources = [(each.files, own) for each, own in zip(found, parts, strict=True)]
-    room = DiskRoom(data, sources, min(2, how.tokenizer.token_bytes))
+    sources = [(each.files, cache) for each, cache in zip(found, caches, strict=True)]
+    room = DiskRoom(data, sources, min(2, options.tokenizer.token_bytes))
     # Arrays of tokens need no tokenising.
     text = None if elsewhere else sum(_text_bytes(each, but="tokens") for each in found)
-    with workers(how.tokenizer, text) as pool:
-        for each, own in zip(found, parts, strict=True):
+    with workers(options.tokenizer, text) as pool:
+        for each, cache in zip(found, caches, strict=True):
 
             def advance(done: int, start: int = before) -> None:
                 progress("reading the training data", start + done, total)
 
             try:
-                tokenise(each.source, each.files, how, own, pool, seen, advance, room)
+                tokenise(each.source, each.files, options, cache, pool, totals, advance, room)
             except UserError:
-                _report_bad_rows(seen, data)
+                _report_bad_rows(totals, data)
                 raise
             before += each.size
 
 
-def _report_bad_rows(seen: ReadCounts, data: DataDir) -> None:
-    if seen.bad_rows:
+def _report_bad_rows(totals: ReadCounts, data: DataDir) -> None:
+    if totals.bad_rows:
         named = [
             {"file": file, "line": line or None, "problem": problem}
-            for file, line, problem in seen.bad_rows
+            for file, line, problem in totals.bad_rows
         ]
         report = json.dumps({"bad_rows": named}, indent=1)
         write_atomically(data.logs / "create.json", report.encode())
 
 
 def _hold_out(
-    sources: list[Tokenised], found: Sequence[Found], table: DataTable, tokenizer: Tokenizer
+    sources: list[TokenisedSource],
+    found: Sequence[SourceFiles],
+    table: DataTable,
+    tokenizer: Tokenizer,
 ) -> None:
     """Determine for each source what is held out.
 
@@ -484,30 +489,32 @@ def _hold_out(
     for index, source in enumerate(sources):
         if not fraction / 2 <= held_share(source) <= fraction * 2:
             if isinstance(tokenizer, (ConversationTokenizer, ImageTokenizer)):
-                source.heldout = hold_out_whole(source) or source.heldout
+                source.heldout = hold_out_whole_documents(source) or source.heldout
                 continue
             line_ends = tokenizer.line_ends() if line_ends is None else line_ends
-            folder = source.parts.root.with_name(source.parts.root.name + _CUT_ENDING)
-            sources[index] = cut_each(source, folder, line_ends)
+            folder = source.cache.root.with_name(source.cache.root.name + _CUT_ENDING)
+            sources[index] = hold_out_document_ends(source, folder, line_ends)
 
 
-def _skipped(each: Found, own: TokenCache) -> Skipped:
+def _skipped(each: SourceFiles, cache: TokenCache) -> Skipped:
     skipped = Skipped(dict(each.skipped.reasons))
-    for name in own.read_counts.no_text:
+    for name in cache.read_counts.no_text:
         skipped.add("not text, despite the file name's ending", name)
     return skipped
 
 
-def _needed(found: Sequence[Found], parts: Sequence[TokenCache], token_bytes: int) -> int:
+def _needed_bytes(
+    found: Sequence[SourceFiles], caches: Sequence[TokenCache], token_bytes: int
+) -> int:
     """Estimate the disk space that parts and shards take beyond what exists already, in bytes."""
     # A tokenizer makes at most one token per byte of text, and the tokens of ordinary text take at
     # most twice its bytes.
-    each_byte = min(2, token_bytes)
+    token_bytes_per_byte = min(2, token_bytes)
     text = sum(map(_text_bytes, found))
-    there = sum(tokens for own in parts for _, tokens in own.counts) * token_bytes
-    return max(0, 2 * text * each_byte - there)
+    existing = sum(tokens for cache in caches for _, tokens in cache.counts) * token_bytes
+    return max(0, 2 * text * token_bytes_per_byte - existing)
 
 
-def _text_bytes(found: Found, but: Format | None = None) -> int:
+def _text_bytes(found: SourceFiles, but: Format | None = None) -> int:
     """Estimate how much text a source has, in bytes, without files of the format `but`."""
     return sum(unpacked_bytes(file.path, file.size) for file in found.files if file.format != but)

@@ -17,22 +17,25 @@ from .formats import unpacked_bytes
 from .token_cache import TokenCache
 
 # With fewer bytes of tokens than this the ratio of a kind of file is unreliable.
-_FEWEST = 1 << 20
+_MIN_BYTES = 1 << 20
 # Until this share of a kind has been read, its prediction is halved, but not below the estimate that
 # does without it.
-_KNOWN_FROM = 0.1
+_RELIABLE_SHARE = 0.1
 
 
 class DiskRoom:
     """The disk space that parts, and the shards made of them, will take in the data directory."""
 
     def __init__(
-        self, data: DataDir, sources: Sequence[tuple[Sequence[File], TokenCache]], each_byte: int
+        self,
+        data: DataDir,
+        sources: Sequence[tuple[Sequence[File], TokenCache]],
+        token_bytes_per_byte: int,
     ) -> None:
-        """`each_byte`: the most bytes of tokens that one byte of text becomes."""
+        """`token_bytes_per_byte`: the most bytes of tokens that one byte of text becomes."""
         self._data = data
-        self._parts = [parts for _, parts in sources]
-        self._each_byte = each_byte
+        self._caches = [cache for _, cache in sources]
+        self._token_bytes_per_byte = token_bytes_per_byte
         self._left: Counter[str] = Counter()
         """Bytes not yet read, by kind of file."""
         self._text: Counter[str] = Counter()
@@ -41,8 +44,8 @@ class DiskRoom:
         """Bytes read in this run, by kind of file."""
         self._made: Counter[str] = Counter()
         """Bytes of tokens made from the bytes read."""
-        for files, parts in sources:
-            for file in files[parts.position.file :]:
+        for files, cache in sources:
+            for file in files[cache.position.file :]:
                 self._left[_kind(file)] += file.size
                 self._text[_kind(file)] += unpacked_bytes(file.path, file.size)
 
@@ -56,18 +59,20 @@ class DiskRoom:
     def check(self, file: File, pending: int) -> None:
         """Raise `UserError` (`DISK_FULL`), and remove what was made so far, if the space will not
         suffice; `pending`: bytes of tokens, of `file` and others, that are in no part yet."""
-        there = sum(own.dtype.itemsize * tokens for own in self._parts for _, tokens in own.counts)
+        existing = sum(
+            cache.dtype.itemsize * tokens for cache in self._caches for _, tokens in cache.counts
+        )
         to_come = pending + sum(map(self._to_come, self._left))
         # Shards are made while the parts still exist.
-        needed, free = to_come + there + to_come, self._data.free()
+        needed, free = to_come + existing + to_come, self._data.free()
         if needed <= free:
             return
-        for own in self._parts:
-            own.remove()
+        for cache in self._caches:
+            cache.remove()
         raise UserError(
             ExitCode.DISK_FULL,
-            f"the training data will take about {size_text(needed + there)} in {self._data.root}, "
-            f"and {size_text(free + there)} are free (estimated from the files read so far, up to "
+            f"the training data will take about {size_text(needed + existing)} in {self._data.root}, "
+            f"and {size_text(free + existing)} are free (estimated from the files read so far, up to "
             f"{file.name})",
             "leave files out with `exclude` in [data], free some space, or give a directory on a "
             "larger disk with --data-dir; what was made so far is removed",
@@ -75,12 +80,12 @@ class DiskRoom:
 
     def _to_come(self, kind: str) -> int:
         left, read, made = self._left[kind], self._read[kind], self._made[kind]
-        usual = self._text[kind] * self._each_byte
-        if made < _FEWEST or read <= 0:
-            return usual
-        promised = max(0, left) * made // read
-        known = read >= _KNOWN_FROM * (read + left)
-        return promised if known else min(promised, max(usual, promised // 2))
+        estimate = self._text[kind] * self._token_bytes_per_byte
+        if made < _MIN_BYTES or read <= 0:
+            return estimate
+        predicted = max(0, left) * made // read
+        reliable = read >= _RELIABLE_SHARE * (read + left)
+        return predicted if reliable else min(predicted, max(estimate, predicted // 2))
 
 
 def _kind(file: File) -> str:

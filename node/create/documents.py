@@ -23,28 +23,28 @@ from .rows import BadRow, Rows, json_lines, json_values, separated_values
 from .token_arrays import token_documents
 
 # A text of more bytes than this is split into several `Document`s, each of about this size.
-_LONGEST_DOCUMENT = 4 << 20
+_MAX_DOCUMENT_BYTES = 4 << 20
 WHOLE_FILE = 0
 """Used instead of a line number if a file has no lines, as an image."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document, or a part of a very long one."""
+    """A document. A very long text becomes several, and each is counted as a document."""
 
     text: bytes
     """UTF-8, or any bytes if the tokenizer takes those."""
-    ends: bool = True
-    """Whether the document ends with it."""
+    ends_text: bool = True
+    """Whether the text ends with it."""
 
 
 @dataclass(frozen=True)
 class TokenDocument:
-    """A document tokenised by another program, or a part of a very long one."""
+    """A document tokenised by another program. A very long text becomes several."""
 
     tokens: np.ndarray
-    ends: bool
-    """Whether the document ends with it."""
+    ends_text: bool
+    """Whether the text ends with it."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ReadOptions:
     borders: Borders
 
 
-def items(file: File, source: Source, how: ReadOptions) -> Iterator[tuple[int, Item, int]]:
+def items(file: File, source: Source, options: ReadOptions) -> Iterator[tuple[int, Item, int]]:
     """Yield the items of a file in order: the number of its line or row, the item, and the number of the
     file's bytes read so far.
 
@@ -78,7 +78,7 @@ def items(file: File, source: Source, how: ReadOptions) -> Iterator[tuple[int, I
     the chat template cannot.
     """
     try:
-        yield from _items(file, source, how)
+        yield from _items(file, source, options)
     except BadTemplate as error:
         raise UserError(
             ExitCode.MANIFEST,
@@ -93,16 +93,16 @@ def items(file: File, source: Source, how: ReadOptions) -> Iterator[tuple[int, I
         raise BadFile("no longer exists", "start again").at(file.path) from None
 
 
-def _items(file: File, source: Source, how: ReadOptions) -> Iterator[tuple[int, Item, int]]:
+def _items(file: File, source: Source, options: ReadOptions) -> Iterator[tuple[int, Item, int]]:
     if isinstance(file.path, str):
         rows = hub_rows(file.path, source.split, source.columns, source.config)
         yield from _of_rows(rows, source, lambda: 0)
     elif isinstance(source.columns, ImageColumns) and file.format == "image":
         yield _image(file.path, file, source.columns)
     elif file.format == "tokens":
-        arrays = token_documents(file.path, source.token_type, how.vocabulary, how.borders)
-        for number, (tokens, ends, position) in enumerate(arrays, 1):
-            yield number, TokenDocument(tokens, ends), position
+        arrays = token_documents(file.path, source.token_type, options.vocabulary, options.borders)
+        for number, (tokens, ends_text, position) in enumerate(arrays, 1):
+            yield number, TokenDocument(tokens, ends_text), position
     elif file.format == "parquet":
         yield from _of_parquet(file.path, source)
     elif file.format == "arrow":
@@ -111,7 +111,7 @@ def _items(file: File, source: Source, how: ReadOptions) -> Iterator[tuple[int, 
     else:
         with open_stream(file.path, lines=file.format != "text") as stream:
             if file.format == "text":
-                yield from _of_text(stream, file.named, how.utf8)
+                yield from _of_text(stream, file.named, options.utf8)
                 return
             if file.format == "jsonl":
                 rows = json_lines(stream)
@@ -163,40 +163,44 @@ def _of_rows(
                 continue
             # Not split: the assistant's parts are marked by offsets in the whole conversation.
             parts = [data] if source.columns.nested else _in_parts(data)
-            for part, ends in _with_last(parts):
-                yield number, Document(part, ends), position()
+            for part, ends_text in _with_is_last(parts):
+                yield number, Document(part, ends_text), position()
 
 
 def _of_text(stream: TextStream, named: bool, utf8: bool) -> Iterator[tuple[int, Item, int]]:
     """Yield a text file as one document, or a long one in parts. `named`: the founder named the file
     directly, so that it is an error if it is not text."""
-    line, whole = 1, True
-    kept = stream.read(_LONGEST_DOCUMENT)
-    if not looks_like_text(kept):
+    line, is_only_part = 1, True
+    carried = stream.read(_MAX_DOCUMENT_BYTES)
+    if not looks_like_text(carried):
         if named:
             raise BadFile(
                 "is not text", "set its `format` in [data], or leave it out with `exclude`"
             )
         yield 0, NoText(), stream.position()
         return
-    while kept:
-        more = stream.read(_LONGEST_DOCUMENT - len(kept)) if len(kept) < _LONGEST_DOCUMENT else b""
-        part = kept + more
-        following = stream.read(1)
+    while carried:
+        added = (
+            stream.read(_MAX_DOCUMENT_BYTES - len(carried))
+            if len(carried) < _MAX_DOCUMENT_BYTES
+            else b""
+        )
+        part = carried + added
+        next_byte = stream.read(1)
         cut = len(part)
-        if following:
+        if next_byte:
             cut = _cut(part)
-        text, kept = part[:cut], part[cut:] + following
+        text, carried = part[:cut], part[cut:] + next_byte
         # Of a text in several parts nothing is left out, not even a part of blank lines.
-        whole = whole and not kept
-        item: Item = Document(text, ends=not kept)
-        if utf8 and (broken := _broken_line(text)) is not None:
+        is_only_part = is_only_part and not carried
+        item: Item = Document(text, ends_text=not carried)
+        if utf8 and (broken_line := _broken_line(text)) is not None:
             yield (
-                line + broken,
+                line + broken_line,
                 BadRow("is not UTF-8: the text around it is left out"),
                 stream.position(),
             )
-        elif whole and not text.strip():
+        elif is_only_part and not text.strip():
             yield line, Empty(), stream.position()
         else:
             yield line, item, stream.position()
@@ -206,15 +210,15 @@ def _of_text(stream: TextStream, named: bool, utf8: bool) -> Iterator[tuple[int,
 def _in_parts(text: bytes) -> Iterator[bytes]:
     """Yield the parts of a text, none longer than a `Document may be."""
     start = 0
-    while len(text) - start > _LONGEST_DOCUMENT:
-        part = text[start : start + _LONGEST_DOCUMENT]
+    while len(text) - start > _MAX_DOCUMENT_BYTES:
+        part = text[start : start + _MAX_DOCUMENT_BYTES]
         cut = _cut(part)
         yield part[:cut]
         start += cut
     yield text[start:] if start else text
 
 
-def _with_last(parts: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+def _with_is_last(parts: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
     """Yield each part, and whether it is the last one."""
     before: bytes | None = None
     for part in parts:

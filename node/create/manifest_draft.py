@@ -28,7 +28,7 @@ from ..training.task_names import DIFFUSION, ImageSettings
 from ..training.tokenizer_settings import TokenizerSettings
 from .borders import Borders
 from .checkpoint import check_fit, settings_for, tokenizer_file
-from .corpus import Found, Progress, TokenisedCorpus, end_tokens, find_sources, read_corpus
+from .corpus import Progress, SourceFiles, TokenisedCorpus, end_tokens, find_sources, read_corpus
 from .defaults import default_optimizer, default_schedule
 from .document_start import DocumentStart, document_start
 from .images import ImageTokenizer
@@ -68,7 +68,7 @@ class ManifestDraft:
     model: dict[str, Any]
     checkpoint: Path | None
     lora: LoraTable | None
-    found: list[Found]
+    found: list[SourceFiles]
     start: DocumentStart
     end: tuple[int, ...]
     special: TokenizerSettings

@@ -1,11 +1,11 @@
 """Mixing of tokenised sources into the corpus: what is held out, each source's share, and the order.
 
 Members read the corpus chunk by chunk (`protocol.sampling`), which mixes only neighbouring text. The
-sources are therefore interleaved evenly in small blocks (`_pieces`), and each source's blocks are in a
+sources are therefore interleaved evenly in small blocks (`_blocks`), and each source's blocks are in a
 random order that is always the same. With weights every source has exactly its share of the tokens: a
 small source repeats, and a source larger than the run needs is used in part.
 
-An array called `sections` has the entries of a part's index (`token_cache`): one for every short
+An array called `entries` has the entries of a part's index (`token_cache`): one for every short
 document and every piece of a long one.
 """
 
@@ -19,14 +19,14 @@ from pathlib import Path
 import numpy as np
 
 from ...protocol.sampling.sampler import StreamOrder
-from .token_cache import SECTION, Position, ReadCounts, TokenCache
+from .token_cache import INDEX_ENTRY, Position, ReadCounts, TokenCache
 
 # Bytes of tokens in a block, which stays together: some samples, and a hundredth of a chunk. Blocks
 # are larger if there would be too many of them for the founder's memory.
-_PIECE_BYTES = 1 << 16
-_MOST_PIECES = 1 << 20
+_BLOCK_BYTES = 1 << 16
+_MAX_BLOCKS = 1 << 20
 # A document longer than this many blocks is divided among blocks; a shorter one stays in one.
-_LONG_PIECES = 4
+_LONG_BLOCKS = 4
 # Index entries whose hashes are in memory at once: some 100 MB with the memory for sorting.
 _HASHES_AT_ONCE = 1 << 20
 # How many tokens after a cut the end of a line is searched for.
@@ -45,21 +45,21 @@ class HeldOut:
     below: int | None = None
     """If given, documents with a lower hash than this are held out, whatever the fraction."""
 
-    def of(self, sections: np.ndarray) -> np.ndarray:
-        """Return whether each index entry is held out: bool (len(sections),)."""
+    def of(self, entries: np.ndarray) -> np.ndarray:
+        """Return whether each index entry is held out: bool (len(entries),)."""
         if self.files is not None:
-            return np.isin(sections["file"], sorted(self.files))
+            return np.isin(entries["file"], sorted(self.files))
         limit = min(int(self.fraction * _ALL_HASHES), _ALL_HASHES - 1)
         limit = limit if self.below is None else self.below
-        return sections["hash"] < np.uint64(limit)
+        return entries["hash"] < np.uint64(limit)
 
 
 @dataclass
-class Tokenised:
+class TokenisedSource:
     """A source whose parts are complete."""
 
     name: str
-    parts: TokenCache
+    cache: TokenCache
     weight: float | None
     """Its share of the tokens, relative to the sum of all weights; None: no source has one."""
     heldout: HeldOut
@@ -69,36 +69,36 @@ class Tokenised:
     duplicates: int = 0
     """Number of documents left out."""
 
-    def kept(self, part: int, sections: np.ndarray, start: int, *, held: bool) -> np.ndarray:
+    def kept(self, part: int, entries: np.ndarray, start: int, *, held: bool) -> np.ndarray:
         """Return whether each of a part's index entries, from `start` on, belongs to a side (`held`:
         the held-out one) and is not left out."""
-        kept = self.heldout.of(sections) == held
+        kept = self.heldout.of(entries) == held
         if self.repeated:
-            kept &= ~self.repeated[part][start : start + len(sections)]
+            kept &= ~self.repeated[part][start : start + len(entries)]
         return kept
 
 
-def leave_out_repeated(sources: Sequence[Tokenised]) -> None:
+def leave_out_repeated(sources: Sequence[TokenisedSource]) -> None:
     """Leave out every document that is equal to an earlier one of any source, and count them."""
-    total = sum(count for source in sources for count, _ in source.parts.counts)
+    total = sum(count for source in sources for count, _ in source.cache.counts)
     for source in sources:
-        source.repeated = [np.zeros(count, bool) for count, _ in source.parts.counts]
+        source.repeated = [np.zeros(count, bool) for count, _ in source.cache.counts]
     flags = [flag for source in sources for flag in source.repeated]
     starts = np.cumsum([0, *(len(flag) for flag in flags)])
     groups = np.uint64(-(-total // _HASHES_AT_ONCE) or 1)
     for group in range(int(groups)):
         found = []
-        for start, sections in zip(starts, _indexes(sources), strict=False):
-            (here,) = np.nonzero(sections["hash"] % groups == group)
-            keys = np.empty(len(here), [("hash", "<u8"), ("check", "<u8"), ("position", "<i8")])
-            keys["hash"], keys["check"] = sections["hash"][here], sections["check"][here]
+        for start, entries in zip(starts, _indexes(sources), strict=False):
+            (here,) = np.nonzero(entries["hash"] % groups == group)
+            keys = np.empty(len(here), [("hash", "<u8"), ("hash2", "<u8"), ("position", "<i8")])
+            keys["hash"], keys["hash2"] = entries["hash"][here], entries["hash2"][here]
             keys["position"] = start + here
             found.append(keys)
-        sections = np.concatenate(found) if found else np.zeros(0, SECTION)
-        order = np.lexsort((sections["position"], sections["check"], sections["hash"]))
-        ordered = sections[order]
+        entries = np.concatenate(found) if found else np.zeros(0, INDEX_ENTRY)
+        order = np.lexsort((entries["position"], entries["hash2"], entries["hash"]))
+        ordered = entries[order]
         same = (ordered["hash"][1:] == ordered["hash"][:-1]) & (
-            ordered["check"][1:] == ordered["check"][:-1]
+            ordered["hash2"][1:] == ordered["hash2"][:-1]
         )
         repeated = np.sort(ordered["position"][1:][same])
         for flag, start in zip(flags, starts, strict=False):
@@ -106,107 +106,107 @@ def leave_out_repeated(sources: Sequence[Tokenised]) -> None:
             flag[own - start] = True
     for source in sources:
         source.duplicates = sum(
-            int((source.parts.index(part)["first"][flag] != 0).sum())
+            int((source.cache.index(part)["starts_document"][flag] != 0).sum())
             for part, flag in enumerate(source.repeated)
         )
 
 
-def _indexes(sources: Sequence[Tokenised]) -> Iterator[np.ndarray]:
+def _indexes(sources: Sequence[TokenisedSource]) -> Iterator[np.ndarray]:
     for source in sources:
-        for part in range(len(source.parts.counts)):
-            yield source.parts.index(part)
+        for part in range(len(source.cache.counts)):
+            yield source.cache.index(part)
 
 
-def held_share(source: Tokenised) -> float:
+def held_share(source: TokenisedSource) -> float:
     """Return the share of its tokens that a source holds out."""
     counts = [0, 0]
-    for part in range(len(source.parts.counts)):
-        sections = source.parts.index(part)
+    for part in range(len(source.cache.counts)):
+        entries = source.cache.index(part)
         for held in (False, True):
-            kept = source.kept(part, sections, 0, held=held)
-            counts[held] += int(sections["tokens"][kept].sum())
+            kept = source.kept(part, entries, 0, held=held)
+            counts[held] += int(entries["tokens"][kept].sum())
     return counts[True] / max(1, sum(counts))
 
 
-def hold_out_whole(source: Tokenised) -> HeldOut | None:
+def hold_out_whole_documents(source: TokenisedSource) -> HeldOut | None:
     """Choose what to hold out from a source of few documents that must stay whole.
 
     These are the documents with the lowest hashes that have about the wanted share of the tokens, but
     at least one document and not all. None if the source has fewer than two different documents.
     """
-    parts = [source.parts.index(part) for part in range(len(source.parts.counts))]
-    sections = np.concatenate(parts)
+    indexes = [source.cache.index(part) for part in range(len(source.cache.counts))]
+    entries = np.concatenate(indexes)
     if source.repeated:
-        sections = sections[~np.concatenate(source.repeated)]
-    hashes, index = np.unique(sections["hash"], return_inverse=True)
+        entries = entries[~np.concatenate(source.repeated)]
+    hashes, index = np.unique(entries["hash"], return_inverse=True)
     if len(hashes) < 2:
         return None
-    before = np.cumsum(np.bincount(index, sections["tokens"]))
+    before = np.cumsum(np.bincount(index, entries["tokens"]))
     wanted = source.heldout.fraction * before[-1]
     count = 1 + int(np.argmin(np.abs(before[:-1] - wanted)))
     return HeldOut(below=int(hashes[count]))
 
 
-def cut_each(source: Tokenised, folder: Path, line_ends: np.ndarray) -> Tokenised:
+def hold_out_document_ends(
+    source: TokenisedSource, folder: Path, line_ends: np.ndarray
+) -> TokenisedSource:
     """Return a source of few documents in which the end of each is held out instead of some of them.
 
     Its parts, including the tokens, are written to `folder`; in their index a document's two sides are
     separate entries. `line_ends` states whether a line ends with each token: bool (vocabulary,).
     """
-    before, fraction = source.parts, source.heldout.fraction
-    parts = TokenCache(folder, before.dtype.itemsize)
-    parts.remove()
-    parts = TokenCache(folder, before.dtype.itemsize)
-    for part in range(len(before.counts)):
-        sections = before.index(part)
-        tokens = before.tokens(part, 0, before.counts[part][1])
-        ends = np.cumsum(sections["tokens"].astype(np.int64))
-        firsts = np.flatnonzero(sections["first"])
-        bounds = [*firsts.tolist(), len(sections)]
-        made: list[np.ndarray] = [sections[: bounds[0]]]
+    cache_before, fraction = source.cache, source.heldout.fraction
+    cache = TokenCache(folder, cache_before.dtype.itemsize)
+    cache.remove()
+    cache = TokenCache(folder, cache_before.dtype.itemsize)
+    for part in range(len(cache_before.counts)):
+        entries = cache_before.index(part)
+        tokens = cache_before.tokens(part, 0, cache_before.counts[part][1])
+        ends = np.cumsum(entries["tokens"].astype(np.int64))
+        firsts = np.flatnonzero(entries["starts_document"])
+        bounds = [*firsts.tolist(), len(entries)]
+        made: list[np.ndarray] = [entries[: bounds[0]]]
         flags = [source.repeated[part][: bounds[0]]] if source.repeated else []
         for low, high in itertools.pairwise(bounds):
             start = int(ends[low - 1]) if low else 0
             stop = int(ends[high - 1])
-            cut = _line_end(tokens, stop - int((stop - start) * fraction), stop, line_ends)
-            both = _cut_document(sections[low:high], start, cut)
-            made.append(both)
+            cut = _next_line_start(tokens, stop - int((stop - start) * fraction), stop, line_ends)
+            sides = _cut_document(entries[low:high], start, cut)
+            made.append(sides)
             if source.repeated:
-                flags.append(np.full(len(both), source.repeated[part][low]))
+                flags.append(np.full(len(sides), source.repeated[part][low]))
         joined = np.concatenate(made)
-        parts.add(joined, [tokens], ReadCounts(), Position())
+        cache.add(joined, [tokens], ReadCounts(), Position())
         if source.repeated:
             source.repeated[part] = np.concatenate(flags)
-    return Tokenised(
-        source.name, parts, source.weight, source.heldout, source.repeated, source.duplicates
+    return TokenisedSource(
+        source.name, cache, source.weight, source.heldout, source.repeated, source.duplicates
     )
 
 
-def _cut_document(sections: np.ndarray, start: int, cut: int) -> np.ndarray:
+def _cut_document(entries: np.ndarray, start: int, cut: int) -> np.ndarray:
     """Return the index entries of one document divided at a cut (a token's position in the part).
 
     Entries after the cut get the lowest hash, so that they are held out, and the others the highest.
     `start` is the position of the document's first token.
     """
-    ends = start + np.cumsum(sections["tokens"].astype(np.int64))
+    ends = start + np.cumsum(entries["tokens"].astype(np.int64))
     inside = int(np.searchsorted(ends, cut, side="right"))
-    both = (
-        np.insert(sections, inside, sections[inside : inside + 1])
-        if inside < len(ends)
-        else sections
+    sides = (
+        np.insert(entries, inside, entries[inside : inside + 1]) if inside < len(ends) else entries
     )
-    both = both.copy()
+    sides = sides.copy()
     if inside < len(ends):
-        begins = int(ends[inside - 1]) if inside else start
-        both["tokens"][inside] = cut - begins
-        both["tokens"][inside + 1] = int(ends[inside]) - cut
-        both["first"][inside + 1] = 0
-    behind = np.arange(len(both)) > inside
-    both["hash"] = np.where(behind, np.uint64(0), np.uint64(_ALL_HASHES - 1))
-    return both[both["tokens"] > 0]
+        entry_start = int(ends[inside - 1]) if inside else start
+        sides["tokens"][inside] = cut - entry_start
+        sides["tokens"][inside + 1] = int(ends[inside]) - cut
+        sides["starts_document"][inside + 1] = 0
+    after_cut = np.arange(len(sides)) > inside
+    sides["hash"] = np.where(after_cut, np.uint64(0), np.uint64(_ALL_HASHES - 1))
+    return sides[sides["tokens"] > 0]
 
 
-def _line_end(tokens: np.ndarray, cut: int, stop: int, line_ends: np.ndarray) -> int:
+def _next_line_start(tokens: np.ndarray, cut: int, stop: int, line_ends: np.ndarray) -> int:
     """Return the first position after `cut` at which a line begins, if there is one soon after it and
     before `stop`; else `cut`."""
     window = tokens[cut : min(stop - 1, cut + _CUT_WINDOW)]
@@ -219,31 +219,31 @@ class SourceShare:
     """One source's share of the corpus."""
 
     name: str
-    there: int
+    available: int
     """Number of tokens that the source has on this side."""
-    dealt: int
-    """Number of tokens from it in an epoch of the corpus: more than `there` if the source repeats,
+    epoch_tokens: int
+    """Number of tokens from it in an epoch of the corpus: more than `available` if the source repeats,
     fewer if it is used in part."""
 
     @property
     def times(self) -> float:
         """How many times an epoch contains the source."""
-        return self.dealt / self.there if self.there else 0.0
+        return self.epoch_tokens / self.available if self.available else 0.0
 
 
 class Side:
     """The documents of all sources on one side: training or held out."""
 
-    def __init__(self, sources: Sequence[Tokenised], *, held: bool) -> None:
+    def __init__(self, sources: Sequence[TokenisedSource], *, held: bool) -> None:
         self._sources = sources
         self._held = held
-        width = sources[0].parts.dtype.itemsize
-        total = sum(tokens for source in sources for _, tokens in source.parts.counts)
-        self._piece = max(_PIECE_BYTES // width, total // _MOST_PIECES)
+        width = sources[0].cache.dtype.itemsize
+        total = sum(tokens for source in sources for _, tokens in source.cache.counts)
+        self._block_tokens = max(_BLOCK_BYTES // width, total // _MAX_BLOCKS)
         # For each source an array with a row per block: part, first index entry, number of entries,
         # first token, number of tokens, and how many of them are on this side.
-        self._pieces = [self._cut(source) for source in sources]
-        self.tokens = [int(pieces[:, 5].sum()) for pieces in self._pieces]
+        self._blocks = [self._cut(source) for source in sources]
+        self.tokens = [int(blocks[:, 5].sum()) for blocks in self._blocks]
 
     def shares(self, wanted: int) -> list[SourceShare]:
         """Return how much of each source an epoch contains.
@@ -253,15 +253,16 @@ class Side:
         every source. The held-out side has as many tokens as possible without repetition; if these are
         fewer than `wanted`, it has all of each source, and the weights do not count.
         """
-        there, weights = self.tokens, [source.weight for source in self._sources]
+        available, weights = self.tokens, [source.weight for source in self._sources]
         names = [source.name for source in self._sources]
         if any(weight is None for weight in weights):
             return [
-                SourceShare(name, count, count) for name, count in zip(names, there, strict=True)
+                SourceShare(name, count, count)
+                for name, count in zip(names, available, strict=True)
             ]
         whole = sum(weight for weight in weights if weight) or 1.0
         shares = [(weight or 0.0) / whole for weight in weights]
-        epochs = [count / share for count, share in zip(there, shares, strict=True) if share]
+        epochs = [count / share for count, share in zip(available, shares, strict=True) if share]
         if self._held:
             # Held-out text must not repeat, because it would be measured twice.
             size = min((epoch for epoch in epochs if epoch > 0), default=0.0)
@@ -269,44 +270,49 @@ class Side:
                 # With exact shares there would be too little text for a useful measurement.
                 return [
                     SourceShare(name, count, count)
-                    for name, count in zip(names, there, strict=True)
+                    for name, count in zip(names, available, strict=True)
                 ]
         else:
             size = min(max(wanted, min(epochs)), max(epochs))
-        dealt = [
-            round(share * size) if count else 0 for count, share in zip(there, shares, strict=True)
+        epoch_tokens = [
+            round(share * size) if count else 0
+            for count, share in zip(available, shares, strict=True)
         ]
-        return [SourceShare(*each) for each in zip(names, there, dealt, strict=True)]
+        return [SourceShare(*each) for each in zip(names, available, epoch_tokens, strict=True)]
 
-    def dealt(
+    def blocks(
         self,
         shares: Sequence[SourceShare],
         end: Sequence[int],
-        closed: bool,
+        end_every_block: bool,
         advance: Callable[[int], None],
-        begins: int = 0,
+        begin_bit: int = 0,
         row: int = 1,
     ) -> Iterator[np.ndarray]:
         """Yield the tokens of the corpus block by block, in its order; `advance` is called with the
         number of tokens of each block.
 
-        With `closed` every block ends with the tokens of `end`, otherwise only a block that is cut
-        because its source's share is used up. If `begins` is given, it is the bit that marks the first
-        token of a document, and a cut is made only between documents; with `row`, only after a multiple
-        of `row` tokens.
+        With `end_every_block` every block ends with the tokens of `end`, otherwise only a block that is
+        cut because its source's share is used up. If `begin_bit` is given, it is the bit that marks the
+        first token of a document, and a cut is made only between documents; with `row`, only after a
+        multiple of `row` tokens.
         """
-        owner, piece, most = self._order(shares)
-        last = np.array(end, self._sources[0].parts.dtype)
+        sources, numbers, limits = self._order(shares)
+        last = np.array(end, self._sources[0].cache.dtype)
         for source, number, limit in zip(
-            owner.tolist(), piece.tolist(), most.tolist(), strict=True
+            sources.tolist(), numbers.tolist(), limits.tolist(), strict=True
         ):
             tokens = self._read(source, number)
             cut = limit < len(tokens)
-            if cut and begins:
-                starts = np.append(np.flatnonzero(tokens & begins), len(tokens))
+            if cut and begin_bit:
+                starts = np.append(np.flatnonzero(tokens & begin_bit), len(tokens))
                 limit = int(starts[starts <= limit][-1])
             tokens = tokens[: limit - limit % row]
-            if len(last) and (cut or closed) and not np.array_equal(tokens[-len(last) :], last):
+            if (
+                len(last)
+                and (cut or end_every_block)
+                and not np.array_equal(tokens[-len(last) :], last)
+            ):
                 # In a block that is cut, they replace the last tokens, so that the share stays exact.
                 tokens = np.concatenate([tokens[: len(tokens) - cut * len(last)], last])
             advance(limit)
@@ -318,16 +324,16 @@ class Side:
         owners, numbers, limits, positions = [], [], [], []
         for source, share in enumerate(shares):
             own, most = [], []
-            left, count = share.dealt, len(self._pieces[source])
+            left, count = share.epoch_tokens, len(self._blocks[source])
             passes = 0
             while left > 0 and count:
                 order = StreamOrder(seed=passes, samples=count, streams=1, span=1, mixed=1)
                 row = np.arange(count)
-                piece = np.array(order.samples_at(np.zeros_like(row), row), np.int64)
-                sizes = self._pieces[source][piece, 5]
+                block = np.array(order.samples_at(np.zeros_like(row), row), np.int64)
+                sizes = self._blocks[source][block, 5]
                 before = np.cumsum(sizes) - sizes
-                piece, sizes, before = (each[before < left] for each in (piece, sizes, before))
-                own.append(piece)
+                block, sizes, before = (each[before < left] for each in (block, sizes, before))
+                own.append(block)
                 most.append(np.minimum(sizes, left - before))
                 left -= int(most[-1].sum())
                 passes += 1
@@ -345,26 +351,26 @@ class Side:
         order = np.lexsort((owner, position))
         return owner[order], number[order], limit[order]
 
-    def _cut(self, source: Tokenised) -> np.ndarray:
-        """Return the blocks of a source with tokens on this side, as in `_pieces`: int64 (blocks, 6)."""
+    def _cut(self, source: TokenisedSource) -> np.ndarray:
+        """Return the blocks of a source with tokens on this side, as in `_blocks`: int64 (blocks, 6)."""
         found = [np.zeros((0, 6), np.int64)]
-        for part in range(len(source.parts.counts)):
-            sections = source.parts.index(part)
-            if len(sections) == 0:
+        for part in range(len(source.cache.counts)):
+            entries = source.cache.index(part)
+            if len(entries) == 0:
                 continue
-            kept = source.kept(part, sections, 0, held=self._held)
-            sizes = sections["tokens"].astype(np.int64)
+            kept = source.kept(part, entries, 0, held=self._held)
+            sizes = entries["tokens"].astype(np.int64)
             starts = np.cumsum(sizes) - sizes
             # A part is divided into intervals of the length of a block, and a block consists of all
             # entries that begin in one interval. All entries of a document count as beginning where
             # its first one does, unless the document is long.
-            begins = np.flatnonzero(sections["first"])
-            whose = np.cumsum(sections["first"] != 0) - 1
+            begins = np.flatnonzero(entries["starts_document"])
+            document_of = np.cumsum(entries["starts_document"] != 0) - 1
             lengths = np.diff(starts[begins], append=int(sizes.sum()))
-            short = lengths[whose] <= _LONG_PIECES * self._piece
-            positions = np.where(short, starts[begins][whose], starts)
-            first = np.flatnonzero(np.diff(positions // self._piece, prepend=-1))
-            count = np.diff(first, append=len(sections))
+            short = lengths[document_of] <= _LONG_BLOCKS * self._block_tokens
+            positions = np.where(short, starts[begins][document_of], starts)
+            first = np.flatnonzero(np.diff(positions // self._block_tokens, prepend=-1))
+            count = np.diff(first, append=len(entries))
             rows = [
                 np.full(len(first), part),
                 first,
@@ -373,17 +379,17 @@ class Side:
                 np.add.reduceat(sizes, first),
                 np.add.reduceat(sizes * kept, first),
             ]
-            pieces = np.stack(rows, axis=1)
-            found.append(pieces[pieces[:, 5] > 0])
+            blocks = np.stack(rows, axis=1)
+            found.append(blocks[blocks[:, 5] > 0])
         return np.concatenate(found)
 
     def _read(self, source: int, number: int) -> np.ndarray:
         """Return the tokens of a block that are on this side."""
-        whose = self._sources[source]
-        part, first, count, start, size, counted = self._pieces[source][number].tolist()
-        tokens = whose.parts.tokens(part, start, size)
+        tokenised = self._sources[source]
+        part, first, count, start, size, counted = self._blocks[source][number].tolist()
+        tokens = tokenised.cache.tokens(part, start, size)
         if counted == size:
             return tokens
-        sections = whose.parts.index(part, first, count)
-        kept = whose.kept(part, sections, first, held=self._held)
-        return tokens[np.repeat(kept, sections["tokens"])]
+        entries = tokenised.cache.index(part, first, count)
+        kept = tokenised.kept(part, entries, first, held=self._held)
+        return tokens[np.repeat(kept, entries["tokens"])]

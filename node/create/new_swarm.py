@@ -153,7 +153,9 @@ async def dry_run(settings: CreateSettings, progress: Progress) -> NewSwarm:
             store = BlobStore(Path(scratch))
             initial = await _initial(draft, store, admission, nobody, progress)
             corpus = draft.corpus(data, progress)
-            sample = corpus.first(draft.file.data.sequence_length * _TRIED_SEQUENCES + 1, store)
+            sample = corpus.store_excerpt(
+                draft.file.data.sequence_length * _TRIED_SEQUENCES + 1, store
+            )
             sources = _sources(draft.file.data, corpus.summary)
             manifest = draft.manifest(store, sources, [sample], sample, initial, admission, nobody)
             private = manifest.data.private is not None

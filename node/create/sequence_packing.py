@@ -17,23 +17,23 @@ _OPEN_ROWS = 64
 
 
 def rows(
-    pieces: Iterable[np.ndarray], length: int, filler: int, begins: int
+    blocks: Iterable[np.ndarray], length: int, filler: int, begin_bit: int
 ) -> Iterator[np.ndarray]:
     """Yield rows of `length` tokens from arrays of whole conversations, none of which is longer.
 
     A conversation goes into the row that it fills best. The rest of a row is filled with `filler`,
-    as a document of its own; `begins` is the bit that marks the first token of a document.
+    as a document of its own; `begin_bit` is the bit that marks the first token of a document.
     """
     waiting: list[list[np.ndarray]] = []
     free: list[int] = []
-    for conversation in _conversations(pieces, begins):
+    for conversation in _conversations(blocks, begin_bit):
         fitting = [(room, row) for row, room in enumerate(free) if room >= len(conversation)]
         if fitting:
             _, row = min(fitting)
         else:
             if len(waiting) == _OPEN_ROWS:
                 _, fullest = min((room, row) for row, room in enumerate(free))
-                yield _filled(waiting.pop(fullest), free.pop(fullest), filler, begins)
+                yield _filled(waiting.pop(fullest), free.pop(fullest), filler, begin_bit)
             waiting.append([])
             free.append(length)
             row = len(free) - 1
@@ -43,16 +43,16 @@ def rows(
             yield np.concatenate(waiting.pop(row))
             free.pop(row)
     for each, room in zip(waiting, free, strict=True):
-        yield _filled(each, room, filler, begins)
+        yield _filled(each, room, filler, begin_bit)
 
 
-def _conversations(pieces: Iterable[np.ndarray], begins: int) -> Iterator[np.ndarray]:
-    for piece in pieces:
-        starts = np.flatnonzero(piece & begins)
-        yield from np.split(piece, starts[1:]) if len(starts) else ()
+def _conversations(blocks: Iterable[np.ndarray], begin_bit: int) -> Iterator[np.ndarray]:
+    for block in blocks:
+        starts = np.flatnonzero(block & begin_bit)
+        yield from np.split(block, starts[1:]) if len(starts) else ()
 
 
-def _filled(parts: list[np.ndarray], room: int, filler: int, begins: int) -> np.ndarray:
+def _filled(parts: list[np.ndarray], room: int, filler: int, begin_bit: int) -> np.ndarray:
     rest = np.full(room, filler, parts[0].dtype)
-    rest[:1] |= begins
+    rest[:1] |= begin_bit
     return np.concatenate([*parts, rest])

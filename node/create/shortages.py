@@ -21,20 +21,20 @@ def no_images(part: str) -> UserError:
     )
 
 
-def no_conversations(part: str, length: int, parts: Sequence[TokenCache]) -> UserError:
-    long = sum(each.read_counts.too_long for each in parts)
-    if long:
+def no_conversations(part: str, length: int, caches: Sequence[TokenCache]) -> UserError:
+    too_long = sum(each.read_counts.too_long for each in caches)
+    if too_long:
         return missing(
-            f"there is no {part} conversation: in {long} of them no answer ends within a sequence of "
-            f"{length} tokens",
+            f"there is no {part} conversation: in {too_long} of them no answer ends within a sequence "
+            f"of {length} tokens",
             "give a larger sequence_length in [data], or shorter conversations",
         )
-    bad = [row for each in parts for row in each.read_counts.bad_rows]
-    if bad and not any(each.read_counts.documents for each in parts):
+    bad = [row for each in caches for row in each.read_counts.bad_rows]
+    if bad and not any(each.read_counts.documents for each in caches):
         file, line, problem = bad[0]
-        many = sum(each.read_counts.bad for each in parts)
+        bad_count = sum(each.read_counts.bad for each in caches)
         return missing(
-            f"there is no {part} conversation: all {many} rows are bad, the first is {file}, line "
+            f"there is no {part} conversation: all {bad_count} rows are bad, the first is {file}, line "
             f"{line}, which {problem}",
             "if every row is bad, the columns or the chat template are wrong: name the "
             "columns in [data], or another template as chat_template",

@@ -5,7 +5,8 @@ tokenizer, files with sizes and times, columns. A part is used if it has a `.jso
 last. The same command therefore resumes after the last complete part, and a command with other files
 starts from the beginning.
 
-The index of a part has an entry (`SECTION`) for every short document and every piece of a long one.
+The index of a part has an entry (`INDEX_ENTRY`) for every short document and every piece of a long
+one.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ import numpy as np
 
 from ..storage.atomic_write import replacing, write_atomically
 
-SECTION = np.dtype(
+INDEX_ENTRY = np.dtype(
     [
         # The first half of the 128-bit hash of the document's text.
         ("hash", "<u8"),
         # The second half, increased by the piece's index: pieces with both numbers equal are equal.
-        ("check", "<u8"),
+        ("hash2", "<u8"),
         # Number of tokens of this piece.
         ("tokens", "<u4"),
         # Index of the file in the source.
         ("file", "<u4"),
         # 1 if it is the first piece of its document, else 0.
-        ("first", "<u4"),
+        ("starts_document", "<u4"),
     ]
 )
 
@@ -46,7 +47,7 @@ class ReadCounts:
 
     documents: int = 0
     sections: int = 0
-    """Number of short documents and of pieces of long ones."""
+    """Number of short documents and of pieces of long ones: the entries of an index."""
     tokens: int = 0
     text_bytes: int = 0
     empty: int = 0
@@ -90,8 +91,8 @@ class ReadCounts:
             self.too_long += 1
             self.documents -= 1
         if len(self.long_rows) < _NAMED_ROWS:
-            came = f"cut to {kept}" if kept else "left out"
-            self.long_rows.append((file, line, f"has {tokens} tokens: {came}"))
+            outcome = f"cut to {kept}" if kept else "left out"
+            self.long_rows.append((file, line, f"has {tokens} tokens: {outcome}"))
 
 
 _COUNTS = (
@@ -123,35 +124,35 @@ class TokenCache:
         self.counts: list[tuple[int, int]] = []
         """For each part, the number of entries in its index and the number of its tokens."""
         root.mkdir(parents=True, exist_ok=True)
-        while (said := self._read(len(self.counts))) is not None:
-            read_counts, self.position = said
+        while (stored := self._read(len(self.counts))) is not None:
+            read_counts, self.position = stored
             self.counts.append((read_counts.sections, read_counts.tokens))
             self.read_counts.add(read_counts)
 
     def add(
         self,
-        sections: np.ndarray,
+        entries: np.ndarray,
         tokens: Sequence[np.ndarray],
         read_counts: ReadCounts,
         position: Position,
     ) -> None:
         """Write the next part, durably. Raises `OSError` as files do."""
         number = len(self.counts)
-        read_counts.sections, read_counts.tokens = len(sections), sum(map(len, tokens))
+        read_counts.sections, read_counts.tokens = len(entries), sum(map(len, tokens))
         with replacing(self._path(number, "tokens")) as path, path.open("wb") as file:
             for each in tokens:
                 file.write(each.astype(self.dtype, copy=False).data)
-        write_atomically(self._path(number, "index"), sections.astype(SECTION).tobytes())
-        said = {"counts": asdict(read_counts), "position": asdict(position)}
-        write_atomically(self._path(number, "json"), json.dumps(said).encode())
-        self.counts.append((len(sections), read_counts.tokens))
+        write_atomically(self._path(number, "index"), entries.astype(INDEX_ENTRY).tobytes())
+        stored = {"counts": asdict(read_counts), "position": asdict(position)}
+        write_atomically(self._path(number, "json"), json.dumps(stored).encode())
+        self.counts.append((len(entries), read_counts.tokens))
         self.read_counts.add(read_counts)
         self.position = position
 
     def index(self, part: int, start: int = 0, count: int = -1) -> np.ndarray:
-        """Return entries of a part's index: `SECTION` (count,), by default all from `start` on."""
+        """Return entries of a part's index: `INDEX_ENTRY` (count,), by default all from `start` on."""
         path = self._path(part, "index")
-        return np.fromfile(path, SECTION, count, offset=start * SECTION.itemsize)
+        return np.fromfile(path, INDEX_ENTRY, count, offset=start * INDEX_ENTRY.itemsize)
 
     def tokens(self, part: int, start: int, count: int) -> np.ndarray:
         """Return `count` tokens of a part, from `start` on: `self.dtype` (count,)."""
@@ -168,25 +169,28 @@ class TokenCache:
     def _read(self, number: int) -> tuple[ReadCounts, Position] | None:
         """Return a part's counts and position, if it exists and is complete."""
         try:
-            said: dict[str, Any] = json.loads(self._path(number, "json").read_bytes())
-            read_counts, position = ReadCounts(**said["counts"]), Position(**said["position"])
+            stored: dict[str, Any] = json.loads(self._path(number, "json").read_bytes())
+            read_counts, position = ReadCounts(**stored["counts"]), Position(**stored["position"])
             read_counts.bad_rows = [(str(f), int(p), str(w)) for f, p, w in read_counts.bad_rows]
             read_counts.long_rows = [(str(f), int(p), str(w)) for f, p, w in read_counts.long_rows]
             sizes = [self._path(number, ending).stat().st_size for ending in ("index", "tokens")]
         except (OSError, ValueError, TypeError, LookupError):
             return None
-        whole = [read_counts.sections * SECTION.itemsize, read_counts.tokens * self.dtype.itemsize]
-        return (read_counts, position) if sizes == whole else None
+        expected = [
+            read_counts.sections * INDEX_ENTRY.itemsize,
+            read_counts.tokens * self.dtype.itemsize,
+        ]
+        return (read_counts, position) if sizes == expected else None
 
 
 def remove_others(folder: Path, wanted: Sequence[TokenCache]) -> None:
     """Remove all other sources' parts, which earlier runs left, from the folder that contains the
     folders of all sources."""
-    kept = {parts.root.name for parts in wanted}
-    for path in _entries(folder):
+    kept = {cache.root.name for cache in wanted}
+    for path in _children(folder):
         if path.name not in kept:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _entries(folder: Path) -> Iterator[Path]:
+def _children(folder: Path) -> Iterator[Path]:
     yield from sorted(folder.iterdir()) if folder.is_dir() else ()

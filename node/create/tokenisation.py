@@ -3,8 +3,7 @@
 The tokens are stored in parts of some megabytes (`TokenCache`), and an interrupted run resumes after
 the last complete part. Memory holds some batches of text and one part, whatever the size of the source.
 
-A long document is tokenised in pieces. The code's names call a short document, or a piece of a long
-one, a section.
+A long document is tokenised in pieces (`_Piece`); a short one is a single piece.
 """
 
 from __future__ import annotations
@@ -23,46 +22,46 @@ from ...crypto.hashing import content_id
 from ..errors import ExitCode, UserError
 from ..training.chat import REFUSED
 from .borders import Borders
-from .conversations import LONGEST_CONVERSATION, ConversationTokenizer, fitted
+from .conversations import MAX_CONVERSATION_BYTES, ConversationTokenizer, fitted
 from .disk_room import DiskRoom
 from .documents import WHOLE_FILE, Document, Empty, NoText, ReadOptions, TokenDocument, items
 from .files import File, Source
 from .images import ImageTokenizer
 from .rows import BadRow
-from .token_cache import SECTION, Position, ReadCounts, TokenCache
+from .token_cache import INDEX_ENTRY, Position, ReadCounts, TokenCache
 from .tokeniser_pool import Workers
 from .tokens import Tokenizer
 
 # A part is complete at this many bytes of tokens or this many pieces: it fits into memory, and is soon
 # made again after an interruption.
 _PART_BYTES = 16 << 20
-_PART_SECTIONS = 1 << 18
+_PART_PIECES = 1 << 18
 # A worker's batch has this many bytes or pieces: it takes some tenths of a second.
 _BATCH_BYTES = 1 << 20
-_BATCH_SECTIONS = 4096
+_BATCH_PIECES = 4096
 # A document is tokenised, and mixed with others, in pieces of at least this many bytes of text, or of
 # this many samples if that is more. Such long pieces make it rare that a sequence contains the end of
 # one and goes on with another document. A tokenizer takes some 60 times as much memory as the piece,
 # hence the upper bound, which holds however long sequences are.
-_SECTION_BYTES = 1 << 16
-_SECTION_SAMPLES = 8
-_MOST_SECTION_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 16
+_PIECE_SAMPLES = 8
+_MAX_PIECE_BYTES = 1 << 20
 # Bytes of text per token, roughly.
 _BYTES_A_TOKEN = 4
 # How many bytes after the end of a piece's usual size the end of a line is searched for.
 _CUT_WINDOW = 1 << 14
 # Seconds between two reports of progress, and between two checks of the disk space.
-_SHOW_SECONDS = 0.1
-_ROOM_SECONDS = 0.5
-_MEND_ROW = (
+_PROGRESS_SECONDS = 0.1
+_DISK_CHECK_SECONDS = 0.5
+_ROW_REMEDY = (
     "fix the row, name the text's columns with `text` or `template` in [data], or leave some bad rows "
     "out with `max_bad`"
 )
-_MEND_TEMPLATE = (
+_TEMPLATE_REMEDY = (
     "if it refuses every row, the template is at fault: fix it, or name another as chat_template in "
     "[data]; else fix the row, or leave some bad rows out with `max_bad`"
 )
-_MEND_IMAGE = (
+_IMAGE_REMEDY = (
     "fix or remove it, leave it out with `exclude` in [data], or leave some out with `max_bad`"
 )
 # A new number invalidates all parts: a change of how documents are cut or hashed requires one.
@@ -70,7 +69,7 @@ _FORMAT = 3
 
 
 @dataclass(frozen=True)
-class Tokenising:
+class TokenisationOptions:
     """How documents become tokens, the same for all sources."""
 
     tokenizer: Tokenizer
@@ -90,50 +89,50 @@ class Tokenising:
         return isinstance(self.tokenizer, ImageTokenizer)
 
     @property
-    def section_bytes(self) -> int:
+    def piece_bytes(self) -> int:
         """Bytes of text in a piece, which is tokenised at once."""
-        samples = _SECTION_SAMPLES * _BYTES_A_TOKEN * self.sequence_length
-        return max(_SECTION_BYTES, min(samples, _MOST_SECTION_BYTES))
+        samples = _PIECE_SAMPLES * _BYTES_A_TOKEN * self.sequence_length
+        return max(_PIECE_BYTES, min(samples, _MAX_PIECE_BYTES))
 
     @property
-    def reading(self) -> ReadOptions:
+    def read_options(self) -> ReadOptions:
         """What the readers of files need to know."""
         return ReadOptions(self.tokenizer.needs_utf8, self.tokenizer.vocabulary, self.borders)
 
 
-def parts_name(source: Source, files: Sequence[File], how: Tokenising) -> str:
+def cache_name(source: Source, files: Sequence[File], options: TokenisationOptions) -> str:
     """Return a name that changes with the source, its files and the way of tokenising them."""
     facts = [
         *(
             _FORMAT,
-            content_id(how.tokenizer.definition).hex(),
-            astuple(how.borders),
-            how.section_bytes,
+            content_id(options.tokenizer.definition).hex(),
+            astuple(options.borders),
+            options.piece_bytes,
         ),
         *(source.columns.facts, source.split, source.config, source.token_type),
         # Conversations are cut to this length.
-        how.sequence_length if how.conversations is not None else 0,
-        [[str(file.path), str(file.name), file.format, _state(file)] for file in files],
+        options.sequence_length if options.conversations is not None else 0,
+        [[str(file.path), str(file.name), file.format, _size_and_time(file)] for file in files],
     ]
     return blake3(json.dumps(facts).encode()).hexdigest()[:32]
 
 
-class _SectionRow(NamedTuple):
+class _Piece(NamedTuple):
     """A short document, or a piece of a long one."""
 
     hash: int
     """The first 64 bits of the document's hash, the same for all its pieces."""
-    check: int
+    hash2: int
     """The other 64 bits, increased by the piece's index: pieces are equal if both numbers are."""
     file: int
     """Index of the source's file."""
-    first: bool
+    starts_document: bool
     """Whether it is the first piece of a document, as mixing and deduplication count documents: the
     parts into which readers split a text above 4 MB are a document each."""
-    starts: bool
+    starts_text: bool
     """Whether the whole text begins with it, so that the start token comes before it; false for the
     first piece of a later part of such a long text."""
-    ends: bool
+    ends_text: bool
     """Whether the whole text ends with it, so that the end tokens come after it."""
     tokens: np.ndarray | None
     """The tokens, if known."""
@@ -144,11 +143,11 @@ class _Batch:
     """Documents that a worker tokenises together, and the counts and the position after them."""
 
     texts: list[bytes] = field(default_factory=list)
-    rows: list[_SectionRow] = field(default_factory=list)
+    pieces: list[_Piece] = field(default_factory=list)
     lines: list[tuple[str, int]] = field(default_factory=list)
     """For each conversation, the file's name and the line or row."""
     size: int = 0
-    read: dict[int, int] = field(default_factory=dict)
+    read_bytes: dict[int, int] = field(default_factory=dict)
     """For the index of each file, the bytes of it read for this batch."""
     read_counts: ReadCounts = field(default_factory=ReadCounts)
     position: Position = field(default_factory=Position)
@@ -157,228 +156,249 @@ class _Batch:
 def tokenise(
     source: Source,
     files: Sequence[File],
-    how: Tokenising,
-    parts: TokenCache,
+    options: TokenisationOptions,
+    cache: TokenCache,
     workers: Workers,
-    seen: ReadCounts,
+    totals: ReadCounts,
     advance: Callable[[int], None],
     room: DiskRoom,
 ) -> None:
     """Complete the parts of a source.
 
-    `advance` is called with the number of the source's bytes read so far; `seen`, which counts what
+    `advance` is called with the number of the source's bytes read so far; `totals`, which counts what
     was read of all sources, is increased; `room` predicts the disk space that the rest will take.
 
-    Raises `UserError` with `DATA_MISSING` for a file that cannot be used, and as soon as `seen` has
+    Raises `UserError` with `DATA_MISSING` for a file that cannot be used, and as soon as `totals` has
     more bad rows than `max_bad`; with `DISK_FULL` if the rest will not fit on the disk.
     """
-    writer = _PartWriter(parts, how, files, room)
-    shown = 0.0
-    seen.add(parts.read_counts)
-    _check_bad(seen, how.max_bad)
-    for batch in _batches(source, files, how, parts.position):
+    writer = _PartWriter(cache, options, files, room)
+    shown_at = 0.0
+    totals.add(cache.read_counts)
+    _check_bad(totals, options.max_bad)
+    for batch in _batches(source, files, options, cache.position):
         workers.give(batch, batch.texts)
         for done, encoded in workers.take():
             writer.add(done, encoded)
-        if time.monotonic() - shown > _SHOW_SECONDS:
-            shown = time.monotonic()
+        if time.monotonic() - shown_at > _PROGRESS_SECONDS:
+            shown_at = time.monotonic()
             advance(batch.position.read_bytes)
-        seen.add(batch.read_counts)
-        _check_bad(seen, how.max_bad)
+        totals.add(batch.read_counts)
+        _check_bad(totals, options.max_bad)
     for done, encoded in workers.take(all=True):
         writer.add(done, encoded)
     writer.finish()
-    advance(parts.position.read_bytes)
+    advance(cache.position.read_bytes)
 
 
 def _batches(
-    source: Source, files: Sequence[File], how: Tokenising, position: Position
+    source: Source, files: Sequence[File], options: TokenisationOptions, position: Position
 ) -> Iterator[_Batch]:
     batch = _Batch()
     if position.ended:
         return
-    before = sum(file.size for file in files[: position.file])
-    for number in range(position.file, len(files)):
-        file = files[number]
-        skip = position.items if number == position.file else 0
-        count = counted = 0
+    bytes_before = sum(file.size for file in files[: position.file])
+    for file_index in range(position.file, len(files)):
+        file = files[file_index]
+        skip = position.items if file_index == position.file else 0
+        count = counted_bytes = 0
         continued = False
-        for line, item, read in items(file, source, how.reading):
+        for line, item, read in items(file, source, options.read_options):
             count += 1
-            starts = not continued
+            starts_text = not continued
             if isinstance(item, (Document, TokenDocument)):
-                continued = not item.ends
+                continued = not item.ends_text
             if count <= skip:
                 continue
-            _add_item(batch, item, number, str(file.name), line, how, starts)
-            batch.position = Position(number, count, before + read)
-            batch.read[number] = batch.read.get(number, 0) + read - counted
-            counted = read
+            _add_item(batch, item, file_index, str(file.name), line, options, starts_text)
+            batch.position = Position(file_index, count, bytes_before + read)
+            batch.read_bytes[file_index] = (
+                batch.read_bytes.get(file_index, 0) + read - counted_bytes
+            )
+            counted_bytes = read
             if (
                 batch.size >= _BATCH_BYTES
-                or len(batch.rows) >= _BATCH_SECTIONS
+                or len(batch.pieces) >= _BATCH_PIECES
                 or batch.read_counts.bad
             ):
                 yield batch
                 batch = _Batch()
-        before += file.size
-        batch.read[number] = batch.read.get(number, 0) + file.size - counted
-        batch.position = Position(number + 1, 0, before)
+        bytes_before += file.size
+        batch.read_bytes[file_index] = (
+            batch.read_bytes.get(file_index, 0) + file.size - counted_bytes
+        )
+        batch.position = Position(file_index + 1, 0, bytes_before)
     yield batch
 
 
 def _add_item(
     batch: _Batch,
     item: object,
-    number: int,
-    name: str,
+    file_index: int,
+    file_name: str,
     line: int,
-    how: Tokenising,
-    starts: bool,
+    options: TokenisationOptions,
+    starts_text: bool,
 ) -> None:
-    """Append an item to the batch; `number` and `name` are the file's, and `starts` states whether no
-    part of the same text came before."""
-    borders = how.borders
+    """Append an item to the batch; `file_index` and `file_name` are the file's, and `starts_text`
+    states whether no part of the same text came before."""
+    borders = options.borders
     if isinstance(item, Document):
-        document, check = _hashes(item.text)
-        sections = list(_sections(item.text, how.section_bytes))
-        if how.conversations is not None or how.images:
+        document_hash, hash2 = _hashes(item.text)
+        pieces = list(_split(item.text, options.piece_bytes))
+        if options.conversations is not None or options.images:
             # Not split, because the assistant's parts are marked by offsets in the whole text, and
             # because an image is one sample.
-            sections = [item.text]
-        if how.conversations is not None:
-            batch.lines.append((name, line))
-        for index, text in enumerate(sections):
-            last = index == len(sections) - 1
+            pieces = [item.text]
+        if options.conversations is not None:
+            batch.lines.append((file_name, line))
+        for number, text in enumerate(pieces):
             batch.texts.append(text)
-            # Of two equal documents, pieces with the same index have the same hash and check.
-            check_here = (check + index) & (2**64 - 1)
-            first, ends = index == 0, last and item.ends
-            section = _SectionRow(document, check_here, number, first, first and starts, ends, None)
-            batch.rows.append(section)
+            # Of two equal documents, pieces with the same number have the same two hashes.
+            piece_hash2 = (hash2 + number) & (2**64 - 1)
+            starts_document = number == 0
+            ends_text = number == len(pieces) - 1 and item.ends_text
+            batch.pieces.append(
+                _Piece(
+                    document_hash,
+                    piece_hash2,
+                    file_index,
+                    starts_document,
+                    starts_document and starts_text,
+                    ends_text,
+                    None,
+                )
+            )
         batch.read_counts.documents += 1
         batch.read_counts.text_bytes += len(item.text)
         batch.size += len(item.text)
     elif isinstance(item, TokenDocument):
-        document, check = _hashes(item.tokens.tobytes())
+        document_hash, hash2 = _hashes(item.tokens.tobytes())
         ended = not borders.end or int(item.tokens[-1]) == borders.single_end
-        if starts and borders.before is not None and int(item.tokens[0]) != borders.before:
+        if starts_text and borders.before is not None and int(item.tokens[0]) != borders.before:
             batch.read_counts.unstarted += 1
-        size = how.section_bytes // _BYTES_A_TOKEN
+        size = options.piece_bytes // _BYTES_A_TOKEN
         for start in range(0, len(item.tokens), size):
-            piece = item.tokens[start : start + size]
+            tokens_here = item.tokens[start : start + size]
             last = start + size >= len(item.tokens)
-            check_here = (check + start // size) & (2**64 - 1)
-            ends = last and item.ends and not ended
-            first = start == 0
-            batch.rows.append(
-                _SectionRow(document, check_here, number, first, first and starts, ends, piece)
+            piece_hash2 = (hash2 + start // size) & (2**64 - 1)
+            ends_text = last and item.ends_text and not ended
+            starts_document = start == 0
+            batch.pieces.append(
+                _Piece(
+                    document_hash,
+                    piece_hash2,
+                    file_index,
+                    starts_document,
+                    starts_document and starts_text,
+                    ends_text,
+                    tokens_here,
+                )
             )
         batch.read_counts.documents += 1
         batch.size += item.tokens.nbytes
     elif isinstance(item, BadRow):
-        batch.read_counts.add_bad(name, line, item.problem)
+        batch.read_counts.add_bad(file_name, line, item.problem)
     elif isinstance(item, Empty):
         batch.read_counts.empty += 1
     elif isinstance(item, NoText):
-        batch.read_counts.no_text.append(name)
+        batch.read_counts.no_text.append(file_name)
 
 
 class _PartWriter:
     """Collects batches until a part is full."""
 
     def __init__(
-        self, parts: TokenCache, how: Tokenising, files: Sequence[File], room: DiskRoom
+        self, cache: TokenCache, options: TokenisationOptions, files: Sequence[File], room: DiskRoom
     ) -> None:
-        self._parts = parts
+        self._cache = cache
         self._files = files
         self._room = room
-        self._checked = time.monotonic()
-        self._end = np.array(how.borders.end, parts.dtype)
-        before = how.borders.before
-        self._start = np.array(() if before is None else (before,), parts.dtype)
-        self._length = how.sequence_length
-        self._conversations = how.conversations
+        self._checked_at = time.monotonic()
+        self._end = np.array(options.borders.end, cache.dtype)
+        before = options.borders.before
+        self._start = np.array(() if before is None else (before,), cache.dtype)
+        self._length = options.sequence_length
+        self._conversations = options.conversations
         self._begin()
 
     def add(self, batch: _Batch, encoded: list[np.ndarray]) -> None:
         if self._conversations is not None:
-            encoded = self._fit(batch, encoded, self._conversations.learned)
+            encoded = self._fit(batch, encoded, self._conversations.learned_bit)
         texts, made = iter(encoded), Counter[int]()
-        sections = np.zeros(len(batch.rows), SECTION)
-        for row, section in enumerate(batch.rows):
-            known = section.tokens
-            tokens = next(texts) if known is None else known.astype(self._parts.dtype)
+        entries = np.zeros(len(batch.pieces), INDEX_ENTRY)
+        for row, piece in enumerate(batch.pieces):
+            known = piece.tokens
+            tokens = next(texts) if known is None else known.astype(self._cache.dtype)
             # A text that spells out the start token at its beginning does not get another.
-            starts = section.starts and not np.array_equal(tokens[:1], self._start)
-            whole = (
+            starts = piece.starts_text and not np.array_equal(tokens[:1], self._start)
+            parts = (
                 *((self._start,) if starts and len(self._start) else ()),
                 tokens,
-                *((self._end,) if section.ends and len(self._end) else ()),
+                *((self._end,) if piece.ends_text and len(self._end) else ()),
             )
-            self._tokens += whole
-            count = sum(map(len, whole))
-            sections[row] = (section.hash, section.check, count, section.file, section.first)
-            made[section.file] += count * self._parts.dtype.itemsize
+            self._tokens += parts
+            count = sum(map(len, parts))
+            entries[row] = (piece.hash, piece.hash2, count, piece.file, piece.starts_document)
+            made[piece.file] += count * self._cache.dtype.itemsize
         self._size += made.total()
-        for number, read in batch.read.items():
-            self._room.add(self._files[number], read, made[number])
-        self._sections.append(sections)
-        self._count += len(sections)
+        for file_index, read in batch.read_bytes.items():
+            self._room.add(self._files[file_index], read, made[file_index])
+        self._entries.append(entries)
+        self._count += len(entries)
         self._read_counts.add(batch.read_counts)
         self._position = batch.position
         # A part ends only where a batch ends, so that reading can resume there: a part made again
         # after an interruption is the same.
-        if self._size >= _PART_BYTES or self._count >= _PART_SECTIONS:
+        if self._size >= _PART_BYTES or self._count >= _PART_PIECES:
             self._put(batch.position)
-        if batch.read and time.monotonic() - self._checked > _ROOM_SECONDS:
-            self._checked = time.monotonic()
-            self._room.check(self._files[max(batch.read)], self._size)
+        if batch.read_bytes and time.monotonic() - self._checked_at > _DISK_CHECK_SECONDS:
+            self._checked_at = time.monotonic()
+            self._room.hash2(self._files[max(batch.read_bytes)], self._size)
 
-    def _fit(self, batch: _Batch, encoded: list[np.ndarray], learned: int) -> list[np.ndarray]:
+    def _fit(self, batch: _Batch, encoded: list[np.ndarray], learned_bit: int) -> list[np.ndarray]:
         """Return the conversations cut to the length of a sequence; those cut or left out are
         counted and recorded."""
         rows, kept = [], []
         for row, (file, line), text, numbers in zip(
-            batch.rows, batch.lines, batch.texts, encoded, strict=True
+            batch.pieces, batch.lines, batch.texts, encoded, strict=True
         ):
-            short = fitted(numbers, self._length, learned)
-            if len(short) < len(numbers) or len(text) > LONGEST_CONVERSATION:
+            short = fitted(numbers, self._length, learned_bit)
+            if len(short) < len(numbers) or len(text) > MAX_CONVERSATION_BYTES:
                 batch.read_counts.add_long(file, line, len(numbers), len(short))
             if len(short):
                 rows.append(row)
                 kept.append(short)
-                batch.read_counts.learned += int(np.count_nonzero(short & learned))
-        batch.rows = rows
+                batch.read_counts.learned += int(np.count_nonzero(short & learned_bit))
+        batch.pieces = rows
         return kept
 
     def finish(self) -> None:
         self._put(replace(self._position, ended=True))
 
     def _put(self, position: Position) -> None:
-        sections = np.concatenate(self._sections or [np.zeros(0, SECTION)])
-        self._parts.add(sections, self._tokens, self._read_counts, position)
+        entries = np.concatenate(self._entries or [np.zeros(0, INDEX_ENTRY)])
+        self._cache.add(entries, self._tokens, self._read_counts, position)
         self._begin()
 
     def _begin(self) -> None:
-        self._sections: list[np.ndarray] = []
+        self._entries: list[np.ndarray] = []
         self._tokens: list[np.ndarray] = []
         self._read_counts = ReadCounts()
         self._size = self._count = 0
-        self._position = self._parts.position
+        self._position = self._cache.position
 
 
-def _check_bad(seen: ReadCounts, most: int) -> None:
-    if seen.bad <= most:
+def _check_bad(totals: ReadCounts, max_bad: int) -> None:
+    if totals.bad <= max_bad:
         return
-    file, line, problem = seen.bad_rows[-1]
-    many = f"; {seen.bad} {'rows' if line else 'images'} are bad, and max_bad is {most}"
+    file, line, problem = totals.bad_rows[-1]
+    count_text = f"; {totals.bad} {'rows' if line else 'images'} are bad, and max_bad is {max_bad}"
     where = f"{file}, line {line}: the row" if line != WHOLE_FILE else f"{file}: the image"
-    mend = _MEND_TEMPLATE if problem.startswith(REFUSED) else _MEND_ROW
+    remedy = _TEMPLATE_REMEDY if problem.startswith(REFUSED) else _ROW_REMEDY
     raise UserError(
         ExitCode.DATA_MISSING,
-        f"{where} {problem}{many if most else ''}",
-        mend if line != WHOLE_FILE else _MEND_IMAGE,
+        f"{where} {problem}{count_text if max_bad else ''}",
+        remedy if line != WHOLE_FILE else _IMAGE_REMEDY,
     )
 
 
@@ -387,7 +407,7 @@ def _hashes(data: bytes) -> tuple[int, int]:
     return int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
 
 
-def _sections(text: bytes, size: int) -> Iterator[bytes]:
+def _split(text: bytes, size: int) -> Iterator[bytes]:
     """Yield the text in pieces of about `size` bytes. A piece ends with a line or, if no line ends soon
     after `size` bytes, with a whole character."""
     start = 0
@@ -403,7 +423,7 @@ def _sections(text: bytes, size: int) -> Iterator[bytes]:
     yield text[start:]
 
 
-def _state(file: File) -> list[int]:
+def _size_and_time(file: File) -> list[int]:
     if isinstance(file.path, str):
         return []
     status = file.path.stat()

@@ -22,7 +22,7 @@ from ..create.conversations import ConversationTokenizer
 from ..create.corpus import Progress, find_sources, read_corpus
 from ..create.formats import Format
 from ..create.manifest_file import DataTable, ManifestFile, bad_manifest
-from ..create.tokenisation import Tokenising, parts_name
+from ..create.tokenisation import TokenisationOptions, cache_name
 from ..create.tokens import ByteTokenizer, FileTokenizer, Tokenizer
 from ..errors import ExitCode, UserError
 from ..storage.blob_store import BlobStore
@@ -59,9 +59,14 @@ def read_own(
         borders = Borders(spec.end, manifest.data.start_token, known_start)
     try:
         found = find_sources(file, _SCHEMA, paths, chat)
-        how = Tokenising(tokenizer, borders, file.data.sequence_length, spec.max_bad)
-        parts = [parts_name(each.source, each.files, how) for each in found]
-        facts = (_FORMAT, parts, encode(spec, named=True).hex(), manifest.data.sequence_length)
+        options = TokenisationOptions(tokenizer, borders, file.data.sequence_length, spec.max_bad)
+        cache_names = [cache_name(each.source, each.files, options) for each in found]
+        facts = (
+            _FORMAT,
+            cache_names,
+            encode(spec, named=True).hex(),
+            manifest.data.sequence_length,
+        )
         name = blake3(repr(facts).encode()).hexdigest()[:32]
         known = read_index(folder, name)
         # The files that are not read may have changed although those that are read have not.

@@ -318,11 +318,11 @@ def test_workers_make_the_same(
 def test_a_template_without_special_tokens_gets_the_end_token(plain: FileTokenizer) -> None:
     made = ConversationTokenizer(plain, END)
     (numbers,) = made.encode([b"[[2, 4]]\nQ:hi"])
-    ids = numbers & (made.learned - 1)
+    ids = numbers & (made.learned_bit - 1)
     assert ids.tolist() == [*b"Q:hi", END]
-    assert ((numbers & made.learned) != 0).tolist() == [False, False, True, True, True]
+    assert ((numbers & made.learned_bit) != 0).tolist() == [False, False, True, True, True]
     (numbers,) = made.encode([b"[[2, 15]]\nQ:hi<|im_end|>\n\n"])
-    assert ((numbers & made.learned) != 0).tolist() == [False] * 2 + [True] * 3 + [False] * 2
+    assert ((numbers & made.learned_bit) != 0).tolist() == [False] * 2 + [True] * 3 + [False] * 2
 
 
 def test_a_token_over_the_border_counts_where_it_ends(tmp_path: Path) -> None:
@@ -334,8 +334,8 @@ def test_a_token_over_the_border_counts_where_it_ends(tmp_path: Path) -> None:
     library.save(str(tmp_path / "tokenizer.json"))
     made = ConversationTokenizer(FileTokenizer(tmp_path / "tokenizer.json"), 5)
     (numbers,) = made.encode([b"[[3, 10]]\nA: yes</s>"])
-    assert (numbers & (made.learned - 1)).tolist() == [0, 1, 5]
-    assert ((numbers & made.learned) != 0).tolist() == [False, True, True]
+    assert (numbers & (made.learned_bit - 1)).tolist() == [0, 1, 5]
+    assert ((numbers & made.learned_bit) != 0).tolist() == [False, True, True]
 
 
 def test_rows_are_filled_well_and_in_whole() -> None:

@@ -236,7 +236,7 @@ def test_no_piece_is_without_an_end_where_attention_stops_there(
     monkeypatch.setattr(tokenisation, "_SECTION_BYTES", 1 << 9)
     write(founder.root, a_txt="".join(f"{line:07}\n" for line in range(5000)))
     corpus = founder.read(paths=("a.txt",), attention="document")
-    pieces = list(corpus.training.dealt(corpus.shares, corpus.end, True, lambda _: None))
+    pieces = list(corpus.training.blocks(corpus.shares, corpus.end, True, lambda _: None))
     assert len(pieces) > 20
     assert all(piece[-1] == END for piece in pieces)
 
@@ -438,7 +438,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
 
 def test_a_part_that_was_not_finished_is_made_again(tmp_path: Path) -> None:
     parts = TokenCache(tmp_path / "p", 2)
-    sections = np.zeros(1, mixing.SECTION)
+    sections = np.zeros(1, mixing.INDEX_ENTRY)
     sections["tokens"] = 3
     for number in range(3):
         parts.add(sections, [np.arange(3)], ReadCounts(documents=1), Position(items=number + 1))
@@ -515,7 +515,7 @@ def test_memory_does_not_grow_with_the_text(
             (corpus.training, corpus.shares),
             (corpus.heldout, corpus.heldout_shares),
         ):
-            assert sum(len(p) for p in side.dealt(shares, (), False, lambda _: None)) > 0
+            assert sum(len(p) for p in side.blocks(shares, (), False, lambda _: None)) > 0
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0] + (1 << 20)

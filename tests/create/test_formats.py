@@ -531,7 +531,7 @@ def test_long_rows_come_in_parts_that_lose_nothing(
     joined, seen = b"", []
     for item in made:
         joined += item.text
-        if item.ends:
+        if item.ends_text:
             seen.append(joined.decode())
             joined = b""
     assert seen == [long, "kurz"] * 2
@@ -557,7 +557,7 @@ def test_long_texts_come_in_parts_that_lose_nothing(
         made = [item for _, item in read(file) if isinstance(item, Document)]
     kept = b"".join(part.text for part in made).decode()
     assert kept == (text if text.strip() or made else "")
-    assert [part.ends for part in made] == [False] * (len(made) - 1) + [True] * bool(made)
+    assert [part.ends_text for part in made] == [False] * (len(made) - 1) + [True] * bool(made)
 
 
 # --- arrays of tokens ----------------------------------------------------------------------------
@@ -568,7 +568,9 @@ TOKENS = [5, 6, 7, 0, 8, 9, 0, 299, 1]
 
 def tokens(path: Path, **options: Any) -> list[tuple[list[int], bool]]:
     made = [item for _, item in read(path, **options)]
-    return [(item.tokens.tolist(), item.ends) for item in made if isinstance(item, TokenDocument)]
+    return [
+        (item.tokens.tolist(), item.ends_text) for item in made if isinstance(item, TokenDocument)
+    ]
 
 
 def test_plain_arrays_and_those_of_numpy(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_dry_run_takes_whole_images(tmp_path: Path) -> None:
     founder.draw(6)
     store = BlobStore(founder.data.blobs)
     # More than there are, so that some repeat.
-    shard = founder.read().first(10 * 16 + 1, store)
+    shard = founder.read().store_excerpt(10 * 16 + 1, store)
     assert shard.tokens == 10 * 16 + 1
     spec = DataSpec(
         sequence_length=16,
