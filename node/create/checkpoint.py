@@ -26,9 +26,9 @@ from .tokens import Tokenizer
 
 # A model may have this many times as many rows as there are tokens. Usually it has up to a few hundred
 # more, because their number is rounded up.
-_SPARE_SHARE = 2
+_MAX_ROWS_PER_TOKEN = 2
 # The regular expression with which the tokenizer of Qwen2 splits a text into words.
-_QWEN2_NAMES = (
+_QWEN2_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -74,10 +74,10 @@ def settings_for(
         settings = replace(settings, chat_template=template)
     settings = replace(settings, chat_date=_chat_date(settings.chat_template, file, path))
     for role in ROLES:
-        spelled = getattr(settings, role)
-        if spelled is not None and spelled not in tokens:
+        token = getattr(settings, role)
+        if token is not None and token not in tokens:
             raise bad_manifest(
-                path, f"the tokenizer has no token {spelled!r}, which its settings call {role}"
+                path, f"the tokenizer has no token {token!r}, which its settings call {role}"
             )
     end = file.data.document_end
     if settings.eos_token is None and end and end in tokens:
@@ -87,18 +87,18 @@ def settings_for(
 
 def _chat_date(template: str | None, file: ManifestFile, path: Path) -> str | None:
     """Return the date for the conversations of a template that writes one, else None."""
-    said = file.data.chat_date
+    given = file.data.chat_date
     if template is None or WRITES_DATE not in template:
-        if said is not None:
+        if given is not None:
             raise bad_manifest(
                 path, "data.chat_date: the chat template writes no date: leave the key out"
             )
         return None
     try:
-        day = date.today() if said is None else date.fromisoformat(said)
+        day = date.today() if given is None else date.fromisoformat(given)
     except ValueError:
         raise bad_manifest(
-            path, f'data.chat_date: {said!r} is not a date such as "2026-11-28"'
+            path, f'data.chat_date: {given!r} is not a date such as "2026-11-28"'
         ) from None
     return day.isoformat()
 
@@ -109,9 +109,9 @@ def tokenizer_warning(model_type: str, definition: bytes) -> str | None:
     if model_type != "qwen2":
         return None
     plain = json.loads(definition)
-    cuts = (plain.get("pre_tokenizer") or {}).get("pretokenizers") or [{}]
-    by_words = cuts[0].get("pattern") == {"Regex": _QWEN2_NAMES}
-    if by_words and plain.get("normalizer") == {"type": "NFC"}:
+    steps = (plain.get("pre_tokenizer") or {}).get("pretokenizers") or [{}]
+    is_qwen2_split = steps[0].get("pattern") == {"Regex": _QWEN2_PATTERN}
+    if is_qwen2_split and plain.get("normalizer") == {"type": "NFC"}:
         return None
     return (
         "AutoTokenizer of transformers 5 splits words like Qwen2's own tokenizer for every model of "
@@ -122,8 +122,8 @@ def tokenizer_warning(model_type: str, definition: bytes) -> str | None:
 
 def check_fit(model_vocabulary: int, tokenizer: Tokenizer, file: ManifestFile, path: Path) -> None:
     """Raise `UserError` (`MANIFEST`) if the checkpoint cannot have been trained with this tokenizer."""
-    far = model_vocabulary > _SPARE_SHARE * tokenizer.vocabulary
-    if _checkpoint(file, path) is not None and far:
+    is_too_large = model_vocabulary > _MAX_ROWS_PER_TOKEN * tokenizer.vocabulary
+    if _checkpoint(file, path) is not None and is_too_large:
         raise bad_manifest(
             path,
             f"data.tokenizer: the tokenizer has {tokenizer.vocabulary:,} tokens and the checkpoint "
@@ -148,8 +148,8 @@ def _tokens(definition: bytes) -> dict[str, bool]:
     plain = json.loads(definition)
     vocabulary = plain["model"].get("vocab", {})
     # Unigram models list pieces with their scores.
-    spelled = vocabulary if isinstance(vocabulary, dict) else (piece for piece, _ in vocabulary)
+    texts = vocabulary if isinstance(vocabulary, dict) else (piece for piece, _ in vocabulary)
     added = plain.get("added_tokens") or ()
-    return dict.fromkeys(spelled, False) | {
+    return dict.fromkeys(texts, False) | {
         each["content"]: each.get("special") is True for each in added
     }

@@ -25,15 +25,15 @@ from .working_memory import memory_shortage
 DEFAULT_COLUMN = "text"
 
 # Rows may be books: a batch in memory has about this many bytes, and at most this many rows.
-_BYTES_AT_ONCE = 4 << 20
-_ROWS_AT_ONCE = 64
+_BATCH_BYTES = 4 << 20
+_BATCH_ROWS = 64
 # Rows of a batch if all columns are dictionary-encoded: then a row has only the numbers of entries,
 # and every batch has the whole dictionary.
-_CODED_ROWS_AT_ONCE = 1 << 16
+_DICTIONARY_BATCH_ROWS = 1 << 16
 # Memory needed to read a page, relative to its size: the page, what the library notes about it, and
 # the values taken from it; and the same with a dictionary-encoded column, whose dictionary is kept.
-_TIMES_A_PAGE = 3
-_TIMES_A_DICTIONARY = 4
+_PAGE_MEMORY_FACTOR = 3
+_DICTIONARY_MEMORY_FACTOR = 4
 _SHOWN_COLUMNS = 12
 
 
@@ -73,23 +73,23 @@ class Columns:
 
     def text(self, row: Mapping[str, Any]) -> str | bytes | BadRow:
         """Return the text of a row; without a template the value of the one column must be text."""
-        absent = self.absent(row)
-        if absent is not None:
-            return absent
+        fault = self.column_fault(row)
+        if fault is not None:
+            return fault
         if not self.parts:
             value = row[self.names[0]]
-            return value if isinstance(value, str) else self._no_text(self.names[0], value)
+            return value if isinstance(value, str) else self._wrong_type(self.names[0], value)
         pieces = []
         for before, name in self.parts:
             pieces.append(before)
             if name is not None:
                 value = row[name]
                 if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-                    return self._no_text(name, value)
+                    return self._wrong_type(name, value)
                 pieces.append(str(value))
         return "".join(pieces)
 
-    def absent(self, row: Mapping[str, Any]) -> BadRow | None:
+    def column_fault(self, row: Mapping[str, Any]) -> BadRow | None:
         """Return the fault of a row that lacks a column or has it twice; None if it has each once."""
         for name in (*self.names, *self.optional):
             if name not in row and name in self.names:
@@ -128,11 +128,11 @@ class Columns:
                     "`exclude`",
                 )
 
-    def there(self, columns: Sequence[str]) -> list[str]:
+    def to_read(self, columns: Sequence[str]) -> list[str]:
         """Return which columns to read from a file with these."""
         return [*self.names, *(name for name in self.optional if name in columns)]
 
-    def _no_text(self, name: str, value: Any) -> BadRow:
+    def _wrong_type(self, name: str, value: Any) -> BadRow:
         shown = "nothing" if value is None else json.dumps(value, default=lambda _: "…")[:40]
         return BadRow(f"holds {shown} in the column {name!r}, not text")
 
@@ -164,12 +164,12 @@ class ParquetFile:
             raise _broken("Parquet", error) from None
         columns.require(schema.names)
         _check_types(self._arrow, schema, columns)
-        self._names = columns.there(schema.names)
+        self._names = columns.to_read(schema.names)
         kinds = [schema.field(name).type for name in self._names]
         coded = [self._arrow.types.is_dictionary(kind) for kind in kinds]
-        self._at_once = _CODED_ROWS_AT_ONCE if all(coded) else _rows_at_once(metadata)
+        self._batch_rows = _DICTIONARY_BATCH_ROWS if all(coded) else _rows_per_batch(metadata)
         pages = self._mapped.largest_pages(metadata, self._names)
-        times = _TIMES_A_DICTIONARY if any(coded) else _TIMES_A_PAGE
+        times = _DICTIONARY_MEMORY_FACTOR if any(coded) else _PAGE_MEMORY_FACTOR
         if (shortage := memory_shortage(pages * times)) is not None:
             raise BadFile(
                 f"has pages of {size_text(pages)}; a page must be unpacked whole, and that {shortage}",
@@ -181,7 +181,7 @@ class ParquetFile:
         """Yield numbered rows, from 1 on."""
         names = self._names
         try:
-            batches = self._file.iter_batches(self._at_once, columns=names, use_threads=False)
+            batches = self._file.iter_batches(self._batch_rows, columns=names, use_threads=False)
             yield from self._mapped.intact(
                 _numbered(self._mapped.released(batches), names, self._columns)
             )
@@ -203,7 +203,7 @@ class ArrowFile:
         columns.require(schema.names)
         _check_types(self._arrow, schema, columns)
         # Opened again for these columns alone, so that no other column is decompressed.
-        self._names = columns.there(schema.names)
+        self._names = columns.to_read(schema.names)
         self._reader = self._open([schema.names.index(name) for name in self._names])
 
     def _open(self, fields: list[int] | None = None) -> Any:
@@ -236,8 +236,8 @@ class ArrowFile:
         else:
             batches = iter(self._reader)
         for batch in batches:
-            for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
-                yield batch.slice(start, _ROWS_AT_ONCE).select(names)
+            for start in range(0, batch.num_rows, _BATCH_ROWS):
+                yield batch.slice(start, _BATCH_ROWS).select(names)
 
 
 class _MappedFile:
@@ -304,7 +304,7 @@ def hub_rows(address: str, split: str | None, columns: Columns, config: str | No
         if found.column_names is not None:
             columns.require(found.column_names)
         for number, row in enumerate(found, 1):
-            yield number, _filled_alone(row) if columns.nested else row
+            yield number, _without_empty_keys(row) if columns.nested else row
     except (BadFile, UserError, MemoryError):
         raise
     # The library raises whatever its file formats and its network raise.
@@ -328,7 +328,7 @@ def _numbered(batches: Iterator[Any], names: list[str], columns: Columns) -> Row
                 yield number, too_long()
                 continue
             row = {name: cell.as_py() for name, cell in zip(names, cells, strict=True)}
-            yield number, _filled_alone(row) if columns.nested else row
+            yield number, _without_empty_keys(row) if columns.nested else row
 
 
 def _row_bytes(batch: Any, index: int) -> int:
@@ -343,24 +343,24 @@ def _row_bytes(batch: Any, index: int) -> int:
     return size
 
 
-def _filled_alone(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def _without_empty_keys(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row without the empty keys in its tables: Arrow gives every table all keys of the
     column's type."""
-    return {name: _without_nothing(cell) for name, cell in row.items()}
+    return {name: _without_nulls(cell) for name, cell in row.items()}
 
 
-def _without_nothing(value: Any) -> Any:
+def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _without_nothing(item) for k, item in value.items() if item is not None}
-    return [_without_nothing(item) for item in value] if isinstance(value, list) else value
+        return {k: _without_nulls(item) for k, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _rows_at_once(metadata: Any) -> int:
-    """Return how many rows of a Parquet file have about `_BYTES_AT_ONCE`, by the row group with the
+def _rows_per_batch(metadata: Any) -> int:
+    """Return how many rows of a Parquet file have about `_BATCH_BYTES`, by the row group with the
     largest rows."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     mean = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
-    return max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(1, mean)))
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, mean)))
 
 
 def _check_types(arrow: Any, schema: Any, columns: Columns) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..training.chat import ASSISTANT, BadConversation, ChatTemplate, Message, Tool
 from .columns import Columns
-from .rows import BadRow, parsed, repeated_key
+from .rows import BadRow, parse_json, repeated_key
 from .tokens import FileTokenizer, TokenBytes, in_groups
 
 DEFAULT_COLUMN = "messages"
@@ -63,9 +63,9 @@ class ConversationColumns(Columns):
 
         Raises `BadTemplate` if the template cannot be used.
         """
-        absent = self.absent(row)
-        if absent is not None:
-            return absent
+        fault = self.column_fault(row)
+        if fault is not None:
+            return fault
         try:
             messages, learned = self._messages(row)
             tools = _tools(row.get(_TOOLS))
@@ -93,7 +93,7 @@ def _messages(value: Any, column: str, role: str | None) -> tuple[list[Message],
     if isinstance(value, str):
         # In tables of text, such as CSV, a cell has the messages as JSON.
         try:
-            value = parsed(value)
+            value = parse_json(value)
         except (ValueError, RecursionError):
             value = None
     if not isinstance(value, list) or not value:
@@ -125,7 +125,7 @@ def _refuse_repeated(value: Any) -> None:
 
 def _plain(text: str) -> Any:
     try:
-        return parsed(text)
+        return parse_json(text)
     except (ValueError, RecursionError):
         return text
 
@@ -204,7 +204,7 @@ class ConversationTokenizer(FileTokenizer):
         return 1 << 8 * self.token_bytes - 1
 
     @property
-    def learned(self) -> int:
+    def learned_bit(self) -> int:
         """The bit that marks a token that is to be learned."""
         return 1 << 8 * self.token_bytes - 2
 

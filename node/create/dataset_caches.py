@@ -10,7 +10,7 @@ from typing import Any
 
 from .formats import BadFile
 
-CACHED = "datasets--"
+CACHE_PREFIX = "datasets--"
 """The prefix of a data set's folder in the hub's cache."""
 
 _MAX_STATE_BYTES = 4 << 20
@@ -18,7 +18,7 @@ _MAX_STATE_BYTES = 4 << 20
 
 def is_revision(folder: Path) -> bool:
     """Whether a folder is one revision of a data set in the hub's cache."""
-    return folder.parent.name == "snapshots" and folder.parent.parent.name.startswith(CACHED)
+    return folder.parent.name == "snapshots" and folder.parent.parent.name.startswith(CACHE_PREFIX)
 
 
 def revision(snapshots: Path, known: Sequence[str]) -> str:
@@ -50,8 +50,8 @@ def is_prepared(folder: Path) -> bool:
 
 
 def cached_splits(folder: Path) -> list[str]:
-    said = _json_of(folder / "dataset_info.json").get("splits")
-    return list(said) if isinstance(said, dict) else []
+    splits = _json_of(folder / "dataset_info.json").get("splits")
+    return list(splits) if isinstance(splits, dict) else []
 
 
 def cached_split(name: str, known: Sequence[str]) -> str | None:

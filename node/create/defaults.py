@@ -24,7 +24,7 @@ benchmarks/results). Audit scores grow with the square root of this number. With
 and smoothing, two of three audits of honest work failed."""
 
 
-SPOKEN = 64
+COMMITTEE_TOP_K = 64
 """Number of coefficients per block that committees aggregate in a step. It is large because it costs
 little: an aggregate crosses each member's connection once, and not once from every member
 (2026-11-26-growth.json in benchmarks/results). A large model has fewer: as many as a single committee
@@ -44,26 +44,26 @@ def default_optimizer(
     Raises `UserError` (`MANIFEST`) if work is audited and audits could not recognise honest work, or if
     the swarm has committees and the file sets `momentum`, which they do not use.
     """
-    table, said = file.optimizer, file.said
-    if "optimizer.preconditioner" not in said and (
+    table, given = file.optimizer, file.given_keys
+    if "optimizer.preconditioner" not in given and (
         file.audits is not None or file.data.policy == "private"
     ):
         # The noise of private data was measured with this preconditioner, and byzantine members harm
         # it less.
         table = replace(table, preconditioner="orthogonal")
-    usual = _beside(table)
+    defaults = _preconditioner_defaults(table)
     if not _shares_are_known(file):
-        usual["update_weight"] = "equal"
+        defaults["update_weight"] = "equal"
     if file.committees is not None:
-        if "optimizer.momentum" in said:
+        if "optimizer.momentum" in given:
             raise bad_manifest(path, f"optimizer.momentum: {_COMMITTEE_MOMENTUM}")
-        spoken = largest_top_k(parameters, table.chunk, file.committees, SPOKEN)
-        usual |= {"top_k": spoken, "outlier_filter": False}
-    unsaid = {name: each for name, each in usual.items() if f"optimizer.{name}" not in said}
-    table = replace(table, **unsaid)
+        top_k = largest_top_k(parameters, table.chunk, file.committees, COMMITTEE_TOP_K)
+        defaults |= {"top_k": top_k, "outlier_filter": False}
+    to_set = {name: each for name, each in defaults.items() if f"optimizer.{name}" not in given}
+    table = replace(table, **to_set)
     coefficients = update_layout(parameters, table.chunk, table.top_k).coefficients
-    untold = file.audits is not None and coefficients < MUON_MINIMUM
-    if untold and (table.preconditioner == "muon" or table.smoothing):
+    too_few_coefficients = file.audits is not None and coefficients < MUON_MINIMUM
+    if too_few_coefficients and (table.preconditioner == "muon" or table.smoothing):
         raise bad_manifest(
             path,
             f"optimizer: an update of this model has {coefficients:,} coefficients; with fewer "
@@ -83,15 +83,15 @@ def default_schedule(file: FoundersFile, optimizer: OptimizerSpec, parameters: i
     Its peak rate is the one that learned best, unless the file gives one, or has an optimizer for
     which no best rate was measured.
     """
-    if "schedule.peak" in file.said or optimizer.preconditioner not in ("orthogonal", "muon"):
+    if "schedule.peak" in file.given_keys or optimizer.preconditioner not in ("orthogonal", "muon"):
         return file.schedule
     return replace(file.schedule, peak=default_rate(parameters, optimizer.step))
 
 
-def _beside(table: OptimizerTable) -> dict[str, Any]:
+def _preconditioner_defaults(table: OptimizerTable) -> dict[str, Any]:
     """Return the default settings that belong to the preconditioner."""
-    usual = OptimizerTable() if table.preconditioner == "muon" else OptimizerSpec()
-    return {name: getattr(usual, name) for name in ("momentum", "smoothing", "step")}
+    defaults = OptimizerTable() if table.preconditioner == "muon" else OptimizerSpec()
+    return {name: getattr(defaults, name) for name in ("momentum", "smoothing", "step")}
 
 
 def _shares_are_known(file: ManifestFile) -> bool:

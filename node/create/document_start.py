@@ -20,7 +20,7 @@ from .tokens import FileTokenizer, Tokenizer
 _NEED_ONE = frozenset({"gemma", "gemma2", "gemma3_text"})
 """Families that were pretrained with a start token before every text and fail without it."""
 _CONFIG_KEY = "bos_token_id"
-_SAID = "set by document_start"
+_CHOSEN = "set by document_start"
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def document_start(
 
     Raises `UserError` (`MANIFEST`) for a choice that the tokenizer or the chat template does not allow.
     """
-    said = file.data.document_start
+    wanted = file.data.document_start
     if source is None or not isinstance(tokenizer, FileTokenizer):
-        if said == "bos":
+        if wanted == "bos":
             raise bad_manifest(
                 path,
                 "data.document_start: bytes have no token that starts a text; leave the key out, or "
@@ -81,17 +81,17 @@ def document_start(
     own = tokenizer.starts_with()
     token = _start_token(file, tokenizer, own, special, model)
     if chat is not None:
-        return _of_conversations(said, path, tokenizer, token, chat)
-    if said == "none":
-        return DocumentStart(None, None, _SAID, token)
-    if said == "bos":
+        return _of_conversations(wanted, path, tokenizer, token, chat)
+    if wanted == "none":
+        return DocumentStart(None, None, _CHOSEN, token)
+    if wanted == "bos":
         if token is None:
             raise bad_manifest(
                 path,
                 "data.document_start: the tokenizer names no token that starts a text; name one as "
                 "bos_token in the tokenizer_config.json next to it",
             )
-        return DocumentStart(token, tokenizer.spelling(token), _SAID)
+        return DocumentStart(token, tokenizer.spelling(token), _CHOSEN)
     try:
         adds = None if sees_both_ways(model["model_type"]) else read_adds_start(source.parent)
     except StructureError as error:
@@ -126,19 +126,19 @@ def _start_token(
 
 
 def _of_conversations(
-    said: str | None, path: Path, tokenizer: FileTokenizer, token: int | None, chat: ChatTemplate
+    wanted: str | None, path: Path, tokenizer: FileTokenizer, token: int | None, chat: ChatTemplate
 ) -> DocumentStart:
     """Return the token with which the template starts a conversation; none if that is not `token`."""
     writes = token is not None and _first_token(tokenizer, chat) == token
     spelled = None if token is None else tokenizer.spelling(token)
-    if said == "bos" and not writes:
+    if wanted == "bos" and not writes:
         named = "a start token" if spelled is None else repr(spelled)
         raise bad_manifest(
             path,
             "data.document_start: the chat template decides how conversations start, and it does "
             f"not begin with {named}: put {{{{ bos_token }}}} first in the template",
         )
-    if said == "none" and writes:
+    if wanted == "none" and writes:
         raise bad_manifest(
             path,
             "data.document_start: the chat template decides how conversations start, and it begins "

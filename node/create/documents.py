@@ -17,7 +17,7 @@ from ..training.chat import BadTemplate
 from .borders import Borders
 from .columns import ArrowFile, ParquetFile, hub_rows
 from .files import File, Source
-from .formats import BadFile, TextStream, looks_like_text, open_stream, reading
+from .formats import BadFile, TextStream, convert_errors, looks_like_text, open_stream
 from .images import ImageColumns
 from .rows import BadRow, Rows, json_lines, json_values, separated_values
 from .token_arrays import token_documents
@@ -126,7 +126,7 @@ def _items(file: File, source: Source, options: ReadOptions) -> Iterator[tuple[i
 
 def _image(path: Path, file: File, columns: ImageColumns) -> tuple[int, Item, int]:
     """Return the one sample of an image file, which has no lines."""
-    with reading():
+    with convert_errors():
         sample = columns.file(path, file.name)
     item = sample if isinstance(sample, BadRow) else Document(sample)
     return WHOLE_FILE, item, file.size

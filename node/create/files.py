@@ -20,7 +20,7 @@ from ...protocol.wire.manifest import TokenType
 from ..errors import ExitCode, UserError
 from .columns import Columns
 from .dataset_caches import (
-    CACHED,
+    CACHE_PREFIX,
     cached_split,
     cached_splits,
     is_prepared,
@@ -54,14 +54,14 @@ _DESCRIPTIONS = frozenset(
 """Files that describe a data set and are not data."""
 _OTHER_SPLIT = "of another split"
 _NO_SPLIT = "in no split of the data set"
-_NO_DATA = "not of the data set itself"
-_SECOND = "linked a second time"
+_NOT_DATA = "not of the data set itself"
+_LINKED_TWICE = "linked a second time"
 _WITHOUT_ROWS: tuple[Format, ...] = ("text", "tokens", "image")
 _WITH_IMAGES: tuple[Format, ...] = ("image", "parquet", "arrow")
 # For each reason, how many skipped files a message names as examples.
 _EXAMPLES = 3
 # Endings of the files that nanotron writes next to an array of tokens: they are not arrays.
-_COMPANIONS = (".ds.index", ".ds.metadata", ".ds.loss")
+_COMPANION_ENDINGS = (".ds.index", ".ds.metadata", ".ds.loss")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class Skipped:
         """Number of files."""
         return sum(count for count, _ in self.reasons.values())
 
-    def words(self) -> list[str]:
+    def lines(self) -> list[str]:
         """Return a line for each reason."""
         return [
             f"{count} {reason} ({', '.join(names)}{', …' if count > len(names) else ''})"
@@ -144,7 +144,7 @@ def find_files(source: Source) -> tuple[list[File], Skipped]:
             else:
                 found[key] = file
     if not found:
-        raise _nothing(source, skipped)
+        raise _nothing_to_read(source, skipped)
     return list(found.values()), skipped
 
 
@@ -166,7 +166,7 @@ def _files_at(path: Path | str, source: Source, skipped: Skipped) -> Iterator[Fi
     elif path.is_dir():
         yield from _FolderWalk(path, source, skipped).files()
     elif path.is_file():
-        kind = source.format or _format(path, source) or _usual(source)
+        kind = source.format or _format(path, source) or _default_format(source)
         if source.columns.images and kind not in _WITH_IMAGES:
             raise BadFile(
                 "holds no images, which this task learns from",
@@ -194,9 +194,9 @@ class _FolderWalk:
         self._root = root
         self._source = source
         self._skipped = skipped
-        self._seen: set[tuple[int, int]] = set()
+        self._visited: set[tuple[int, int]] = set()
         """Device and inode of each folder read so far, so that no folder is read twice through links."""
-        self._homes: dict[Path, Path] = {}
+        self._data_set_roots: dict[Path, Path] = {}
         """For each folder, the hub data set that it is part of, or the root."""
         self._cards: dict[Path, dict[str, Any]] = {}
         """The card of each of these data sets, empty if it has none; the root is missing here unless
@@ -206,9 +206,9 @@ class _FolderWalk:
         """Yield the files to read, in order."""
         found = list(self._walk())
         left_out: dict[int, str] = {}
-        for home in dict.fromkeys(home for _, home in found if home is not None):
-            own = {_below(file, home): file for file, its in found if its == home}
-            for name, reason in self._other_splits(home, own).items():
+        for root in dict.fromkeys(root for _, root in found if root is not None):
+            own = {_below(file, root): file for file, its in found if its == root}
+            for name, reason in self._other_splits(root, own).items():
                 left_out[id(own[name])] = reason
         for file, _ in found:
             if reason := left_out.get(id(file)):
@@ -219,13 +219,15 @@ class _FolderWalk:
     def _walk(self) -> Iterator[tuple[File, Path | None]]:
         """Yield each file that its name and format do not exclude, with the folder (a data set, or
         the root) among whose files a split must still be chosen; None if it is chosen already."""
-        for folder, folders, names in os.walk(self._root, onerror=_refuse, followlinks=True):
+        for folder, folders, names in os.walk(
+            self._root, onerror=_raise_unreadable, followlinks=True
+        ):
             here = Path(folder)
-            if (identity := _identity(here)) in self._seen:
-                self._skipped.add(_SECOND, f"{self._name(here)}/")
+            if (identity := _identity(here)) in self._visited:
+                self._skipped.add(_LINKED_TWICE, f"{self._name(here)}/")
                 folders.clear()
                 continue
-            self._seen.add(identity)
+            self._visited.add(identity)
             prepared = self._prepared(here, folders, names)
             if prepared is not None:
                 within, files = prepared
@@ -233,27 +235,29 @@ class _FolderWalk:
                 for path in files:
                     yield File(path, self._name(path), "arrow", False), None
                 continue
-            home = self._home(here, folders, names)
-            folders[:] = [name for name in sorted(folders) if self._goes_into(here / name)]
+            root = self._data_set_root(here, folders, names)
+            folders[:] = [name for name in sorted(folders) if self._is_entered(here / name)]
             for name in sorted(names):
                 file = self._file(here / name, names)
                 if file is not None:
-                    yield file, home
+                    yield file, root
 
     def _name(self, path: Path) -> PurePath:
         return PurePath(path.relative_to(self._root))
 
     def _file(self, path: Path, names: Sequence[str]) -> File | None:
         name, source = self._name(path), self._source
-        if path.name.endswith(_COMPANIONS) or _is_index(path.name, names):
+        if path.name.endswith(_COMPANION_ENDINGS) or _is_index(path.name, names):
             return None
-        reason = _why_not(name, source) if path.is_file() else "no files"
+        reason = _exclusion_reason(name, source) if path.is_file() else "no files"
         if reason is not None:
             self._skipped.add(reason, str(name))
             return None
-        return File(path, name, source.format or _format(name, source) or _usual(source), False)
+        return File(
+            path, name, source.format or _format(name, source) or _default_format(source), False
+        )
 
-    def _goes_into(self, folder: Path) -> bool:
+    def _is_entered(self, folder: Path) -> bool:
         """Whether to read a folder: not if it is hidden, and not if it is a link to a folder that
         contains the link or is read anyway."""
         name = f"{self._name(folder)}/"
@@ -265,7 +269,7 @@ class _FolderWalk:
             self._skipped.add("links to a folder that contains them", name)
             return False
         if folder.is_symlink() and self._is_read_anyway(real):
-            self._skipped.add(_SECOND, name)
+            self._skipped.add(_LINKED_TWICE, name)
             return False
         return True
 
@@ -276,21 +280,21 @@ class _FolderWalk:
             return False
         return not any(part.startswith(".") for part in real.relative_to(root).parts)
 
-    def _home(self, here: Path, folders: list[str], names: Sequence[str]) -> Path:
+    def _data_set_root(self, here: Path, folders: list[str], names: Sequence[str]) -> Path:
         """Return the data set that the files here belong to, or the root."""
-        home = self._homes.get(here.parent, self._root)
+        root = self._data_set_roots.get(here.parent, self._root)
         if CARD in names and (card := read_card(here / CARD)) is not None:
-            home, self._cards[here] = here, card
+            root, self._cards[here] = here, card
         elif "dataset_infos.json" in names or is_revision(here):
-            home, self._cards[here] = here, {}
-        self._homes[here] = home
+            root, self._cards[here] = here, {}
+        self._data_set_roots[here] = root
         # In the hub's cache, a data set's folder has blobs, revisions that link to them, and the name
         # of the latest revision: only that revision is read.
-        if here.name.startswith(CACHED) and "snapshots" in folders:
+        if here.name.startswith(CACHE_PREFIX) and "snapshots" in folders:
             self._leave_out_folders(here, folders, ["snapshots"], "internal to the cache")
-        if here.name == "snapshots" and here.parent.name.startswith(CACHED):
+        if here.name == "snapshots" and here.parent.name.startswith(CACHE_PREFIX):
             self._leave_out_folders(here, folders, [revision(here, folders)], "of other revisions")
-        return home
+        return root
 
     def _leave_out_folders(
         self, here: Path, folders: list[str], kept: Sequence[str], reason: str
@@ -340,7 +344,7 @@ class _FolderWalk:
             if folder / name not in files and name not in _DESCRIPTIONS:
                 other = cached_split(name, cached_splits(folder)) is not None
                 self._skipped.add(
-                    _OTHER_SPLIT if other else _NO_DATA, str(self._name(folder / name))
+                    _OTHER_SPLIT if other else _NOT_DATA, str(self._name(folder / name))
                 )
         return [], files
 
@@ -351,16 +355,16 @@ class _FolderWalk:
         _check_split(wanted, known, folder)
         return [folder / name for name in sorted(names) if cached_split(name, known) == wanted]
 
-    def _other_splits(self, home: Path, own: dict[str, File]) -> dict[str, str]:
+    def _other_splits(self, root: Path, own: dict[str, File]) -> dict[str, str]:
         """Return which files of a data set, or of the root, are not read, each with the reason; `own`
-        are all its files by their name below `home`."""
-        source, card = self._source, self._cards.get(home)
+        are all its files by their name below `root`."""
+        source, card = self._source, self._cards.get(root)
         wanted, left_out = source.split or DEFAULT_SPLIT, {}
-        chosen = None if card is None else configuration(card, source.config, home / CARD)
+        chosen = None if card is None else configuration(card, source.config, root / CARD)
         if card is not None:
-            left_out = {name: _NO_DATA for name in own if PurePath(name).name in _DESCRIPTIONS}
+            left_out = {name: _NOT_DATA for name in own if PurePath(name).name in _DESCRIPTIONS}
         if card is None and source.config is not None:
-            raise BadFile("is not a data set with configurations", "leave `config` out").at(home)
+            raise BadFile("is not a data set with configurations", "leave `config` out").at(root)
         names = [name for name in own if name not in left_out]
         if chosen is not None and chosen.splits is not None:
             splits = by_patterns(names, chosen)
@@ -373,7 +377,7 @@ class _FolderWalk:
             if source.split is None and (wanted not in splits or len(splits) == 1):
                 # This is no data set: its files only happen to have such names.
                 return {}
-        _check_split(wanted, splits, home)
+        _check_split(wanted, splits, root)
         strict = card is not None or source.split is not None
         others = set().union(*(files for split, files in splits.items() if split != wanted))
         for name in names:
@@ -384,7 +388,7 @@ class _FolderWalk:
             elif strict:
                 left_out[name] = _NO_SPLIT
         if card is not None and (chosen is None or chosen.splits is None):
-            left_out |= _beside_rows({n: f for n, f in own.items() if n not in left_out})
+            left_out |= _texts_next_to_rows({n: f for n, f in own.items() if n not in left_out})
         return {
             name: reason
             for name, reason in left_out.items()
@@ -392,10 +396,10 @@ class _FolderWalk:
         }
 
 
-def _below(file: File, home: Path) -> str:
+def _below(file: File, root: Path) -> str:
     """Return a file's name below a folder, as patterns use it."""
     assert isinstance(file.path, Path)
-    return file.path.relative_to(home).as_posix()
+    return file.path.relative_to(root).as_posix()
 
 
 def _identity(folder: Path) -> tuple[int, int]:
@@ -422,12 +426,12 @@ def _may_be_of_a_split(file: File) -> bool:
     return file.format != "text" or any(map(is_named_for_a_split, exact))
 
 
-def _beside_rows(own: dict[str, File]) -> dict[str, str]:
+def _texts_next_to_rows(own: dict[str, File]) -> dict[str, str]:
     """Return the text files of a data set that has files of rows, each with the reason why it is not
     read: they are notes, licences, and programs that read the data set."""
     if not any(file.format not in _WITHOUT_ROWS for file in own.values()):
         return {}
-    return {name: _NO_DATA for name, file in own.items() if file.format == "text"}
+    return {name: _NOT_DATA for name, file in own.items() if file.format == "text"}
 
 
 def _is_index(name: str, names: Sequence[str]) -> bool:
@@ -435,7 +439,7 @@ def _is_index(name: str, names: Sequence[str]) -> bool:
     return name.endswith(".idx") and f"{name.removesuffix('.idx')}.bin" in names
 
 
-def _refuse(error: OSError) -> None:
+def _raise_unreadable(error: OSError) -> None:
     """Raise for an unreadable folder: without an error nobody would notice that its files are missing
     from the training data."""
     linked = Path(error.filename).is_symlink()
@@ -448,7 +452,7 @@ def _refuse(error: OSError) -> None:
     )
 
 
-def _why_not(name: PurePath, source: Source) -> str | None:
+def _exclusion_reason(name: PurePath, source: Source) -> str | None:
     """Return why a file in a folder is not read; None if it is."""
     if name.name.startswith("."):
         return "hidden"
@@ -457,7 +461,11 @@ def _why_not(name: PurePath, source: Source) -> str | None:
     if source.include is not None and not matches(name, source.include):
         return "not in `include`"
     by_name = _format(name, source)
-    kind = source.format or by_name or (_usual(source) if source.include is not None else None)
+    kind = (
+        source.format
+        or by_name
+        or (_default_format(source) if source.include is not None else None)
+    )
     if source.columns.images and kind is not None and kind not in _WITH_IMAGES:
         return "without images"
     if source.columns.nested and kind in _WITHOUT_ROWS:
@@ -480,12 +488,12 @@ def _format(name: PurePath, source: Source) -> Format | None:
     return format_of(name)
 
 
-def _usual(source: Source) -> Format:
+def _default_format(source: Source) -> Format:
     """Return the format of a file that the founder wants to be read and whose name implies none."""
     return "image" if source.columns.images else "text"
 
 
-def _nothing(source: Source, skipped: Skipped) -> UserError:
+def _nothing_to_read(source: Source, skipped: Skipped) -> UserError:
     where = ", ".join(str(path) for path in source.paths)
     wanted = "training images" if source.columns.images else "training text"
     there_is = "there are no" if source.columns.images else "there is no"
@@ -495,12 +503,12 @@ def _nothing(source: Source, skipped: Skipped) -> UserError:
             f"{there_is} {wanted} (no path was given)",
             "give files or directories with --data, or `paths` in [data]",
         )
-    there = "; ".join(skipped.words()) or "nothing"
+    found = "; ".join(skipped.lines()) or "nothing"
     return UserError(
         ExitCode.DATA_MISSING,
-        f"{there_is} {wanted} in {where}, only files that are not read: {there}"
+        f"{there_is} {wanted} in {where}, only files that are not read: {found}"
         if skipped.count
-        else f"{there_is} {wanted} in {where}: there is {there}",
+        else f"{there_is} {wanted} in {where}: there is {found}",
         "name other files with --data, widen `include` in [data], or set the `format` of files "
         "whose names do not show it",
     )

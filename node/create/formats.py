@@ -51,8 +51,8 @@ _MAGIC = {
     ".bz2": b"BZh",
 }
 # Compressed text takes about this many times as many bytes after decompression.
-_UNPACKED = 4
-_COMPRESSED = frozenset({*_MAGIC, ".parquet"})
+_UNPACKED_FACTOR = 4
+_COMPRESSED_ENDINGS = frozenset({*_MAGIC, ".parquet"})
 # `zstd --long=31`, used for dumps of forums, needs a window of 2 GB.
 _ZSTD_WINDOW = 1 << 31
 # Compressed bytes that are decompressed at once: the result may be a thousand times as large, and is in
@@ -60,15 +60,15 @@ _ZSTD_WINDOW = 1 << 31
 _ZSTD_READ = 1 << 10
 # Bytes of the longest header of a frame; the header states the size of the window.
 _ZSTD_HEADER = 18
-_SMALLER_WINDOW = "unpack it first, or pack it again with a smaller window"
+_WINDOW_REMEDY = "unpack it first, or pack it again with a smaller window"
 # Bytes that texts contain: control characters such as tab, line and page ends and escape, and all bytes
 # that are not control characters.
 _TEXT_BYTES = frozenset({7, 8, 9, 10, 11, 12, 13, 27, *range(32, 127), *range(128, 256)})
-_SNIFFED_BYTES = 1 << 13
+_SNIFF_BYTES = 1 << 13
 _RECODED_BYTES = 1 << 16
 # Byte-order marks at the beginning of a text, each with the encoding to convert from (None: it is UTF-8
 # already). A longer mark comes before a shorter one with which it begins.
-_MARKS: dict[bytes, str | None] = {
+_BYTE_ORDER_MARKS: dict[bytes, str | None] = {
     codecs.BOM_UTF32_LE: "utf-32-le",
     codecs.BOM_UTF32_BE: "utf-32-be",
     codecs.BOM_UTF8: None,
@@ -76,7 +76,7 @@ _MARKS: dict[bytes, str | None] = {
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
 # In a text of fewer pairs of bytes than this, zeros may be chance.
-_FEWEST_PAIRS = 8
+_MIN_PAIRS = 8
 
 
 class BadFile(Exception):
@@ -105,7 +105,7 @@ def is_image(name: PurePath) -> bool:
 def unpacked_bytes(path: Path | str, size: int) -> int:
     """Estimate how many bytes of text a file of this size has; the exact number is known only after
     reading."""
-    return size * (_UNPACKED if Path(path).suffix.lower() in _COMPRESSED else 1)
+    return size * (_UNPACKED_FACTOR if Path(path).suffix.lower() in _COMPRESSED_ENDINGS else 1)
 
 
 def bare(name: PurePath) -> PurePath:
@@ -118,13 +118,13 @@ def looks_like_text(start: bytes) -> bool:
 
     Texts have almost no control characters; compressed, compiled and packed bytes have many.
     """
-    start = start[:_SNIFFED_BYTES]
-    strange = _unknown_format(start)
+    start = start[:_SNIFF_BYTES]
+    strange = _count_non_text(start)
     # UTF-8 text contains no zero byte; other encodings of Unicode have been converted already.
     return b"\x00" not in start and strange * 100 <= len(start)
 
 
-def _unknown_format(data: bytes) -> int:
+def _count_non_text(data: bytes) -> int:
     """Count the bytes of values that occur in no text."""
     return sum(data.count(byte) for byte in range(256) if byte not in _TEXT_BYTES)
 
@@ -133,7 +133,7 @@ def _unknown_format(data: bytes) -> int:
 def open_stream(path: Path, *, lines: bool = False) -> Iterator[TextStream]:
     """Open a file as UTF-8, decompressed if necessary. With `lines` each line ends with a line feed,
     even if lines in the file end with a carriage return alone. Raises `BadFile`."""
-    with reading(), path.open("rb") as raw:
+    with convert_errors(), path.open("rb") as raw:
         start = raw.read(6)
         raw.seek(0)
         ending = path.suffix.lower()
@@ -150,17 +150,17 @@ class TextStream:
 
     def __init__(self, raw: BinaryIO, kind: str | None, lines: bool) -> None:
         self._raw = raw
-        start = _unpacked(raw, kind).read(_SNIFFED_BYTES)
+        start = _decompressed(raw, kind).read(_SNIFF_BYTES)
         raw.seek(0)
-        self._unpacked = _unpacked(raw, kind)
+        self._decompressed = _decompressed(raw, kind)
         encoding, mark = _encoding(start)
-        self._unpacked.read(mark)
+        self._decompressed.read(mark)
         if encoding is not None:
             start = start.decode(encoding, "ignore").encode("utf-8", "ignore")
         returns = lines and b"\r" in start and b"\n" not in start
         if encoding is not None or returns:
-            recoded = _Recoded(self._unpacked, encoding, returns)
-            self._unpacked = io.BufferedReader(recoded, _RECODED_BYTES)
+            recoded = _Recoded(self._decompressed, encoding, returns)
+            self._decompressed = io.BufferedReader(recoded, _RECODED_BYTES)
 
     def position(self) -> int:
         """Return how many bytes of the file itself have been read."""
@@ -168,16 +168,16 @@ class TextStream:
 
     def read(self, size: int) -> bytes:
         """Return the next bytes: `size`, or fewer at the end. Raises `BadFile`."""
-        with reading():
-            return self._unpacked.read(size)
+        with convert_errors():
+            return self._decompressed.read(size)
 
     def readline(self, size: int) -> bytes:
         """Return the rest of a line with its end, or its first `size` bytes. Raises `BadFile`."""
-        with reading():
-            return self._unpacked.readline(size)
+        with convert_errors():
+            return self._decompressed.readline(size)
 
 
-def _unpacked(raw: BinaryIO, kind: str | None) -> BinaryIO:
+def _decompressed(raw: BinaryIO, kind: str | None) -> BinaryIO:
     unpacked: Any = raw
     if kind == ".gz":
         unpacked = gzip.GzipFile(fileobj=raw, mode="rb")
@@ -193,7 +193,7 @@ def _unpacked(raw: BinaryIO, kind: str | None) -> BinaryIO:
 
 def _check_dictionary(raw: BinaryIO) -> None:
     """Raise `BadFile` for an .xz file whose dictionary does not fit into memory."""
-    start = raw.read(_SNIFFED_BYTES)
+    start = raw.read(_SNIFF_BYTES)
     raw.seek(0)
     limit = unpacking_limit()
     try:
@@ -203,14 +203,14 @@ def _check_dictionary(raw: BinaryIO) -> None:
         if "Memory" in str(error):
             raise BadFile(
                 f"needs more memory to unpack than the {limit / 1e6:.0f} MB that are free",
-                _SMALLER_WINDOW,
+                _WINDOW_REMEDY,
             ) from None
 
 
 def _encoding(start: bytes) -> tuple[str | None, int]:
     """Return the encoding of a text with this beginning (None: UTF-8 or unknown), and the length of its
     byte-order mark in bytes."""
-    for mark, encoding in _MARKS.items():
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
         if start.startswith(mark):
             return encoding, len(mark)
     # Without a mark, UTF-16 is recognised by mostly Latin text: there every second byte is 0, and the
@@ -218,8 +218,8 @@ def _encoding(start: bytes) -> tuple[str | None, int]:
     pairs = start[: len(start) // 2 * 2]
     for low, encoding in ((0, "utf-16-le"), (1, "utf-16-be")):
         text, zeros = pairs[low::2], pairs[1 - low :: 2].count(0)
-        latin = zeros - _unknown_format(text)
-        if len(text) >= _FEWEST_PAIRS and latin * 4 >= len(text) * 3:
+        latin = zeros - _count_non_text(text)
+        if len(text) >= _MIN_PAIRS and latin * 4 >= len(text) * 3:
             return encoding, 0
     return None, 0
 
@@ -262,23 +262,23 @@ class _Recoded(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def reading() -> Iterator[None]:
+def convert_errors() -> Iterator[None]:
     """Convert errors of reading and decompression to `BadFile`."""
     try:
         yield
     except EOFError:
         raise BadFile(
-            "is cut short: the end of the compressed data is missing", _FETCH_AGAIN
+            "is cut short: the end of the compressed data is missing", _DAMAGED_REMEDY
         ) from None
     except (zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise BadFile(f"is damaged ({error})", _FETCH_AGAIN) from None
+        raise BadFile(f"is damaged ({error})", _DAMAGED_REMEDY) from None
     except OSError as error:
         # bz2 raises a bare OSError for invalid data.
         problem = f"cannot be read ({error.strerror})" if error.errno else f"is damaged ({error})"
-        raise BadFile(problem, _FETCH_AGAIN) from None
+        raise BadFile(problem, _DAMAGED_REMEDY) from None
 
 
-_FETCH_AGAIN = "download or make the file again, or leave it out with `exclude` in [data]"
+_DAMAGED_REMEDY = "download or make the file again, or leave it out with `exclude` in [data]"
 
 
 def needs(package: str, what: str, extra: str = "create") -> UserError:
@@ -331,7 +331,7 @@ class _Zstandard(io.RawIOBase):
             try:
                 parts.append(self._frame.decompress(data))
             except self._library.ZstdError as error:
-                raise BadFile(f"is damaged ({error})", _FETCH_AGAIN) from None
+                raise BadFile(f"is damaged ({error})", _DAMAGED_REMEDY) from None
             if not self._frame.eof:
                 break
             data = self._frame.unused_data
@@ -346,4 +346,4 @@ class _Zstandard(io.RawIOBase):
             # The frame is damaged, which decompressing it reports, or is of a kind without a window.
             return
         if (shortage := memory_shortage(window)) is not None:
-            raise BadFile(f"is packed with a window that {shortage}", _SMALLER_WINDOW)
+            raise BadFile(f"is packed with a window that {shortage}", _WINDOW_REMEDY)

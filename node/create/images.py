@@ -29,10 +29,10 @@ MAX_IMAGE_BYTES = 64 << 20
 _KINDS = ("PNG", "JPEG", "WEBP", "BMP")
 # Pixels of an image: a large camera has 60 million. Decoded, a pixel takes up to four bytes, and a
 # multiple of that while the image is rotated and scaled.
-MOST_PIXELS = 1 << 26
-_FOUR_CHANNELS = frozenset({"RGBA", "LA", "PA", "P"})
-_SIXTEEN_BITS = "I;16"
-_PAPER = (255, 255, 255, 255)
+MAX_PIXELS = 1 << 26
+_TRANSPARENT_MODES = frozenset({"RGBA", "LA", "PA", "P"})
+_SIXTEEN_BIT_MODE = "I;16"
+_WHITE = (255, 255, 255, 255)
 # Position of the canvas's size in an extended WebP file, which begins with RIFF, the length, WEBPVP8X.
 _WEBP_CANVAS = slice(24, 30)
 
@@ -108,7 +108,7 @@ class ImageColumns(Columns):
             if isinstance(found, BadRow):
                 return found
             number = found
-        image = decoded(data, self.settings)
+        image = decode_image(data, self.settings)
         if isinstance(image, BadRow):
             return image
         return number.to_bytes(self.settings.label_bytes, "little") + image
@@ -143,7 +143,7 @@ class ImageTokenizer:
         """Return None: an image ends where its bytes do."""
 
 
-def decoded(data: bytes, settings: ImageSettings) -> bytes | BadRow:
+def decode_image(data: bytes, settings: ImageSettings) -> bytes | BadRow:
     """Return the middle square of an image, scaled: size × size × channels bytes.
 
     The image is rotated as its EXIF tag says; transparent parts become white; of an animation the first
@@ -153,7 +153,7 @@ def decoded(data: bytes, settings: ImageSettings) -> bytes | BadRow:
         return BadRow(f"has more than {MAX_IMAGE_BYTES >> 20} MB")
     pillow = library()
     canvas = _webp_canvas(data)
-    if canvas is not None and canvas > MOST_PIXELS:
+    if canvas is not None and canvas > MAX_PIXELS:
         return _too_large(canvas)
     bomb = pillow.Image.DecompressionBombWarning
     try:
@@ -162,7 +162,7 @@ def decoded(data: bytes, settings: ImageSettings) -> bytes | BadRow:
             pillow.Image.open(io.BytesIO(data), formats=_KINDS) as image,
         ):
             pixels = image.width * image.height
-            if pixels > MOST_PIXELS:
+            if pixels > MAX_PIXELS:
                 return _too_large(pixels)
             image.load()
             return _scaled(pillow, image, settings)
@@ -181,19 +181,19 @@ def decoded(data: bytes, settings: ImageSettings) -> bytes | BadRow:
 def _scaled(pillow: Any, image: Any, settings: ImageSettings) -> bytes:
     mode = "L" if settings.channels == 1 else "RGB"
     image = pillow.ImageOps.exif_transpose(image)
-    if image.mode.startswith(_SIXTEEN_BITS):
+    if image.mode.startswith(_SIXTEEN_BIT_MODE):
         image = pillow.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    clear = image.mode in _FOUR_CHANNELS or "transparency" in image.info
+    transparent = image.mode in _TRANSPARENT_MODES or "transparency" in image.info
     # Cropped before scaling: otherwise pixels outside the square would blend into its edges.
     shorter = min(image.size)
     left, top = ((length - shorter) // 2 for length in image.size)
     image = image.crop((left, top, left + shorter, top + shorter))
     side = (settings.size, settings.size)
-    image = image.convert("RGBA" if clear else mode)
+    image = image.convert("RGBA" if transparent else mode)
     image = image.resize(side, pillow.Image.Resampling.LANCZOS)
-    if clear:
-        paper = pillow.Image.new("RGBA", side, _PAPER)
-        image = pillow.Image.alpha_composite(paper, image).convert(mode)
+    if transparent:
+        background = pillow.Image.new("RGBA", side, _WHITE)
+        image = pillow.Image.alpha_composite(background, image).convert(mode)
     return image.tobytes()
 
 
@@ -220,5 +220,5 @@ def _webp_canvas(data: bytes) -> int | None:
 
 def _too_large(pixels: int | None) -> BadRow:
     return BadRow(
-        f"has {'too many' if pixels is None else f'{pixels:,}'} pixels; the limit is {MOST_PIXELS:,}"
+        f"has {'too many' if pixels is None else f'{pixels:,}'} pixels; the limit is {MAX_PIXELS:,}"
     )

@@ -170,9 +170,9 @@ class DataTable(SourceTable):
                 if getattr(self, name) is not None:
                     raise ValueError(f'{name!r} belongs to policy = "private"')
         if self.source:
-            usual = SourceTable()
+            defaults = SourceTable()
             for each in fields(SourceTable):
-                if getattr(self, each.name) != getattr(usual, each.name):
+                if getattr(self, each.name) != getattr(defaults, each.name):
                     raise ValueError(f"{each.name!r} must be set in each [[data.source]]")
             if len({table.weight is None for table in self.source}) > 1:
                 raise ValueError("give every [[data.source]] a weight, or none")
@@ -272,7 +272,7 @@ class ManifestFile:
 class FoundersFile(ManifestFile):
     """A founder's file as read."""
 
-    said: frozenset[str]
+    given_keys: frozenset[str]
     """The keys given in its tables `[optimizer]` and `[schedule]`, such as `schedule.peak`: the
     others follow from the rest of the file and the model (`defaults.py`)."""
 
@@ -310,8 +310,8 @@ def read_manifest_file(path: Path) -> FoundersFile:
             "data.policy: private data must be text, and the task 'diffusion' trains on images",
         )
     tables = ("optimizer", "schedule")
-    said = {f"{table}.{key}" for table in tables for key in content.get(table, ())}
-    return FoundersFile(**vars(file), said=frozenset(said))
+    given_keys = {f"{table}.{key}" for table in tables for key in content.get(table, ())}
+    return FoundersFile(**vars(file), given_keys=frozenset(given_keys))
 
 
 def bad_manifest(path: Path, problem: str) -> UserError:

@@ -69,23 +69,23 @@ def complete_denoiser(config: dict[str, Any], settings: ImageSettings) -> dict[s
             f"{model_type[:60]!r} takes no images; these do: {', '.join(DENOISERS)}",
         )
     levels = len(widths) if isinstance(widths, list) else 0
-    plain = max(0, levels - 1)
-    follows = {
+    plain_levels = max(0, levels - 1)
+    derived = {
         "sample_size": settings.size,
         "in_channels": settings.channels,
         "out_channels": settings.channels,
         **({"num_class_embeds": len(settings.classes)} if settings.classes else {}),
     }
-    usual = {
-        "down_block_types": ["DownBlock2D"] * plain + ["AttnDownBlock2D"],
-        "up_block_types": ["AttnUpBlock2D"] + ["UpBlock2D"] * plain,
+    defaults = {
+        "down_block_types": ["DownBlock2D"] * plain_levels + ["AttnDownBlock2D"],
+        "up_block_types": ["AttnUpBlock2D"] + ["UpBlock2D"] * plain_levels,
         "layers_per_block": 2,
         "norm_num_groups": 8,
         "attention_head_dim": 8,
     }
-    complete = check_configuration(usual | follows | config)
-    for key in (*follows, "num_class_embeds"):
-        if complete.get(key) != follows.get(key):
+    complete = check_configuration(defaults | derived | config)
+    for key in (*derived, "num_class_embeds"):
+        if complete.get(key) != derived.get(key):
             raise StructureError(
                 f"model.{key}",
                 "follows from [task_settings]: leave it out, or set the same value there",

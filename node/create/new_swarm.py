@@ -51,7 +51,7 @@ from .summary import DataSummary, Forecast, forecast
 _INITIAL_DEVICE = "cpu"
 # Sequences that a dry run trains on: as many as a micro-batch of a small model, so that the time for one
 # sequence does not include much fixed cost.
-_TRIED_SEQUENCES = 4
+_DRY_RUN_SEQUENCES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,10 +131,10 @@ async def create_swarm(settings: CreateSettings, progress: Progress) -> NewSwarm
         sources = _sources(draft.file.data, corpus.summary)
         manifest = draft.manifest(store, sources, shards, heldout, initial, admission, founder)
         _store_manifest(manifest, data, store, settings.manifest)
-        made = _made(draft, manifest, corpus, manifest.data.samples)
-        write_atomically(data.logs / "create.json", json.dumps(made.facts(), indent=1).encode())
+        swarm = _new_swarm(draft, manifest, corpus, manifest.data.samples)
+        write_atomically(data.logs / "create.json", json.dumps(swarm.facts(), indent=1).encode())
         shutil.rmtree(data.making, ignore_errors=True)
-    return made
+    return swarm
 
 
 async def dry_run(settings: CreateSettings, progress: Progress) -> NewSwarm:
@@ -154,22 +154,22 @@ async def dry_run(settings: CreateSettings, progress: Progress) -> NewSwarm:
             initial = await _initial(draft, store, admission, nobody, progress)
             corpus = draft.corpus(data, progress)
             sample = corpus.store_excerpt(
-                draft.file.data.sequence_length * _TRIED_SEQUENCES + 1, store
+                draft.file.data.sequence_length * _DRY_RUN_SEQUENCES + 1, store
             )
             sources = _sources(draft.file.data, corpus.summary)
             manifest = draft.manifest(store, sources, [sample], sample, initial, admission, nobody)
             private = manifest.data.private is not None
             samples = manifest.data.samples if private else corpus.samples
-            made = _made(draft, manifest, corpus, samples)
+            swarm = _new_swarm(draft, manifest, corpus, samples)
             # In a swarm with private data the measurement uses the founder's public, held-out text.
-            tried = replace(manifest.data, shards=(sample,), private=None)
+            trial_data = replace(manifest.data, shards=(sample,), private=None)
             try:
                 seconds = await _measure(
-                    replace(manifest, data=tried), initial, store, settings.device, progress
+                    replace(manifest, data=trial_data), initial, store, settings.device, progress
                 )
             except (TrainerFailed, TrainerDied) as error:
                 raise explain_trainer(error, data.root) from error
-    return replace(made, forecast=replace(made.forecast, **seconds))
+    return replace(swarm, forecast=replace(swarm.forecast, **seconds))
 
 
 async def _measure(
@@ -185,10 +185,10 @@ async def _measure(
         # The first training includes loading libraries and allocating memory, and is not measured.
         await trainer.train(1, samples[:1])
         trained = await trainer.train(2, samples)
-        began = time.monotonic()
-        agreed = _agreed(manifest, 2, trained.body)
-        agreeing_seconds = time.monotonic() - began
-        applied = await trainer.apply(2, [agreed], 1e-6, True, [1])
+        started = time.monotonic()
+        body = _applied_body(manifest, 2, trained.body)
+        agreeing_seconds = time.monotonic() - started
+        applied = await trainer.apply(2, [body], 1e-6, True, [1])
     progress(what, 1, 1)
     return {
         "sequence_seconds": trained.compute_seconds / len(samples),
@@ -196,14 +196,14 @@ async def _measure(
     }
 
 
-def _agreed(manifest: Manifest, round: int, body: bytes) -> bytes:
+def _applied_body(manifest: Manifest, round: int, body: bytes) -> bytes:
     """Return what a single member applies as the step of a round: its update or, with committees,
     the aggregate of its sign vote."""
     if manifest.committees is None:
         return body
     layout = manifest_layout(manifest)
-    speaker = Aggregator(sections(layout, 1)[0], 0, 1, manifest.committees.rotation_steps)
-    return speaker.aggregate(step_of(round), [(body, 1)])
+    aggregator = Aggregator(sections(layout, 1)[0], 0, 1, manifest.committees.rotation_steps)
+    return aggregator.aggregate(step_of(round), [(body, 1)])
 
 
 async def _initial(
@@ -254,11 +254,11 @@ async def _initialised(
     return initial
 
 
-def _made(
+def _new_swarm(
     draft: ManifestDraft, manifest: Manifest, corpus: TokenisedCorpus, samples: int
 ) -> NewSwarm:
     file = draft.file
-    expected = forecast(
+    swarm_forecast = forecast(
         manifest.parameters,
         corpus.summary,
         samples,
@@ -279,13 +279,13 @@ def _made(
             "members (set `chat_date` in [data] for another)"
         )
     if not draft.images:
-        family, talks = manifest.model["model_type"], draft.task.chat is not None
-        warnings.append(draft.start.warning(family, conversations=talks))
+        family, has_conversations = manifest.model["model_type"], draft.task.chat is not None
+        warnings.append(draft.start.warning(family, conversations=has_conversations))
         warnings.append(tokenizer_warning(family, draft.tokenizer.definition))
     return NewSwarm(
         manifest=manifest,
         data=corpus.summary,
-        forecast=expected,
+        forecast=swarm_forecast,
         borders=None if draft.images else draft.borders_line(),
         document_start=draft.start.spelled,
         warnings=tuple(warning for warning in warnings if warning is not None),

@@ -19,7 +19,7 @@ _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = (
 )
 _INTEGERS = frozenset({4, 5, 6})
 # How deep structures are nested at most.
-_DEEPEST = 8
+_MAX_DEPTH = 8
 
 
 def largest_pages(file: mmap, metadata: Any, names: list[str]) -> int:
@@ -71,7 +71,7 @@ class _Header:
     def integers(self, depth: int = 0) -> dict[int, int]:
         """Return the structure's integers by the number of their field. Raises `IndexError` if the data
         ends too early, `ValueError` if it is invalid."""
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             raise ValueError
         found: dict[int, int] = {}
         field = 0

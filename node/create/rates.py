@@ -14,13 +14,13 @@ from ...protocol.wire.manifest import ScheduleSpec, Step
 # For each kind of step: number of parameters, and the best peak rate among those tried
 # (2026-11-22-convergence.json, 2026-11-27-rates-default.json). With scaled steps the best rate is
 # between 4e-3 and 8e-3 for both measured sizes, and nearer to 4e-3 in longer runs (docs/research.md).
-_FOUND: dict[Step, tuple[tuple[int, float], ...]] = {
+_BEST_RATES: dict[Step, tuple[tuple[int, float], ...]] = {
     "sign": ((139_584, 8e-3), (918_656, 6e-3), (1_204_615_168, 4e-4)),
     "scaled": ((139_584, 5e-3), (918_656, 5e-3), (1_204_615_168, 4e-4)),
 }
 # A rate is far from the best if it differs by more than this factor. Being off by a factor of 2, the
 # distance between the measured rates, costs a few percent; further off, runs diverge or hardly learn.
-_FAR = 5.0
+_FAR_FACTOR = 5.0
 
 
 def default_rate(parameters: int, step: Step) -> float:
@@ -29,22 +29,22 @@ def default_rate(parameters: int, step: Step) -> float:
 
     It is rounded to two digits, so that messages and manifest have the same number.
     """
-    found = _FOUND[step]
+    found = _BEST_RATES[step]
     size = min(max(parameters, found[0][0]), found[-1][0])
     for (small, high), (large, low) in itertools.pairwise(found):
         if size <= large:
-            way = math.log(size / small) / math.log(large / small)
-            return float(f"{high * (low / high) ** way:.2g}")
+            fraction = math.log(size / small) / math.log(large / small)
+            return float(f"{high * (low / high) ** fraction:.2g}")
     return found[-1][1]
 
 
 def rate_warning(schedule: ScheduleSpec, parameters: int, step: Step) -> str | None:
     """Return a warning about a schedule's peak rate; None if it is close to `default_rate`."""
-    usual = default_rate(parameters, step)
-    if usual / _FAR <= schedule.peak <= usual * _FAR:
+    best = default_rate(parameters, step)
+    if best / _FAR_FACTOR <= schedule.peak <= best * _FAR_FACTOR:
         return None
-    which = "above" if schedule.peak > usual else "below"
+    which = "above" if schedule.peak > best else "below"
     return (
         f"the learning rate of {schedule.peak:g} is {which} the best one in benchmarks, which is about "
-        f"{usual:g} for {parameters:,} parameters (`peak` in [schedule])"
+        f"{best:g} for {parameters:,} parameters (`peak` in [schedule])"
     )

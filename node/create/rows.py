@@ -23,7 +23,7 @@ MAX_ROW_BYTES = 8 << 20
 _READ_BYTES = 2 << 20
 # What `surrogateescape` makes of bytes that are not UTF-8.
 _UNDECODED = re.compile("[\udc80-\udcff]")
-_BETWEEN = re.compile("[ \\t\\r\\n,\ufeff]*")
+_SEPARATORS = re.compile("[ \\t\\r\\n,\ufeff]*")
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ def json_values(stream: TextStream) -> Rows:
         read = stream.read(_READ_BYTES)
         ended = not read
         # `data` has the bytes of an incomplete character, which wait for its remaining bytes.
-        more, data = _decoded(data + read, line)
-        text, at = text + more, 0
+        text_read, data = _decoded(data + read, line)
+        text, at = text + text_read, 0
         while True:
-            start = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # matches nothing, too
+            start = _SEPARATORS.match(text, at).end()  # type: ignore[union-attr]  # matches nothing, too
             line += text.count("\n", at, start)
             at = start
             if text.startswith("[", at) and not opened:
@@ -94,7 +94,7 @@ def json_values(stream: TextStream) -> Rows:
             try:
                 value, end = decoder.raw_decode(text, at)
             except (ValueError, RecursionError) as error:
-                if _hopeless(error, len(text)):
+                if _is_final(error, len(text)):
                     raise BadFile(f"line {line}: the JSON is broken here") from None
                 if len(text) - at > MAX_ROW_BYTES:
                     raise BadFile(
@@ -153,7 +153,7 @@ def separated_values(
             yield line, dict(zip(names, cells, strict=True))
 
 
-def _hopeless(error: ValueError | RecursionError, length: int) -> bool:
+def _is_final(error: ValueError | RecursionError, length: int) -> bool:
     """Whether reading more of the file cannot resolve the error, because it is not at the end of the
     text read so far, which has `length` characters."""
     if not isinstance(error, json.JSONDecodeError):
@@ -168,15 +168,15 @@ def _lines(stream: TextStream) -> Iterator[tuple[int, bytes | None]]:
     number = 0
     while line := stream.readline(MAX_ROW_BYTES):
         number += 1
-        whole = line
+        complete = line
         while len(line) == MAX_ROW_BYTES and not line.endswith(b"\n"):
-            whole, line = None, stream.readline(MAX_ROW_BYTES)
-        yield number, whole
+            complete, line = None, stream.readline(MAX_ROW_BYTES)
+        yield number, complete
 
 
 def _object(line: bytes) -> Mapping[str, Any] | BadRow:
     try:
-        value = parsed(line.decode("utf-8-sig"))
+        value = parse_json(line.decode("utf-8-sig"))
     except UnicodeDecodeError:
         return BadRow("is not UTF-8")
     except json.JSONDecodeError as error:
@@ -186,7 +186,7 @@ def _object(line: bytes) -> Mapping[str, Any] | BadRow:
     return value if isinstance(value, dict) else _no_object(value)
 
 
-def parsed(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """Parse JSON; an object with repeated keys becomes `RepeatedKeys`. Raises `ValueError` for invalid
     JSON and `RecursionError` for JSON that is nested too deeply."""
     return json.loads(text, object_pairs_hook=_table)
@@ -204,10 +204,10 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) == len(pairs):
         return table
-    twice = RepeatedKeys(table)
+    repeating = RepeatedKeys(table)
     seen: set[str] = set()
-    twice.repeated = frozenset(key for key, _ in pairs if key in seen or seen.add(key))
-    return twice
+    repeating.repeated = frozenset(key for key, _ in pairs if key in seen or seen.add(key))
+    return repeating
 
 
 def _no_object(value: Any) -> BadRow:
@@ -263,16 +263,16 @@ class _TableLines:
 
 def _table_fault(error: csv.Error) -> str:
     """Return the library's message in words for the author of the table."""
-    said = str(error)
-    if "unexpected end" in said:
+    message = str(error)
+    if "unexpected end" in message:
         return "a quotation mark that is opened here is not closed"
-    if "expected after" in said:
+    if "expected after" in message:
         return (
             "text follows a closing quotation mark; a quotation mark within a cell must be doubled"
         )
-    if "larger than" in said:
+    if "larger than" in message:
         return f"a cell is longer than {MAX_ROW_BYTES >> 20} MB"
-    return f"is not a valid row of the table ({said})"
+    return f"is not a valid row of the table ({message})"
 
 
 def _undecoded(cell: str) -> bool:

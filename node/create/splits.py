@@ -24,16 +24,16 @@ _KEYWORDS = {
     "validation": ("validation", "valid", "dev", "val"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-_APART = "[-._ 0-9]"
-_SHARDED = re.compile(r"data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*")
-_FOLDERS, _FILES = (
+_SEPARATOR_CLASS = "[-._ 0-9]"
+_SHARD_PATTERN = re.compile(r"data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*")
+_FOLDER_PATTERNS, _FILE_PATTERNS = (
     {
-        split: re.compile(f"(?:.*{_APART})?(?:{'|'.join(words)}){behind}")
+        split: re.compile(f"(?:.*{_SEPARATOR_CLASS})?(?:{'|'.join(words)}){ending}")
         for split, words in _KEYWORDS.items()
     }
-    for behind in (f"(?:{_APART}.*)?", f"{_APART}.*")
+    for ending in (f"(?:{_SEPARATOR_CLASS}.*)?", f"{_SEPARATOR_CLASS}.*")
 )
-_EXACT = re.compile("|".join(word for words in _KEYWORDS.values() for word in words))
+_SPLIT_WORD = re.compile("|".join(word for words in _KEYWORDS.values() for word in words))
 _MAX_CARD_BYTES = 4 << 20
 # Keys of a card that the front matter of other README.md files does not have.
 _CARD_KEYS = frozenset(
@@ -63,24 +63,24 @@ def by_names(names: Iterable[str]) -> dict[str, set[str]]:
     names = list(names)
     found: dict[str, set[str]] = {}
     for name in names:
-        if sharded := _SHARDED.fullmatch(name):
+        if sharded := _SHARD_PATTERN.fullmatch(name):
             found.setdefault(sharded[1], set()).add(name)
     if found:
         return found
     for name in names:
-        for split in _splits_of(_folders(name), _FOLDERS):
+        for split in _splits_of(_folders(name), _FOLDER_PATTERNS):
             found.setdefault(split, set()).add(name)
     if found:
         return found
     for name in names:
-        for split in _splits_of([name.rpartition("/")[2]], _FILES):
+        for split in _splits_of([name.rpartition("/")[2]], _FILE_PATTERNS):
             found.setdefault(split, set()).add(name)
     return found
 
 
 def is_named_for_a_split(stem: str) -> bool:
     """Whether a file's name without its ending is exactly the word for a split."""
-    return _EXACT.fullmatch(stem.lower()) is not None
+    return _SPLIT_WORD.fullmatch(stem.lower()) is not None
 
 
 def by_patterns(names: Iterable[str], configuration: Configuration) -> dict[str, set[str]]:
@@ -120,7 +120,7 @@ def read_card(path: Path) -> dict[str, Any] | None:
     except ImportError:
         raise needs("PyYAML", "the card of a data set") from None
     try:
-        said = yaml.safe_load(head)
+        card = yaml.safe_load(head)
     except (yaml.YAMLError, RecursionError, ValueError):
         # Other README.md files begin with "---" too. Only a file with `configs` is certainly a card, and
         # then its splits are unknown.
@@ -129,10 +129,10 @@ def read_card(path: Path) -> dict[str, Any] | None:
                 path
             ) from None
         return None
-    if not isinstance(said, dict):
+    if not isinstance(card, dict):
         return None
-    is_card = not _CARD_KEYS.isdisjoint(said) or (path.parent / ".gitattributes").is_file()
-    return said if is_card else None
+    is_card = not _CARD_KEYS.isdisjoint(card) or (path.parent / ".gitattributes").is_file()
+    return card if is_card else None
 
 
 def configuration(card: dict[str, Any], wanted: str | None, path: Path) -> Configuration | None:
@@ -166,10 +166,10 @@ def configuration(card: dict[str, Any], wanted: str | None, path: Path) -> Confi
     return found[0]
 
 
-def _configuration(said: dict[str, Any]) -> Configuration:
-    name = str(said.get("config_name", "default"))
-    folder = str(said.get("data_dir") or "").strip("/").removeprefix("./")
-    files = said.get("data_files")
+def _configuration(entry: dict[str, Any]) -> Configuration:
+    name = str(entry.get("config_name", "default"))
+    folder = str(entry.get("data_dir") or "").strip("/").removeprefix("./")
+    files = entry.get("data_files")
     splits: dict[str, tuple[str, ...]] | None = None
     if isinstance(files, dict):
         splits = {str(split): _texts(patterns) for split, patterns in files.items()}
@@ -177,7 +177,7 @@ def _configuration(said: dict[str, Any]) -> Configuration:
         splits = {str(each["split"]): _texts(each["path"]) for each in files}
     elif files is not None:
         splits = {DEFAULT_SPLIT: _texts(files)}
-    return Configuration(name, said.get("default") is True, f"{folder}/" if folder else "", splits)
+    return Configuration(name, entry.get("default") is True, f"{folder}/" if folder else "", splits)
 
 
 def _list(value: Any) -> Sequence[Any]:
@@ -208,24 +208,24 @@ def _splits_of(parts: Sequence[str], patterns: dict[str, re.Pattern[str]]) -> li
 def _pattern(glob: str) -> re.Pattern[str]:
     """Convert a pattern of the hub to a regular expression; one that names a folder matches
     everything in it."""
-    made, at = "", 0
-    while at < len(glob):
-        if glob.startswith("**/", at):
-            made, at = made + "(?:.*/)?", at + 3
-        elif glob.startswith("**", at):
-            made, at = made + ".*", at + 2
-        elif glob[at] == "*":
-            made, at = made + "[^/]*", at + 1
-        elif glob[at] == "?":
-            made, at = made + "[^/]", at + 1
-        elif glob[at] == "[" and (end := glob.find("]", at + 2)) > 0:
-            letters = glob[at + 1 : end].replace("\\", "\\\\")
+    expression, index = "", 0
+    while index < len(glob):
+        if glob.startswith("**/", index):
+            expression, index = expression + "(?:.*/)?", index + 3
+        elif glob.startswith("**", index):
+            expression, index = expression + ".*", index + 2
+        elif glob[index] == "*":
+            expression, index = expression + "[^/]*", index + 1
+        elif glob[index] == "?":
+            expression, index = expression + "[^/]", index + 1
+        elif glob[index] == "[" and (end := glob.find("]", index + 2)) > 0:
+            letters = glob[index + 1 : end].replace("\\", "\\\\")
             letters = f"^{letters[1:]}" if letters.startswith("!") else letters
-            made, at = f"{made}[{letters}]", end + 1
+            expression, index = f"{expression}[{letters}]", end + 1
         else:
-            made, at = made + re.escape(glob[at]), at + 1
+            expression, index = expression + re.escape(glob[index]), index + 1
     inside = "" if any(character in glob for character in "*?[") else "(?:/.*)?"
     try:
-        return re.compile(made + inside)
+        return re.compile(expression + inside)
     except re.error:
         return re.compile(re.escape(glob))

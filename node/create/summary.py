@@ -20,7 +20,7 @@ from .token_cache import ReadCounts
 MEMBERS = (4, 16, 32)
 """Sizes of swarms whose traffic is reported."""
 
-_NAMED_ON_SCREEN = 5
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +127,8 @@ class DataSummary:
             if source.read.learned:
                 share = 100 * source.read.learned / source.read.tokens
                 yield f"  {share:.1f} % of the tokens are the assistant's and are learned"
-            for words in source.skipped.words():
-                yield f"  not read: {words}"
+            for line_text in source.skipped.lines():
+                yield f"  not read: {line_text}"
             if source.duplicates:
                 yield f"  left out: {_count(source.duplicates, what)} equal to an earlier one"
             if source.read.unstarted:
@@ -141,18 +141,18 @@ class DataSummary:
                 yield f"  left out: {empty} without text"
             if source.read.cut or source.read.too_long:
                 long = source.read.cut + source.read.too_long
-                few = long <= _NAMED_ON_SCREEN
+                few = long <= _MAX_NAMED
                 yield (
                     f"  longer than a sequence: {_count(source.read.cut, 'conversation')} cut after an "
                     f"answer, {source.read.too_long:,} left out{':' if few else ', such as'}"
                 )
-                for file, line, problem in source.read.long_rows[:_NAMED_ON_SCREEN]:
+                for file, line, problem in source.read.long_rows[:_MAX_NAMED]:
                     yield f"    {file}, line {line}: {problem}"
             if source.read.bad:
-                few = source.read.bad <= _NAMED_ON_SCREEN
+                few = source.read.bad <= _MAX_NAMED
                 bad = _count(source.read.bad, f"bad {row}")
                 yield f"  left out: {bad}{':' if few else ', such as'}"
-                for file, line, problem in source.read.bad_rows[:_NAMED_ON_SCREEN]:
+                for file, line, problem in source.read.bad_rows[:_MAX_NAMED]:
                     where = f", line {line}" if line else ""
                     yield f"    {file}{where}: {problem}"
 
@@ -204,11 +204,11 @@ class Forecast:
 
     def facts(self) -> dict[str, Any]:
         """Return all figures, for programs."""
-        said = asdict(self)
-        del said["received_bytes"]
-        said["update_bytes_received"] = {str(k): v for k, v in self.received_bytes.items()}
-        said["data_bytes_a_round"] = {str(k): v for k, v in self.data_bytes_a_round.items()}
-        return said
+        facts = asdict(self)
+        del facts["received_bytes"]
+        facts["update_bytes_received"] = {str(k): v for k, v in self.received_bytes.items()}
+        facts["data_bytes_a_round"] = {str(k): v for k, v in self.data_bytes_a_round.items()}
+        return facts
 
     def lines(self) -> Iterator[str]:
         """Yield the figures as lines for people."""

@@ -57,12 +57,12 @@ def plan_task(
     require_task(file.task)
     _check_model(file, path, model)
     tables = file.data.source or (file.data,)
-    said = [table.holds_conversations for table in tables]
+    hold_conversations = [table.holds_conversations for table in tables]
     settings = file.task_settings
     if file.task in BUILT_IN:
         settings = _settings(file, path, tokenizer, special)
-    if file.task == SFT or (file.task not in BUILT_IN and any(said)):
-        if file.task != SFT and not all(said):
+    if file.task == SFT or (file.task not in BUILT_IN and any(hold_conversations)):
+        if file.task != SFT and not all(hold_conversations):
             raise bad_manifest(path, "either all of [[data.source]] hold conversations or none")
         _check_window(file, path, model)
         made, chat = _conversations(file, path, tokenizer, special, end)

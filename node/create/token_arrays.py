@@ -21,7 +21,7 @@ import numpy as np
 from ...protocol.wire.manifest import TokenType
 from ..util.first_line import first_line
 from .borders import Borders
-from .formats import BadFile, reading
+from .formats import BadFile, convert_errors
 
 # A document of more tokens than this (4 MB in memory) is yielded in pieces.
 _PIECE_TOKENS = 1 << 20
@@ -52,7 +52,7 @@ _OTHER_TOKENIZER = "give the tokenizer that made them, or set their `token_type`
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _TokenArray:
     """The place of an array's numbers in its file."""
 
     path: Path
@@ -68,16 +68,16 @@ class _Stored:
 
 
 def token_documents(
-    path: Path, said: TokenType | None, vocabulary: int, borders: Borders
+    path: Path, stated: TokenType | None, vocabulary: int, borders: Borders
 ) -> Iterator[tuple[np.ndarray, bool, int]]:
     """Yield, for each document of an array or piece of a very long one: its tokens as uint32, whether
     the document ends with them, and the number of the file's bytes read so far.
 
     Documents end where the array's index states it, else with the end token or before a start token.
-    `said` is the type that the founder stated. Raises `BadFile` for an array that cannot be used.
+    `stated` is the type that the founder stated. Raises `BadFile` for an array that cannot be used.
     """
-    with reading():
-        tokens, bounds = _open(path, said, vocabulary)
+    with convert_errors():
+        tokens, bounds = _open(path, stated, vocabulary)
         if not tokens.certain:
             _refuse_wider(tokens)
     for piece, start, whole in _pieces(tokens, bounds, borders):
@@ -102,39 +102,39 @@ def token_documents(
 
 
 def _open(
-    path: Path, said: TokenType | None, vocabulary: int
-) -> tuple[_Stored, Iterator[np.ndarray] | None]:
+    path: Path, stated: TokenType | None, vocabulary: int
+) -> tuple[_TokenArray, Iterator[np.ndarray] | None]:
     """Open an array; return it and, if an index states them, the ends of its documents, in ascending
     order and in groups."""
     with path.open("rb") as file:
         start = file.read(_HEADER.size)
     ending = path.suffix.lower()
-    if ending == ".npy" and (said is None or start.startswith(b"\x93NUMPY")):
+    if ending == ".npy" and (stated is None or start.startswith(b"\x93NUMPY")):
         return _of_numpy(path), None
     if start.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x04")):
         raise BadFile("is a model's or a program's file, not an array of tokens")
     # The programs that write such arrays use two bytes for a token unless the vocabulary needs more.
-    kind: TokenType = said or ("uint16" if vocabulary <= 1 << 16 else "uint32")
+    kind: TokenType = stated or ("uint16" if vocabulary <= 1 << 16 else "uint32")
     if ending == ".ds":
         named, count = _nanotron_type(path)
-        tokens = _stored(path, said or named or kind, 0, count, said or named)
+        tokens = _stored(path, stated or named or kind, 0, count, stated or named)
         return tokens, _nanotron_ends(path, tokens.count)
     if (index := path.with_suffix(".idx")).is_file():
-        megatron = _megatron_type(index, said)
+        megatron = _megatron_type(index, stated)
         if megatron is not None:
             tokens = _stored(path, megatron, 0, None, megatron)
             return tokens, _megatron_ends(index, tokens)
     if len(start) == _HEADER.size:
         magic, version, count = _HEADER.unpack(start)
         if (magic, version) in _HEADER_TYPES:
-            named = said or _HEADER_TYPES[magic, version]
+            named = stated or _HEADER_TYPES[magic, version]
             return _stored(path, named, _HEADER_BYTES, count, named), None
-    return _stored(path, kind, 0, None, said), None
+    return _stored(path, kind, 0, None, stated), None
 
 
 def _stored(
     path: Path, kind: TokenType, offset: int, count: int | None, certain: TokenType | None
-) -> _Stored:
+) -> _TokenArray:
     type_ = np.dtype(kind).newbyteorder("<")
     stored, rest = divmod(path.stat().st_size - offset, type_.itemsize)
     if rest or stored < 0:
@@ -146,10 +146,10 @@ def _stored(
         raise BadFile(
             f"is cut short or not of type {kind}: it holds {stored} tokens and declares {count}"
         )
-    return _Stored(path, type_, offset, stored, certain is not None)
+    return _TokenArray(path, type_, offset, stored, certain is not None)
 
 
-def _refuse_wider(tokens: _Stored) -> None:
+def _refuse_wider(tokens: _TokenArray) -> None:
     """Refuse an array whose numbers are certainly halves or quarters of wider numbers: of every two or
     four, all but the first are 0, which never happens in text."""
     if tokens.count < _EVIDENCE_NUMBERS:
@@ -167,7 +167,7 @@ def _refuse_wider(tokens: _Stored) -> None:
             )
 
 
-def _is_padded(tokens: _Stored, factor: int) -> bool:
+def _is_padded(tokens: _TokenArray, factor: int) -> bool:
     # `_PIECE_TOKENS` is a multiple of 4, so that no wider number is cut.
     for start in range(0, tokens.count, _PIECE_TOKENS):
         window = tokens.read(start, min(start + _PIECE_TOKENS, tokens.count))
@@ -177,7 +177,7 @@ def _is_padded(tokens: _Stored, factor: int) -> bool:
     return True
 
 
-def _of_numpy(path: Path) -> _Stored:
+def _of_numpy(path: Path) -> _TokenArray:
     form = np.lib.format
     try:
         with path.open("rb") as file:
@@ -198,16 +198,16 @@ def _of_numpy(path: Path) -> _Stored:
     count = int(np.prod(shape, dtype=np.int64))
     if path.stat().st_size - offset < count * kind.itemsize:
         raise BadFile("is cut short: some of the numpy array's numbers are missing")
-    return _Stored(path, kind, offset, count, True)
+    return _TokenArray(path, kind, offset, count, True)
 
 
 def _nanotron_type(path: Path) -> tuple[TokenType | None, int | None]:
     """Return the type of a token and the number of tokens, from the files next to an array; None for
     what they do not state."""
-    beside = path.with_name(path.name + ".metadata")
+    metadata = path.with_name(path.name + ".metadata")
     lines = []
     try:
-        with beside.open("rb") as file:
+        with metadata.open("rb") as file:
             lines = file.read(4096).decode("utf-8").splitlines()
     except FileNotFoundError:
         return _WIDTHS.get(_width_by_index(path)), None
@@ -215,9 +215,9 @@ def _nanotron_type(path: Path) -> tuple[TokenType | None, int | None]:
         pass
     name, _, width = lines[0].rpartition("|") if lines else ("", "", "")
     if not name or not width.isdigit() or int(width) not in _WIDTHS or len(lines) < 2:
-        raise BadFile(f"{beside.name} next to it does not name tokenizer, width and count")
+        raise BadFile(f"{metadata.name} next to it does not name tokenizer, width and count")
     if not lines[1].isdigit():
-        raise BadFile(f"{beside.name} next to it names no count of tokens")
+        raise BadFile(f"{metadata.name} next to it names no count of tokens")
     return _WIDTHS[int(width)], int(lines[1])
 
 
@@ -260,13 +260,13 @@ def _nanotron_ends(path: Path, stored: int) -> Iterator[np.ndarray]:
     return ends()
 
 
-def _megatron_type(index: Path, said: TokenType | None) -> TokenType | None:
+def _megatron_type(index: Path, stated: TokenType | None) -> TokenType | None:
     """Return the type of the tokens from Megatron's index next to an array; None if it is not such an
-    index and the founder has stated the type (`said`)."""
+    index and the founder has stated the type (`stated`)."""
     with index.open("rb") as file:
         start = file.read(_MEGATRON.size)
     if len(start) < _MEGATRON.size or not start.startswith(_MEGATRON_MAGIC):
-        if said is not None:
+        if stated is not None:
             return None
         raise BadFile(
             f"{index.name} next to it is not an index of a known format",
@@ -276,15 +276,15 @@ def _megatron_type(index: Path, said: TokenType | None) -> TokenType | None:
     kind = _MEGATRON_TYPES.get(code)
     if version != 1 or kind is None:
         raise BadFile(f"{index.name} next to it has the unknown version {version} or type {code}")
-    if said is not None and said != kind:
+    if stated is not None and stated != kind:
         raise BadFile(
-            f"{index.name} next to it gives the type {kind}, but token_type is {said}",
+            f"{index.name} next to it gives the type {kind}, but token_type is {stated}",
             "leave `token_type` out",
         )
     return kind
 
 
-def _megatron_ends(index: Path, tokens: _Stored) -> Iterator[np.ndarray]:
+def _megatron_ends(index: Path, tokens: _TokenArray) -> Iterator[np.ndarray]:
     """Yield the ends of the documents in groups, from Megatron's index.
 
     The index has the length of each sequence (int32), its position in bytes (int64) and, after those,
@@ -333,7 +333,7 @@ def _unfit(index: Path, stored: int) -> BadFile:
 
 
 def _pieces(
-    tokens: _Stored, bounds: Iterator[np.ndarray] | None, borders: Borders
+    tokens: _TokenArray, bounds: Iterator[np.ndarray] | None, borders: Borders
 ) -> Iterator[tuple[np.ndarray, int, bool]]:
     """Yield each document or piece of one that is not empty, the number of its first token, and whether
     the document ends with it; `bounds` are the documents' ends, in groups."""
@@ -356,7 +356,7 @@ def _pieces(
             start = until
 
 
-def _ends_by_token(tokens: _Stored, borders: Borders) -> Iterator[np.ndarray]:
+def _ends_by_token(tokens: _TokenArray, borders: Borders) -> Iterator[np.ndarray]:
     """Yield the ends of documents in groups: after an end token, or before the start token of the next
     document."""
     end, start = borders.single_end, borders.before

@@ -353,7 +353,7 @@ class _PartWriter:
             self._put(batch.position)
         if batch.read_bytes and time.monotonic() - self._checked_at > _DISK_CHECK_SECONDS:
             self._checked_at = time.monotonic()
-            self._room.hash2(self._files[max(batch.read_bytes)], self._size)
+            self._room.check(self._files[max(batch.read_bytes)], self._size)
 
     def _fit(self, batch: _Batch, encoded: list[np.ndarray], learned_bit: int) -> list[np.ndarray]:
         """Return the conversations cut to the length of a sequence; those cut or left out are

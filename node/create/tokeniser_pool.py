@@ -22,9 +22,9 @@ from ..errors import ExitCode, UserError
 from .tokens import FileTokenizer, Tokenizer
 
 # With less text than this the workers would take longer to start than to tokenise it.
-_WORTH_BYTES = 8 << 20
+_MIN_TEXT_BYTES = 8 << 20
 # More workers than this would wait for the one process that reads the files.
-_MOST_WORKERS = 64
+_MAX_WORKERS = 64
 
 Encoded = list[np.ndarray]
 
@@ -43,7 +43,7 @@ class Workers:
         self._tags: dict[int, Any] = {}
         self._given = 0
         self._taken = 0
-        self._most = 2 * len(connections) + 1
+        self._max_done = 2 * len(connections) + 1
 
     def give(self, tag: Any, texts: Sequence[bytes]) -> None:
         """Accept a batch; `take` returns `tag` with its tokens. Waits while all workers are busy.
@@ -61,7 +61,7 @@ class Workers:
         self._tags[number] = tag
         connection = self._idle.pop()
         self._busy[connection] = number
-        with _alive():
+        with _report_death():
             connection.send_bytes(np.array([len(text) for text in texts], "<u8").tobytes())
             connection.send_bytes(b"".join(texts))
 
@@ -72,7 +72,7 @@ class Workers:
         while self._taken < self._given:
             if self._taken not in self._done:
                 # Wait for a batch that takes long before too many later ones pile up in memory.
-                if not all and len(self._done) < self._most:
+                if not all and len(self._done) < self._max_done:
                     return
                 self._collect(None)
                 continue
@@ -84,7 +84,7 @@ class Workers:
             return
         for ready in wait(list(self._busy), seconds):
             assert isinstance(ready, Connection)
-            with _alive():
+            with _report_death():
                 counts = np.frombuffer(ready.recv_bytes(), "<u8").astype(np.int64)
                 tokens = np.frombuffer(ready.recv_bytes(), f"<u{self._tokenizer.token_bytes}")
             number = self._busy.pop(ready)
@@ -99,11 +99,11 @@ def workers(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Workers]:
 
     When the context ends, the workers are killed, whatever they are doing.
     """
-    much = text_bytes is None or text_bytes >= _WORTH_BYTES
+    worthwhile = text_bytes is None or text_bytes >= _MIN_TEXT_BYTES
     remade = None
-    if much and isinstance(tokenizer, FileTokenizer):
+    if worthwhile and isinstance(tokenizer, FileTokenizer):
         remade = type(tokenizer), tokenizer.remade
-    count = 0 if remade is None else min(cores(), _MOST_WORKERS)
+    count = 0 if remade is None else min(cores(), _MAX_WORKERS)
     started: list[tuple[subprocess.Popen[bytes], Connection]] = []
     try:
         for _ in range(count):
@@ -121,7 +121,7 @@ def workers(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Workers]:
                     start_new_session=True,
                 )
             started.append((process, ours))
-            with _alive():
+            with _report_death():
                 ours.send((remade, tokenizer.token_bytes))
         yield Workers(tokenizer, [ours for _, ours in started])
     finally:
@@ -155,7 +155,7 @@ def _work(connection: Connection) -> None:
 
 
 @contextlib.contextmanager
-def _alive() -> Iterator[None]:
+def _report_death() -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError):

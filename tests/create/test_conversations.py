@@ -280,7 +280,7 @@ def test_text_is_no_conversation(founder: Founder, tmp_path: Path) -> None:
     assert "without conversations" in founder.refused(folder).problem
     jsonl(folder / "a.jsonl", [talk(number) for number in range(6)])
     corpus = founder.read(folder)
-    assert [words.split(" (")[0] for words in corpus.summary.sources[0].skipped.words()] == [
+    assert [words.split(" (")[0] for words in corpus.summary.sources[0].skipped.lines()] == [
         "1 without conversations"
     ]
     error = founder.refused(folder, text="content")
@@ -309,7 +309,7 @@ def test_workers_make_the_same(
 ) -> None:
     file = jsonl(tmp_path / "a.jsonl", [talk(number) for number in range(40)])
     alone = founder.conversations(founder.read(file))
-    monkeypatch.setattr(worker_processes, "_WORTH_BYTES", 0)
+    monkeypatch.setattr(worker_processes, "_MIN_TEXT_BYTES", 0)
     monkeypatch.setattr(worker_processes, "cores", lambda: 1)
     other = Founder(tmp_path / "other", founder.plain)
     assert other.conversations(other.read(file)) == alone
@@ -518,8 +518,8 @@ def test_rows_that_the_template_refuses_point_to_it(tmp_path: Path, plain: FileT
 def test_a_very_long_conversation_costs_no_memory_and_is_named(
     founder: Founder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversations, "LONGEST_CONVERSATION", 2000)
-    monkeypatch.setattr(tokenisation, "LONGEST_CONVERSATION", 2000)
+    monkeypatch.setattr(conversations, "MAX_CONVERSATION_BYTES", 2000)
+    monkeypatch.setattr(tokenisation, "MAX_CONVERSATION_BYTES", 2000)
     long = [*talk(7), *(message for n in range(500) for message in talk(n))]
     unending = [TALK[0], {"role": "assistant", "content": "x" * 5000}]
     file = jsonl(tmp_path / "a.jsonl", [long, unending, talk(1), talk(2)])

@@ -212,8 +212,8 @@ def test_mixing_puts_something_of_everything_everywhere(
     founder: Founder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three long books: each part of the result contains some of each."""
-    monkeypatch.setattr(mixing, "_PIECE_BYTES", 1 << 12)
-    monkeypatch.setattr(tokenisation, "_SECTION_BYTES", 1 << 11)
+    monkeypatch.setattr(mixing, "_BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(tokenisation, "_PIECE_BYTES", 1 << 11)
     for number in range(3):
         lines = "".join(f"{number} {line:06}\n" for line in range(20_000))
         write(founder.root, **{f"book{number}_txt": lines})
@@ -232,8 +232,8 @@ def test_mixing_puts_something_of_everything_everywhere(
 def test_no_piece_is_without_an_end_where_attention_stops_there(
     founder: Founder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mixing, "_PIECE_BYTES", 1 << 10)
-    monkeypatch.setattr(tokenisation, "_SECTION_BYTES", 1 << 9)
+    monkeypatch.setattr(mixing, "_BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(tokenisation, "_PIECE_BYTES", 1 << 9)
     write(founder.root, a_txt="".join(f"{line:07}\n" for line in range(5000)))
     corpus = founder.read(paths=("a.txt",), attention="document")
     pieces = list(corpus.training.blocks(corpus.shares, corpus.end, True, lambda _: None))
@@ -301,7 +301,7 @@ def test_equal_documents_are_left_out_on_request_and_counted(
     founder: Founder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mixing, "_HASHES_AT_ONCE", 100)
-    monkeypatch.setattr(tokenisation, "_SECTION_BYTES", 256)
+    monkeypatch.setattr(tokenisation, "_PIECE_BYTES", 256)
     texts = [TEXT.format(number) * (1 + number % 30) for number in range(400)]
     rows(founder.root / "a.jsonl", texts)
     rows(founder.root / "b.jsonl", [*texts[100:200], "only here\n"])
@@ -336,7 +336,7 @@ def test_each_source_has_its_share_to_within_a_percent(
     times: tuple[float | None, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mixing, "_PIECE_BYTES", 1 << 11)
+    monkeypatch.setattr(mixing, "_BLOCK_BYTES", 1 << 11)
     rows(founder.root / "a.jsonl", [f"A {number:05}" * 10 for number in range(8000)])
     rows(founder.root / "b.jsonl", [f"b {number:05}" * 10 for number in range(1000)])
     corpus = founder.read(
@@ -632,7 +632,7 @@ def test_a_disk_that_will_not_do_is_foreseen(
     make(tmp_path / name)
     rows(tmp_path / "b.jsonl", ["a short text"])
     monkeypatch.setattr(DataDir, "free", lambda self: 40 << 20)
-    monkeypatch.setattr(tokenisation, "_ROOM_SECONDS", 0)
+    monkeypatch.setattr(tokenisation, "_DISK_CHECK_SECONDS", 0)
     with pytest.raises(UserError) as caught:
         founder.read(paths=(name, "b.jsonl"))
     assert caught.value.code == ExitCode.DISK_FULL
@@ -648,7 +648,7 @@ def test_a_disk_that_will_do_is_not_refused(
     """The files read first are compressed a hundred times better than the rest."""
     founder = Founder(tmp_path, ByteTokenizer())
     monkeypatch.setattr(tokenisation, "_PART_BYTES", 1 << 18)
-    monkeypatch.setattr(tokenisation, "_ROOM_SECONDS", 0)
+    monkeypatch.setattr(tokenisation, "_DISK_CHECK_SECONDS", 0)
     text = "one line of many\n" * 200_000
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))
     noise = np.random.default_rng(0).integers(32, 127, 6 << 20, np.uint8).tobytes()

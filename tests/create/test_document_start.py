@@ -235,7 +235,7 @@ def test_the_token_between_two_documents_may_be_both(tmp_path: Path) -> None:
 
 
 def test_a_long_text_starts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "_LONGEST_DOCUMENT", 512)
+    monkeypatch.setattr(documents, "_MAX_DOCUMENT_BYTES", 512)
     founder = Founder(tmp_path, BEFORE)
     for name in ("one.txt", "two.txt"):
         (tmp_path / name).write_text("".join(f"line {n} of {name}\n" for n in range(400)))

@@ -228,7 +228,7 @@ def test_what_datasets_saves(tmp_path: Path) -> None:
     assert texts(tmp_path / "split") == TEXTS
     assert texts(tmp_path / "split", split="test") == [TEXTS[1]]
     _, skipped = find_files(Source(name="s", paths=(tmp_path / "split",)))
-    assert skipped.words() == ["1 of another split (split/test)"]
+    assert skipped.lines() == ["1 of another split (split/test)"]
     refused(tmp_path / "split", "no split 'validation'", "train, test", split="validation")
     (tmp_path / "one" / "state.json").write_text("{}")
     refused(tmp_path / "one", "state.json")
@@ -522,7 +522,7 @@ def test_a_key_that_is_there_twice_is_a_bad_row(tmp_path: Path, name: str) -> No
 def test_long_rows_come_in_parts_that_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_LONGEST_DOCUMENT", 1000)
+    monkeypatch.setattr(reading, "_MAX_DOCUMENT_BYTES", 1000)
     long = "eine Zeile, nicht lang 😀\n" * 500
     (tmp_path / "a.jsonl").write_bytes(jsonl([{"text": long}, {"text": "kurz"}]))
     parquet(tmp_path / "b.parquet", {"text": [long, "kurz"]})
@@ -553,7 +553,7 @@ def test_long_texts_come_in_parts_that_lose_nothing(
     file = tmp_path_factory.mktemp("long") / "a.txt"
     file.write_bytes(text.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "_LONGEST_DOCUMENT", size)
+        patch.setattr(reading, "_MAX_DOCUMENT_BYTES", size)
         made = [item for _, item in read(file) if isinstance(item, Document)]
     kept = b"".join(part.text for part in made).decode()
     assert kept == (text if text.strip() or made else "")

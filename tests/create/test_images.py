@@ -16,7 +16,7 @@ import pytest
 from distro_node.node.create import images as images_module
 from distro_node.node.create.borders import Borders
 from distro_node.node.create.corpus import TokenisedCorpus, find_sources, read_corpus
-from distro_node.node.create.images import ImageTokenizer, decoded
+from distro_node.node.create.images import ImageTokenizer, decode_image
 from distro_node.node.create.manifest_file import DataTable, ManifestFile, read_manifest_file
 from distro_node.node.create.model_config import complete_denoiser
 from distro_node.node.create.rows import BadRow
@@ -171,16 +171,18 @@ def test_the_same_images_make_the_same_shards(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP"])
 def test_every_kind_is_read_by_its_own_head(tmp_path: Path, kind: str) -> None:
     image = Image.new("RGB", (16, 16), (200, 100, 50))
-    pixels = np.frombuffer(shown(decoded(encoded(image, kind), COLOUR)), np.uint8).reshape(4, 4, 3)
+    pixels = np.frombuffer(shown(decode_image(encoded(image, kind), COLOUR)), np.uint8).reshape(
+        4, 4, 3
+    )
     assert np.abs(pixels.astype(int) - (200, 100, 50)).max() <= 6
-    grey = np.frombuffer(shown(decoded(encoded(image, kind), GREY)), np.uint8)
+    grey = np.frombuffer(shown(decode_image(encoded(image, kind), GREY)), np.uint8)
     assert np.abs(grey.astype(int) - 124).max() <= 6
 
 
 def test_the_middle_square_is_taken_and_scaled() -> None:
     wide = Image.new("L", (30, 10), 0)
     wide.paste(255, (10, 0, 20, 10))
-    assert shown(decoded(encoded(wide), GREY)) == bytes([255]) * 16
+    assert shown(decode_image(encoded(wide), GREY)) == bytes([255]) * 16
 
 
 def test_an_image_stands_as_its_camera_says() -> None:
@@ -189,7 +191,7 @@ def test_an_image_stands_as_its_camera_says() -> None:
     turned = Image.Exif()
     turned[0x0112] = 3
     as_it_is, upside_down = (
-        np.frombuffer(shown(decoded(encoded(image, "JPEG", exif=exif), GREY)), np.uint8)
+        np.frombuffer(shown(decode_image(encoded(image, "JPEG", exif=exif), GREY)), np.uint8)
         for exif in (Image.Exif(), turned)
     )
     assert as_it_is.reshape(4, 4)[0].min() > 200 > 60 > as_it_is.reshape(4, 4)[3].max()
@@ -198,14 +200,14 @@ def test_an_image_stands_as_its_camera_says() -> None:
 
 def test_what_shines_through_is_white_and_sixteen_bits_become_eight() -> None:
     clear = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
-    assert shown(decoded(encoded(clear), COLOUR)) == bytes([255]) * 48
+    assert shown(decode_image(encoded(clear), COLOUR)) == bytes([255]) * 48
     palette = Image.new("P", (8, 8), 0)
     palette.putpalette([9, 9, 9])
-    assert shown(decoded(encoded(palette), GREY)) == bytes([9]) * 16
-    assert shown(decoded(encoded(palette, transparency=0), GREY)) == bytes([255]) * 16
+    assert shown(decode_image(encoded(palette), GREY)) == bytes([9]) * 16
+    assert shown(decode_image(encoded(palette, transparency=0), GREY)) == bytes([255]) * 16
     deep = Image.fromarray(np.full((8, 8), 0x8F12, np.uint16))
     assert deep.mode == "I;16"
-    assert shown(decoded(encoded(deep), GREY)) == bytes([0x8F]) * 16
+    assert shown(decode_image(encoded(deep), GREY)) == bytes([0x8F]) * 16
 
 
 def test_what_is_no_image_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,12 +221,12 @@ def test_what_is_no_image_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> N
         (encoded(Image.fromarray(noise), "JPEG")[:-500], "is a damaged image"),
         (encoded(Image.fromarray(noise), "WEBP")[:-500], "is "),
     ):
-        made = decoded(data, GREY)
+        made = decode_image(data, GREY)
         assert isinstance(made, BadRow)
         assert words in made.problem
         assert "\n" not in made.problem
     monkeypatch.setattr(images_module, "MAX_IMAGE_BYTES", 1 << 10)
-    assert decoded(whole, GREY) == BadRow("has more than 0 MB")
+    assert decode_image(whole, GREY) == BadRow("has more than 0 MB")
 
 
 def test_a_bomb_is_refused_by_its_head_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +242,7 @@ def test_a_bomb_is_refused_by_its_head_alone(monkeypatch: pytest.MonkeyPatch) ->
         png_of_size(60_000, 60_000),
         webp,
     ):
-        made = decoded(data, GREY)
+        made = decode_image(data, GREY)
         assert isinstance(made, BadRow)
         assert "the limit is 67,108,864" in made.problem
 

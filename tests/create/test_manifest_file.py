@@ -62,9 +62,9 @@ def test_work_is_checked_if_the_file_says_so(tmp_path: Path) -> None:
 
 
 def test_what_a_file_says_is_known(tmp_path: Path) -> None:
-    assert read(tmp_path, SMALL).said == frozenset()
+    assert read(tmp_path, SMALL).given_keys == frozenset()
     more = "[optimizer]\ntop_k = 4\nsmoothing = 0.7\n[schedule]\npeak = 0.002"
-    said = read(tmp_path, SMALL + more).said
+    said = read(tmp_path, SMALL + more).given_keys
     assert said == {"optimizer.top_k", "optimizer.smoothing", "schedule.peak"}
 
 
@@ -171,7 +171,7 @@ def test_the_other_large_example_differs_in_what_it_says(checkout: Path) -> None
     one, other = (shipped(f"llama-1.2b{name}.toml", checkout) for name in ("", "-psyche"))
     assert (other.optimizer.top_k, other.optimizer.momentum) == (4, 0.995)
     assert other.optimizer.preconditioner == "none"
-    same = {name: getattr(one, name) for name in ("name", "optimizer", "said")}
+    same = {name: getattr(one, name) for name in ("name", "optimizer", "given_keys")}
     assert replace(other, **same) == one
     rates = {rate_warning(file.schedule, round(1.2046e9), "sign") for file in (one, other)}
     assert rates == {None}

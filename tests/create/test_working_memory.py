@@ -27,7 +27,7 @@ from distro_node.node.create.parquet_pages import largest_pages
 from distro_node.node.create.rows import BadRow
 from distro_node.node.errors import ExitCode, UserError
 
-# Private here: `_file`, `_at_once`: how many batches the library makes of a file.
+# Private here: `_file`, `_batch_rows`: how many batches the library makes of a file.
 # Private here: `_unpack`: the only place that sees what is unpacked at once.
 
 HOW = ReadOptions(utf8=True, vocabulary=300, borders=Borders((0,)))
@@ -137,7 +137,7 @@ def test_a_dictionary_is_made_once_and_not_for_every_few_rows(tmp_path: Path) ->
     )
     assert texts(path) == rows
     reader = columns_module.ParquetFile(path, Columns(None, None))
-    assert len(list(reader._file.iter_batches(reader._at_once))) == 1
+    assert len(list(reader._file.iter_batches(reader._batch_rows))) == 1
 
 
 @pytest.mark.parametrize("streamed", [True, False])
