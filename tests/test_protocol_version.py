@@ -72,7 +72,7 @@ def test_a_version_is_not_long() -> None:
 async def looking(root: Path, monkeypatch: pytest.MonkeyPatch, spoken: int) -> UserError:
     """Return the error for a newcomer that gets no manifest, and meets members of another version."""
     monkeypatch.setattr("distro_node.node.network.discovery.version_query.PROTOCOL_VERSION", spoken)
-    monkeypatch.setattr("distro_node.node.content.manifest_search._UNKNOWN_SECONDS", 0.5)
+    monkeypatch.setattr("distro_node.node.content.manifest_search._FETCH_SECONDS", 0.5)
     swarm = Chain(0).manifest.swarm
     async with (
         open_network(LOOPBACK, identity(1)) as bootstrap,

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 300.0
 # Pause before peers that lack an item are asked again; a new connection ends it.
 _PAUSE_SECONDS = 2.0
-_MOST_PAUSE_SECONDS = 30.0
+_MAX_PAUSE_SECONDS = 30.0
 _CHECK_INTERVAL_SECONDS = 0.5
 
 
@@ -50,13 +50,13 @@ class Downloads:
         self._providers = providers
         self._report = report
 
-    async def blob(self, blob: ContentId, what: str) -> bytes:
+    async def fetch_blob(self, blob: ContentId, what: str) -> bytes:
         """Return one blob's bytes; progress reports call it `what`. Raises `DiskFull`."""
-        data = await self._blob(blob, what, lambda: True)
+        data = await self._fetch_wanted(blob, what, lambda: True)
         assert data is not None  # it is wanted as long as it takes
         return data
 
-    async def listed(
+    async def fetch_blob_list(
         self,
         kind: Literal["snapshot", "shard"],
         blob: ContentId,
@@ -73,7 +73,7 @@ class Downloads:
         if kind == "snapshot":
             # Reported before the first byte: peers may not have it, and the item reported last is done.
             self._report(Progress(what=what, total=size))
-        data = await self._blob(blob, what, wanted)
+        data = await self._fetch_wanted(blob, what, wanted)
         if data is None:
             return None
         # In a thread, because the longest lists name 131,072 chunks.
@@ -93,8 +93,8 @@ class Downloads:
         )
         return blobs if complete else None
 
-    async def _blob(self, blob: ContentId, what: str, wanted: Wanted) -> bytes | None:
-        pauses = BackoffTimer(_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
+    async def _fetch_wanted(self, blob: ContentId, what: str, wanted: Wanted) -> bytes | None:
+        pauses = BackoffTimer(_PAUSE_SECONDS, _MAX_PAUSE_SECONDS)
         while True:
             try:
                 return await self._fetcher.fetch(
@@ -112,10 +112,10 @@ class Downloads:
 
     async def _pause(self, seconds: float, wanted: Wanted) -> None:
         """Wait until another peer has connected, for `seconds` at most; stop if no longer `wanted`."""
-        known, looks = set(self._providers()), round(seconds / _CHECK_INTERVAL_SECONDS)
-        for _ in range(looks):
+        known_peers, checks = set(self._providers()), round(seconds / _CHECK_INTERVAL_SECONDS)
+        for _ in range(checks):
             await trio.sleep(_CHECK_INTERVAL_SECONDS)
-            if not wanted() or not set(self._providers()) <= known:
+            if not wanted() or not set(self._providers()) <= known_peers:
                 return
 
     def _log_waiting(self, what: str, failure: FetchFailed) -> None:

@@ -33,11 +33,11 @@ _log = logging.getLogger(__name__)
 # How long a newcomer tries to reach a first peer, and then to fetch the manifest, before it reports an
 # error.
 _CONTACT_SECONDS = 30.0
-_UNKNOWN_SECONDS = 30.0
+_FETCH_SECONDS = 30.0
 # Pause of a waiting node before it asks again (it dials the addresses all the time), and the shortest
 # time between its log messages about that.
 _RETRY_SECONDS = 5.0
-_LOG_SECONDS = 60.0
+_LOG_INTERVAL_SECONDS = 60.0
 
 
 class ManifestSearch:
@@ -61,10 +61,10 @@ class ManifestSearch:
         Raises `UserError` (`NO_BOOTSTRAP`, `VERSION`, and the codes of `search_failure`), unless `wait`
         makes it search for as long as it takes.
         """
-        alone = not self._introducer.knows_anybody
-        where = " in the local network: the swarm-id names no bootstrap peer" if alone else ""
+        lan_only = not self._introducer.knows_anybody
+        where = " in the local network: the swarm-id names no bootstrap peer" if lan_only else ""
         self._report(Progress(what=f"searching for the swarm{where}"))
-        said = float("-inf")
+        logged_at = float("-inf")
         while True:
             try:
                 await self._first_contact()
@@ -72,8 +72,8 @@ class ManifestSearch:
             except UserError as error:
                 if not wait:
                     raise
-                if trio.current_time() - said >= _LOG_SECONDS:
-                    said = trio.current_time()
+                if trio.current_time() - logged_at >= _LOG_INTERVAL_SECONDS:
+                    logged_at = trio.current_time()
                     _log.warning("%s; still searching", error.problem)
             self._report(Progress(what="waiting for a peer that knows the swarm", kind="waiting"))
             await trio.sleep(_RETRY_SECONDS)
@@ -84,7 +84,7 @@ class ManifestSearch:
                 ContentId(swarm),
                 max_bytes=MAX_MANIFEST_BYTES,
                 providers=self._connected,
-                timeout=_UNKNOWN_SECONDS,
+                timeout=_FETCH_SECONDS,
             )
         except FetchFailed as error:
             other = explain_versions(await self._introducer.versions())

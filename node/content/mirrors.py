@@ -24,10 +24,10 @@ from ..storage.blob_store import BlobStore
 _log = logging.getLogger(__name__)
 
 # How long a mirror is left alone after three failures in a row; a missing blob is a failure.
-_REST_SECONDS = 60.0
-_FAILURES = 3
+_PAUSE_SECONDS = 60.0
+_MAX_FAILURES = 3
 # Slowest transfer that is waited for: 64 kbit/s, as with peers.
-_SLOWEST_BYTES_PER_SECOND = 8_000
+_MIN_BYTES_PER_SECOND = 8_000
 
 
 class Mirrors:
@@ -40,10 +40,10 @@ class Mirrors:
 
     def __init__(self, own: Sequence[str], founders: Sequence[str] = ()) -> None:
         self._mirrors: list[_Mirror] = [
-            _OnTheWeb(mirror, public=False) if is_url(mirror) else _Folder(Path(mirror))
+            _WebMirror(mirror, public=False) if is_url(mirror) else _FolderMirror(Path(mirror))
             for mirror in own
         ]
-        self._mirrors += [_OnTheWeb(mirror, public=True) for mirror in founders]
+        self._mirrors += [_WebMirror(mirror, public=True) for mirror in founders]
 
     def __bool__(self) -> bool:
         return bool(self._mirrors)
@@ -51,10 +51,10 @@ class Mirrors:
     async def get(self, cid: ContentId, max_bytes: int) -> bytes | None:
         """Return a blob of at most `max_bytes`, checked; None if no mirror has it at present."""
         for mirror in self._mirrors:
-            if mirror.rests_until > trio.current_time():
+            if mirror.paused_until > trio.current_time():
                 continue
             data = None
-            with trio.move_on_after(30.0 + max_bytes / _SLOWEST_BYTES_PER_SECOND):
+            with trio.move_on_after(30.0 + max_bytes / _MIN_BYTES_PER_SECOND):
                 data = await mirror.read(content_text(cid), max_bytes)
             if data is not None and content_id(data) == cid:
                 mirror.failures = 0
@@ -62,8 +62,8 @@ class Mirrors:
             if data is not None:
                 _log.warning("the mirror %s has other content under %s", mirror, content_text(cid))
             mirror.failures += 1
-            if mirror.failures >= _FAILURES:
-                mirror.failures, mirror.rests_until = 0, trio.current_time() + _REST_SECONDS
+            if mirror.failures >= _MAX_FAILURES:
+                mirror.failures, mirror.paused_until = 0, trio.current_time() + _PAUSE_SECONDS
         return None
 
 
@@ -75,14 +75,14 @@ class MirroredFetcher:
         self._store = store
         self._mirrors = mirrors
 
-    async def fetch(self, cid: ContentId, *, max_bytes: int, **how: Any) -> bytes:
+    async def fetch(self, cid: ContentId, *, max_bytes: int, **options: Any) -> bytes:
         """Return the blob, as `BlobFetcher.fetch` does."""
         if self._mirrors and not self._store.has(cid):
             data = await self._mirrors.get(cid, max_bytes)
             if data is not None:
                 await trio.to_thread.run_sync(self._store.put, data)
                 return data
-        return await self._fetcher.fetch(cid, max_bytes=max_bytes, **how)
+        return await self._fetcher.fetch(cid, max_bytes=max_bytes, **options)
 
 
 def is_url(mirror: str) -> bool:
@@ -91,14 +91,14 @@ def is_url(mirror: str) -> bool:
 
 
 class _Mirror(ABC):
-    rests_until = float("-inf")
+    paused_until = float("-inf")
     failures = 0
 
     @abstractmethod
     async def read(self, name: str, max_bytes: int) -> bytes | None: ...
 
 
-class _Folder(_Mirror):
+class _FolderMirror(_Mirror):
     def __init__(self, root: Path) -> None:
         self._root = root
 
@@ -117,7 +117,7 @@ class _Folder(_Mirror):
         return await trio.to_thread.run_sync(read)
 
 
-class _OnTheWeb(_Mirror):
+class _WebMirror(_Mirror):
     def __init__(self, url: str, *, public: bool) -> None:
         self._url = url.rstrip("/") + "/"
         self._web = Web(AddressScope.PUBLIC if public else AddressScope.ANYWHERE)

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 # How far ahead to fetch: a minute or more. All of a member's streams reach new chunks in the same rounds
 # (`sampler`), and sixteen of 4 MiB take a minute at 10 Mbit/s.
 _ROUNDS_AHEAD = 32
-_AT_ONCE = 4
+_MAX_PARALLEL_FETCHES = 4
 # After all shards were scanned for scarce chunks there is no scan for a minute, because other members
 # fetch some as well. At most this many chunks are fetched after the scan of a shard, because peers that
 # have the others may come back.
@@ -43,11 +43,11 @@ _CHECK_INTERVAL_SECONDS = 60.0
 _SPARE_CHUNKS = 64
 _TIMEOUT_SECONDS = 600.0
 _PAUSE_SECONDS = 1.0
-_FULL_SECONDS = 60.0
+_DISK_FULL_WAIT_SECONDS = 60.0
 # Disk space for updates, ledger and logs.
 _OTHER_BYTES = 256 << 20
 # Least disk space for training data: it holds the shares of one round and the next.
-_LEAST_BYTES = 16 * CHUNK_BYTES
+_MIN_DATA_BYTES = 16 * CHUNK_BYTES
 # The part of the held-out data that an evaluation reads (`TrainerSupervisor`).
 _HELDOUT_SAMPLES = 128
 
@@ -89,8 +89,8 @@ class Prefetch:
         # Chunks to keep for others (the next to fetch is last); the index of the shard to scan next, and
         # the earliest time of that scan.
         self._spare: list[ContentId] = []
-        self._next_look = 0
-        self._rested = -math.inf
+        self._next_shard = 0
+        self._next_scan_time = -math.inf
         # Chunks on the disk, the least recently needed first.
         self._held: dict[ContentId, None] = {}
         # Chunks that stay: for the round being trained, for the next ones, and for evaluation.
@@ -98,26 +98,26 @@ class Prefetch:
         self._ahead: dict[ContentId, None] = {}
         self._heldout: dict[ContentId, None] = {}
         # Samples to audit; their chunks, once known; and those of the chunks that were not tried yet.
-        self._wish: tuple[int, ...] = ()
-        self._wished: dict[ContentId, None] | None = None
+        self._audit_samples: tuple[int, ...] = ()
+        self._audit_chunks: dict[ContentId, None] | None = None
         self._untried: list[ContentId] = []
         # Chunks for a re-audit.
-        self._brought: dict[ContentId, None] = {}
-        self._woken = trio.Event()
+        self._reaudit_chunks: dict[ContentId, None] = {}
+        self._audit_requested = trio.Event()
         # Chunks of the next rounds, and the value of `as_of` for which they were computed.
         self._upcoming: list[ContentId] = []
         self._as_of: object = None
 
     async def begin(self) -> None:
         """Fetch what every member needs: the tokenizer, and the evaluation data. Raises `DiskFull`."""
-        await self._downloads.blob(self._data.tokenizer, "the tokenizer")
+        await self._downloads.fetch_blob(self._data.tokenizer, "the tokenizer")
         if self._data.tokenizer_settings is not None:
-            await self._downloads.blob(self._data.tokenizer_settings, "the tokenizer")
+            await self._downloads.fetch_blob(self._data.tokenizer_settings, "the tokenizer")
         heldout = self._data.heldout
         samples = range(min(_HELDOUT_SAMPLES, self._data.samples_in(heldout)))
-        listed = await self._list(heldout)
-        pieces = self._pieces(samples, np.zeros(len(samples), np.int64))
-        self._heldout = {listed.chunks[chunk]: None for _, chunk in pieces}
+        listed = await self._blob_list(heldout)
+        numbers = self._chunk_numbers(samples, np.zeros(len(samples), np.int64))
+        self._heldout = {listed.chunks[chunk]: None for _, chunk in numbers}
         await self._fetch(self._heldout)
         await self._count_held()
 
@@ -126,23 +126,25 @@ class Prefetch:
 
         Raises `DiskFull`.
         """
-        self._pinned = await self._chunks_of(samples)
+        self._pinned = await self._chunks_with(samples)
         await self._fetch(self._pinned)
 
-    async def bring(self, samples: Sequence[int]) -> None:
+    async def fetch_for_reaudit(self, samples: Sequence[int]) -> None:
         """Fetch like `ready` the chunks of samples that no round waits for; they stay until the next
         call. Raises `DiskFull`."""
-        self._brought = await self._chunks_of(samples)
-        await self._fetch(self._brought)
+        self._reaudit_chunks = await self._chunks_with(samples)
+        await self._fetch(self._reaudit_chunks)
 
-    def wish(self, samples: tuple[int, ...]) -> None:
-        """Fetch the chunks of these samples before all other prefetching; an earlier wish is dropped."""
-        self._wish, self._wished, self._untried = samples, None, []
-        self._woken.set()
+    def want_for_audit(self, samples: tuple[int, ...]) -> None:
+        """Fetch the chunks of these samples before all other prefetching; those of an earlier call
+        are dropped."""
+        self._audit_samples, self._audit_chunks, self._untried = samples, None, []
+        self._audit_requested.set()
 
     def has(self, samples: tuple[int, ...]) -> bool:
-        """Whether the chunks of these samples are on the disk; False unless they are the last `wish`."""
-        known = self._wished if samples == self._wish else None
+        """Whether the chunks of these samples are on the disk; False unless they are those of the last
+        `want_for_audit`."""
+        known = self._audit_chunks if samples == self._audit_samples else None
         return known is not None and all(map(self._store.has, known))
 
     async def run(
@@ -154,23 +156,23 @@ class Prefetch:
         does."""
         while True:
             try:
-                await self._go_on(upcoming, as_of())
+                await self._fetch_next(upcoming, as_of())
             except DiskFull as error:
                 # If a round lacks data, `ready` raises; all other data can wait for disk space.
                 _log.warning("training data cannot be fetched ahead: %s", error)
-                await trio.sleep(_FULL_SECONDS)
+                await trio.sleep(_DISK_FULL_WAIT_SECONDS)
 
-    async def _go_on(self, upcoming: Upcoming, as_of: object) -> None:
+    async def _fetch_next(self, upcoming: Upcoming, as_of: object) -> None:
         # Fetch one chunk per call: each new round may make others more urgent.
-        if self._wish and self._wished is None:
-            wish = self._wish
-            chunks = await self._chunks_of(wish)
-            if wish == self._wish:
-                self._wished, self._untried = chunks, list(chunks)
+        if self._audit_samples and self._audit_chunks is None:
+            want_for_audit = self._audit_samples
+            chunks = await self._chunks_with(want_for_audit)
+            if want_for_audit == self._audit_samples:
+                self._audit_chunks, self._untried = chunks, list(chunks)
             return
         if as_of != self._as_of:
             samples = await trio.to_thread.run_sync(upcoming(_ROUNDS_AHEAD))
-            self._upcoming = list(await self._chunks_of(samples))
+            self._upcoming = list(await self._chunks_with(samples))
             self._as_of = as_of
         self._ahead = dict.fromkeys(self._upcoming[: self._room_ahead()])
         # `begin` has fetched the evaluation data, but the disk may have lost some since.
@@ -183,34 +185,36 @@ class Prefetch:
             chunk = await self._spare_chunk(self._scarce)
         if chunk is not None:
             await self._fetch({chunk: None}, patient=False)
-        elif self._wished is not None or not self._wish:
-            self._woken = trio.Event()
+        elif self._audit_chunks is not None or not self._audit_samples:
+            self._audit_requested = trio.Event()
             with trio.move_on_after(_PAUSE_SECONDS):
-                await self._woken.wait()
+                await self._audit_requested.wait()
 
     # Selection
 
-    async def _chunks_of(self, samples: Sequence[int]) -> dict[ContentId, None]:
+    async def _chunks_with(self, samples: Sequence[int]) -> dict[ContentId, None]:
         """Return the chunks of the samples, each once, in the order of the samples."""
         if self._data.private is not None:
             # Private samples are in no chunk.
             return {}
         # There may be two million samples: 32 rounds of a swarm of one.
-        pieces = await trio.to_thread.run_sync(self._pieces_of, samples)
+        numbers = await trio.to_thread.run_sync(self._training_chunk_numbers, samples)
         chunks: dict[ContentId, None] = {}
-        for shard, chunk in pieces:
-            listed = await self._list(self._data.shards[shard])
+        for shard, chunk in numbers:
+            listed = await self._blob_list(self._data.shards[shard])
             chunks[listed.chunks[chunk]] = None
         return chunks
 
-    def _pieces_of(self, samples: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the `_pieces` of samples of the training data."""
+    def _training_chunk_numbers(self, samples: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the `_chunk_numbers` of samples of the training data."""
         numbers = np.array(samples, np.int64)
         shards = np.searchsorted(self._ends, numbers, side="right")
         before = np.concatenate([[0], self._ends])[shards]
-        return self._pieces(numbers - before, shards)
+        return self._chunk_numbers(numbers - before, shards)
 
-    def _pieces(self, samples: _Samples, shards: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    def _chunk_numbers(
+        self, samples: _Samples, shards: npt.NDArray[np.int64]
+    ) -> list[tuple[int, int]]:
         """Return the chunks of samples of these shards, each once, in their order, as (shard, number in
         its list). A sample covers one token more than the sequence length."""
         length, width = self._data.sequence_length, self._data.token_bytes
@@ -223,10 +227,10 @@ class Prefetch:
         _, first_seen = np.unique(wanted, axis=0, return_index=True)
         return [(int(shard), int(chunk)) for shard, chunk in wanted[np.sort(first_seen)]]
 
-    async def _list(self, shard: ShardSpec) -> BlobList:
+    async def _blob_list(self, shard: ShardSpec) -> BlobList:
         # The trainer reads the list from the disk, so a list that the disk has lost is fetched again.
         if shard.blob not in self._lists or not self._store.has(shard.blob):
-            data = await self._downloads.blob(shard.blob, "a list of training data")
+            data = await self._downloads.fetch_blob(shard.blob, "a list of training data")
             size = shard.tokens * self._data.token_bytes
             # In a thread, because the longest lists name 131,072 chunks.
             listed = await trio.to_thread.run_sync(decode_blob_list, data, "shard", size)
@@ -235,13 +239,13 @@ class Prefetch:
 
     async def _spare_chunk(self, scarce: Scarce) -> ContentId | None:
         """Return a chunk to keep because it has too few copies; scans at most one shard per call."""
-        if not self._spare and trio.current_time() >= self._rested:
+        if not self._spare and trio.current_time() >= self._next_scan_time:
             shards = (*self._data.shards, self._data.heldout)
-            shard = shards[self._next_look]
-            self._next_look = (self._next_look + 1) % len(shards)
-            if self._next_look == 0:
-                self._rested = trio.current_time() + _CHECK_INTERVAL_SECONDS
-            listed = await self._list(shard)
+            shard = shards[self._next_shard]
+            self._next_shard = (self._next_shard + 1) % len(shards)
+            if self._next_shard == 0:
+                self._next_scan_time = trio.current_time() + _CHECK_INTERVAL_SECONDS
+            listed = await self._blob_list(shard)
             lacking = await self._lacking(listed)
             if lacking:
                 found = await scarce(shard.blob, listed)
@@ -271,7 +275,7 @@ class Prefetch:
         if not missing:
             return
         self._make_room()
-        limit = trio.CapacityLimiter(_AT_ONCE)
+        limit = trio.CapacityLimiter(_MAX_PARALLEL_FETCHES)
         failures: list[OSError] = []
 
         async def fetch(chunk: ContentId, scope: trio.CancelScope) -> None:
@@ -317,7 +321,7 @@ class Prefetch:
             data = self._store.get(shard.blob)
             if data is None:
                 continue
-            listed = await self._list(shard)
+            listed = await self._blob_list(shard)
             self._held = {c: None for c in listed.chunks if self._store.has(c)} | self._held
         self._make_room()
 
@@ -328,7 +332,7 @@ class Prefetch:
         """Return how many chunks may be held for the next rounds; None if space is unlimited."""
         if self._budget is None:
             return None
-        needed = (self._pinned, self._heldout, self._wished or {}, self._brought)
+        needed = (self._pinned, self._heldout, self._audit_chunks or {}, self._reaudit_chunks)
         return max(0, self._budget // CHUNK_BYTES - sum(map(len, needed)))
 
     def _make_room(self) -> None:
@@ -338,7 +342,13 @@ class Prefetch:
         for chunk in list(self._held):
             if len(self._held) * CHUNK_BYTES <= self._budget:
                 return
-            needed = (self._pinned, self._ahead, self._heldout, self._wished or {}, self._brought)
+            needed = (
+                self._pinned,
+                self._ahead,
+                self._heldout,
+                self._audit_chunks or {},
+                self._reaudit_chunks,
+            )
             if not any(chunk in each for each in needed):
                 self._store.remove(chunk)
                 del self._held[chunk]
@@ -353,24 +363,26 @@ def data_budget(max_disk: int | None, manifest: Manifest) -> int | None:
         return None
     # Besides the snapshots that are kept, one may be in the making or arriving.
     snapshots = most_kept(manifest) + 1
-    needed = 4 * (snapshots * manifest.elements + manifest.frozen_elements) + _OTHER_BYTES
-    if max_disk < needed + _LEAST_BYTES:
+    needed_bytes = 4 * (snapshots * manifest.elements + manifest.frozen_elements) + _OTHER_BYTES
+    if max_disk < needed_bytes + _MIN_DATA_BYTES:
         raise UserError(
             ExitCode.DISK_FULL,
             f"a disk limit of {max_disk / 1e9:.2f} GB is too low for this swarm's model",
-            f"allow at least {(needed + _LEAST_BYTES) / 1e9:.2f} GB with --max-disk",
+            f"allow at least {(needed_bytes + _MIN_DATA_BYTES) / 1e9:.2f} GB with --max-disk",
         )
-    return max_disk - needed
+    return max_disk - needed_bytes
 
 
 def upcoming_samples(ledger: Ledger, me: PeerId, rounds: int) -> list[int]:
     """Return the samples of `me` in the next rounds if no member fails, joins or leaves."""
     now = len(ledger)
-    samples = [sample for _, _, mine in ledger.assignments.open_work(me) for sample in mine()]
+    samples = [
+        sample for _, _, own_samples in ledger.assignments.open_work(me) for sample in own_samples()
+    ]
     members, shares = ledger.membership(now), ledger.assignments.shares(now)
-    deal, streams = ledger.assignments.last, ledger.order.streams
+    cursors, streams = ledger.assignments.last, ledger.order.streams
     for assigned in upcoming(ledger.assignments.rules, shares, members, me, rounds):
-        if assigned.round > deal.round:
-            deal = deal.next_cursors(deal, [], streams)
-        samples += samples_of(ledger.order, [deal], [assigned.streams_of(me)])
+        if assigned.round > cursors.round:
+            cursors = cursors.next_cursors(cursors, [], streams)
+        samples += samples_of(ledger.order, [cursors], [assigned.streams_of(me)])
     return samples

@@ -16,10 +16,10 @@ from ...protocol.wire.blobs import BlobList
 from ..network.exchange.chunks import ask_holdings
 from ..network.network import Network
 
-WANTED = 3
+WANTED_COPIES = 3
 """Number of peers that should have each chunk: two may leave at once."""
 
-_AT_ONCE = 8
+_MAX_PARALLEL_REQUESTS = 8
 
 
 class Replication:
@@ -30,13 +30,14 @@ class Replication:
         self._peers = peers
 
     async def scarce(self, blob: ContentId, listed: BlobList) -> list[ContentId]:
-        """Return the chunks of the list `blob` that fewer than `WANTED` peers have, the scarcest first.
+        """Return the chunks of the list `blob` that fewer than `WANTED_COPIES` peers have, the scarcest
+        first.
 
         Chunks with equally many copies are in an order of this node's own, so that members that look at
         the same time keep different ones.
         """
         copies = [0] * len(listed.chunks)
-        limit = trio.CapacityLimiter(_AT_ONCE)
+        limit = trio.CapacityLimiter(_MAX_PARALLEL_REQUESTS)
 
         async def ask(peer: PeerId) -> None:
             async with limit:
@@ -48,5 +49,5 @@ class Replication:
             for peer in self._peers():
                 nursery.start_soon(ask, peer)
         own = self._network.peer
-        few = {c: n for c, n in zip(listed.chunks, copies, strict=True) if n < WANTED}
+        few = {c: n for c, n in zip(listed.chunks, copies, strict=True) if n < WANTED_COPIES}
         return sorted(few, key=lambda chunk: (few[chunk], content_id(own + chunk)))

@@ -14,12 +14,12 @@ from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
 
-_SILENT = frozenset({"timeout", "closed"})
+_NO_ANSWER = frozenset({"timeout", "closed"})
 # Results of requests to members that do not have the manifest yet: a member serves blobs once it has it,
 # a bootstrap peer never does.
-_LACKING = frozenset({"refused", "not found"})
+_NO_MANIFEST = frozenset({"refused", "not found"})
 # Number of addresses named in an error: more would not fit on a line.
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def explain_lost_packets(addresses: str) -> UserError:
 
 def _explain_members(outcomes: Mapping[PeerId, str]) -> UserError:
     count = _members(len(outcomes))
-    if set(outcomes.values()) <= _SILENT:
+    if set(outcomes.values()) <= _NO_ANSWER:
         return explain_lost_packets(f"{count} answered")
-    if set(outcomes.values()) <= _LACKING:
+    if set(outcomes.values()) <= _NO_MANIFEST:
         return UserError(
             ExitCode.NO_DESCRIPTION,
             f"{count} answered, but all of them still wait for the swarm's description themselves",
@@ -84,10 +84,10 @@ def _explain_members(outcomes: Mapping[PeerId, str]) -> UserError:
             "in; with --wait the node goes on searching",
         )
     counted = Counter(outcomes.values()).most_common()
-    said = ", ".join(f"{count} × {outcome}" for outcome, count in counted)
+    counts_text = ", ".join(f"{count} × {outcome}" for outcome, count in counted)
     return UserError(
         ExitCode.NOT_SERVED,
-        f"{count} answered, but none sent the swarm's description ({said})",
+        f"{count} answered, but none sent the swarm's description ({counts_text})",
         "they may be busy: try again in a minute; with --wait the node goes on searching",
     )
 
@@ -96,8 +96,8 @@ def _explain_unreachable(known: Mapping[PeerId, Mapping[str, str]]) -> UserError
     results = [
         f"{where}: {why}" for addresses in known.values() for where, why in addresses.items()
     ]
-    rest = len(results) - _MOST_NAMED
-    shown = "; ".join(results[:_MOST_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
+    rest = len(results) - _MAX_NAMED
+    shown = "; ".join(results[:_MAX_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
     return UserError(
         ExitCode.MEMBERS_UNREACHABLE,
         f"{_members(len(known))} of the swarm known, but none can be reached "

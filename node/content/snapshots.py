@@ -52,24 +52,24 @@ class Snapshots:
         swarm_store: SwarmStore,
         downloads: Downloads,
         ledger: Callable[[], Ledger],
-        holds: bool = True,
+        keeps_for_readers: bool = True,
     ) -> None:
-        """`holds`: whether older snapshots are kept for newcomers that are fetching them."""
+        """`keeps_for_readers`: whether older snapshots are kept for newcomers that are fetching them."""
         self._store = store
         self._swarm_store = swarm_store
         self._downloads = downloads
         self._ledger = ledger
-        self._holds = holds
-        self._back = audit_history(manifest)
+        self._keeps_for_readers = keeps_for_readers
+        self._audit_history = audit_history(manifest)
         self._initial = LocalSnapshot(-1, manifest.initial.hex(), 4 * manifest.elements)
-        listed = swarm_store.snapshots()
-        self._kept = [each for each in listed if each.whole]
-        unlisted = [each for each in listed if not each.whole]
-        self._partial: LocalSnapshot | None = unlisted[0] if unlisted else None
+        known = swarm_store.snapshots()
+        self._kept = [each for each in known if each.whole]
+        incomplete = [each for each in known if not each.whole]
+        self._partial: LocalSnapshot | None = incomplete[0] if incomplete else None
         # Snapshots of an abandoned chain, kept until the current chain has one of its own.
-        self._left = unlisted[1:]
+        self._abandoned = incomplete[1:]
         # The last round whose updates were removed; None if not determined yet.
-        self._swept: int | None = None
+        self._swept_round: int | None = None
         self._retention = Retention()
 
     async def best(self, *, certified_only: bool) -> LocalSnapshot:
@@ -80,18 +80,18 @@ class Snapshots:
         `certified_only`. A snapshot that became old while it was fetched is good enough, too: the others
         keep the later updates for nodes that fetch it. Raises `DiskFull`.
         """
-        await self._put_left_chain_aside()
+        await self._put_abandoned_chain_aside()
         while True:
             ledger = self._ledger()
             certified = self._certified(ledger)
             if not certified_only:
                 # A node killed before its first snapshot still has the one that it started from.
                 here = {each.round: each for each in (self._initial, *self._kept)}
-                own = await trio.to_thread.run_sync(self._rounds_at_hand, list(here.values()))
+                own = await trio.to_thread.run_sync(self._complete_rounds, list(here.values()))
                 chosen = choose_state(own, ledger)
                 if chosen is not None:
                     return here[chosen]
-            wanted = await self._begun(ledger) or certified
+            wanted = await self._interrupted(ledger) or certified
             if await self._fetch(wanted):
                 return wanted
 
@@ -107,7 +107,7 @@ class Snapshots:
         def newest() -> bool:
             return self._certified(self._ledger()) == snapshot
 
-        blobs = await self._downloads.listed(
+        blobs = await self._downloads.fetch_blob_list(
             "snapshot", blob_of(snapshot), snapshot.size, name, wanted=newest
         )
         certified = self._is_certified(snapshot, self._ledger())
@@ -115,24 +115,24 @@ class Snapshots:
             if snapshot.round >= 0:
                 await self._keep(snapshot)
             return True
-        await self._abandon()
+        await self._drop_partial()
         return False
 
-    def asked(self, peer: PeerId, blob: ContentId) -> bool:
+    def note_request(self, peer: PeerId, blob: ContentId) -> bool:
         """Note a peer's request for this blob: the snapshot that contains it, or precedes this update,
         is still needed. Return whether the blob belongs to a snapshot."""
-        self._retention.note(peer, blob, self._kept, self._ledger())
+        self._retention.note_request(peer, blob, self._kept, self._ledger())
         return self._retention.is_of_snapshot(blob)
 
     async def at_hand(self) -> list[LocalSnapshot]:
         """Return the snapshots on disk from which a state can be rebuilt, the oldest first."""
         listed = [self._initial, *self._kept]
-        here = await trio.to_thread.run_sync(self._rounds_at_hand, listed)
+        here = await trio.to_thread.run_sync(self._complete_rounds, listed)
         return [each for each in listed if each.round in here]
 
     def chunks(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
         """Return the chunks of a snapshot that `best` returned."""
-        blobs = self._at_hand(snapshot)
+        blobs = self._complete_list(snapshot)
         assert blobs is not None  # ensured by `best`
         return blobs.chunks
 
@@ -145,37 +145,41 @@ class Snapshots:
     async def keep(self, entry: SnapshotEntry) -> None:
         """Add a new snapshot, and remove what only older ones needed."""
         # The current chain has a snapshot of its own now, so those of an abandoned one can go.
-        left, self._left = self._left, []
+        abandoned, self._abandoned = self._abandoned, []
         await self._keep(LocalSnapshot(entry.round, entry.blob.hex(), entry.size))
-        await self._remove(left)
+        await self._remove(abandoned)
 
     async def _keep(self, new: LocalSnapshot) -> None:
-        if self._swept is None:
+        if self._swept_round is None:
             # An earlier process removed updates when it made the newest snapshot, or later.
-            had = len(self._kept) >= KEPT_SNAPSHOTS
-            then = self._kept[-1].round + 1 if had else 0
-            self._swept = last_dispensable(self._ledger(), self._kept, then) if had else -1
-        most = most_held(new.size) if self._holds else 0
-        kept = kept_with(self._kept, new, held=self._is_retained, most_held=most, back=self._back)
+            had_enough = len(self._kept) >= KEPT_SNAPSHOTS
+            first_unknown = self._kept[-1].round + 1 if had_enough else 0
+            self._swept_round = (
+                last_dispensable(self._ledger(), self._kept, first_unknown) if had_enough else -1
+            )
+        most = most_held(new.size) if self._keeps_for_readers else 0
+        kept = kept_with(
+            self._kept, new, held=self._is_retained, most_held=most, back=self._audit_history
+        )
         if self._partial is not None and self._partial.round == new.round:
             self._partial = None
         await self._replace(kept)
         if len(self._kept) >= KEPT_SNAPSHOTS:
-            await self._sweep_updates(self._swept)
+            await self._sweep_updates(self._swept_round)
 
     def _is_retained(self, snapshot: LocalSnapshot) -> bool:
         """Whether a peer is fetching this snapshot, or the updates after it, and is better off with it
         than with the newest one."""
         return self._retention.holds(snapshot) and worth_holding(self._ledger(), snapshot)
 
-    async def _begun(self, ledger: Ledger) -> LocalSnapshot | None:
+    async def _interrupted(self, ledger: Ledger) -> LocalSnapshot | None:
         """Return the snapshot whose download was interrupted, if it is still worth completing."""
         partial = self._partial
         if partial is None:
             return None
         if self._is_certified(partial, ledger) and worth_holding(ledger, partial):
             return replace(partial, whole=True)
-        await self._abandon()
+        await self._drop_partial()
         return None
 
     async def _begin(self, snapshot: LocalSnapshot) -> None:
@@ -186,7 +190,7 @@ class Snapshots:
             self._save()
             await self._swarm_store.written()
 
-    async def _abandon(self) -> None:
+    async def _drop_partial(self) -> None:
         """Remove the parts of the snapshot that was being fetched."""
         partial, self._partial = self._partial, None
         if partial is not None:
@@ -197,34 +201,34 @@ class Snapshots:
         dropped = [old for old in self._kept if old not in kept]
         self._kept = kept
         self._save()
-        fresh = [each for each in kept if not self._retention.knows(each)]
+        new = [each for each in kept if not self._retention.is_registered(each)]
         # Read in a thread: the lists of large models are long, and requests for chunks should not wait.
-        lists = await trio.to_thread.run_sync(lambda: [*map(self._listed, fresh)])
-        for each, blobs in zip(fresh, lists, strict=True):
-            self._retention.learn(each, blobs)
+        lists = await trio.to_thread.run_sync(lambda: [*map(self._blobs_of, new)])
+        for each, blobs in zip(new, lists, strict=True):
+            self._retention.register(each, blobs)
         await self._remove(dropped)
 
     def _save(self) -> None:
         # After a restart, a snapshot of an abandoned chain is treated like an interrupted download.
-        self._swarm_store.keep_snapshots([*self._kept, *self._unlisted()])
+        self._swarm_store.keep_snapshots([*self._kept, *self._incomplete()])
 
-    def _unlisted(self) -> list[LocalSnapshot]:
+    def _incomplete(self) -> list[LocalSnapshot]:
         """Return the snapshots that the node cannot start from and must not remove yet."""
         partial = [self._partial] if self._partial is not None else []
-        return [*partial, *(replace(left, whole=False) for left in self._left)]
+        return [*partial, *(replace(abandoned, whole=False) for abandoned in self._abandoned)]
 
-    async def _put_left_chain_aside(self) -> None:
+    async def _put_abandoned_chain_aside(self) -> None:
         """Set aside the snapshots of an abandoned chain: those missing from the list on disk, which is
         emptied when the node switches to another chain."""
         listed = self._swarm_store.snapshots()
         if all(own in listed for own in self._kept):
             return
         self._retention = Retention()
-        stay, self._left, gone = put_aside(
-            self._kept, self._left, listed, lambda old: self._is_certified(old, self._ledger())
+        kept, self._abandoned, to_remove = put_aside(
+            self._kept, self._abandoned, listed, lambda old: self._is_certified(old, self._ledger())
         )
-        await self._replace(stay)
-        await self._remove(gone)
+        await self._replace(kept)
+        await self._remove(to_remove)
 
     def _certified(self, ledger: Ledger) -> LocalSnapshot:
         entry = ledger.snapshot
@@ -241,13 +245,13 @@ class Snapshots:
         entry = ledger[snapshot.round + 1].record.snapshot
         return entry is not None and (entry.blob, entry.size) == (blob_of(snapshot), snapshot.size)
 
-    def _rounds_at_hand(self, snapshots: list[LocalSnapshot]) -> set[int]:
-        return {each.round for each in snapshots if self._at_hand(each) is not None}
+    def _complete_rounds(self, snapshots: list[LocalSnapshot]) -> set[int]:
+        return {each.round for each in snapshots if self._complete_list(each) is not None}
 
-    def _at_hand(self, snapshot: LocalSnapshot) -> BlobList | None:
+    def _complete_list(self, snapshot: LocalSnapshot) -> BlobList | None:
         return blob_list_at(self._store, "snapshot", blob_of(snapshot), snapshot.size)
 
-    def _listed(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
+    def _blobs_of(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
         """Return the blobs of a snapshot, its list included, as far as the list is on disk."""
         data = self._store.get(blob_of(snapshot))
         if data is None:
@@ -263,13 +267,13 @@ class Snapshots:
             return
         # The index first, then the files: a crash in between wastes space and breaks nothing.
         await self._swarm_store.written()
-        kept = (self._initial, *self._kept, *self._unlisted())
+        kept = (self._initial, *self._kept, *self._incomplete())
 
         def remove() -> None:
-            needed = {blob for each in kept for blob in self._listed(each)}
+            needed = {blob for each in kept for blob in self._blobs_of(each)}
             for snapshot in dropped:
                 # The blob list last: without it a crash in between would leave untraceable chunks.
-                for blob in self._listed(snapshot):
+                for blob in self._blobs_of(snapshot):
                     if blob not in needed:
                         self._store.remove(blob)
 
@@ -293,5 +297,5 @@ class Snapshots:
             await trio.to_thread.run_sync(self._store.free, files)
         if self._ledger() is not ledger:
             return
-        self._swept = before
+        self._swept_round = before
         self._retention.forget(before, self._kept)

@@ -53,7 +53,7 @@ class ResultSeeder:
             swarm_store=store,
             downloads=context.downloads(context.fetcher),
             ledger=lambda: self._ledger,
-            holds=False,
+            keeps_for_readers=False,
         )
         # The snapshot kept here; None for the initial one, which the manifest names.
         self._kept: SnapshotEntry | None = None

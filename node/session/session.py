@@ -230,7 +230,7 @@ class SwarmSession:
             downloads=context.downloads(context.fetcher),
             ledger=runner.ledger,
             # A node with a disk limit has no space for others' snapshots.
-            holds=self._settings.disk.max_disk is None,
+            keeps_for_readers=self._settings.disk.max_disk is None,
         )
         spec = self._spec(manifest, private_training)
         trainer = self._trainer(manifest, spec, snapshots, prefetch, private_training)
@@ -242,7 +242,7 @@ class SwarmSession:
                 states=snapshots,
                 momentum=context.directory.momentum,
                 me=context.me,
-                bring=prefetch.bring,
+                bring=prefetch.fetch_for_reaudit,
                 start=self._start_trainer,
             )
         return _Membership(runner, snapshots, prefetch, trainer, private_training)
@@ -330,7 +330,7 @@ class SwarmSession:
     # Status during the session
 
     def _note_request(self, peer: PeerId, blob: ContentId) -> None:
-        if self._membership is not None and self._membership.snapshots.asked(peer, blob):
+        if self._membership is not None and self._membership.snapshots.note_request(peer, blob):
             self._membership.runner.note_served(peer, blob=True)
 
     def _swarm_status(self) -> SwarmStatus | None:

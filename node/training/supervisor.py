@@ -66,11 +66,11 @@ privacy budget of that data is spent, so that no more training is allowed."""
 class AuditData(Protocol):
     """The source of data for audited samples: `Prefetch`."""
 
-    def wish(self, samples: tuple[int, ...]) -> None:
+    def want_for_audit(self, samples: tuple[int, ...]) -> None:
         """Fetch the data of these samples before any data that is not needed immediately."""
 
     def has(self, samples: tuple[int, ...]) -> bool:
-        """Whether the data of these samples, those of the last `wish`, is here."""
+        """Whether the data of these samples, those of the last `want_for_audit`, is here."""
         ...
 
 
@@ -286,7 +286,7 @@ class TrainerSupervisor:
             samples, job = found, replace(job, drawn=found)
         audits = self._audit_data is not None and effect.audit is not None
         if self._audit_data is not None and effect.audit is not None:
-            self._audit_data.wish((effect.audit,))
+            self._audit_data.want_for_audit((effect.audit,))
         try:
             if effect.long:
                 trained = await trainer.train_aside(round_, samples)

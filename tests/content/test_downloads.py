@@ -58,7 +58,7 @@ def test_nobody_is_asked_every_other_second_for_ever(tmp_path: Path) -> None:
                 peers.append(Nobody.HAVES)
 
             nursery.start_soon(comes)
-            assert await downloads.blob(BLOB, "the state of round 9") == b"x"
+            assert await downloads.fetch_blob(BLOB, "the state of round 9") == b"x"
         return trio.current_time() - began
 
     took = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -254,7 +254,7 @@ async def test_what_a_look_lies_in_is_fetched_while_others_wait(
     per_shard = world.data.samples_in(world.data.shards[0])
     look, ahead = 2 * per_shard, [0, per_shard]
     assert not world.prefetch.has((look,))
-    world.prefetch.wish((look,))
+    world.prefetch.want_for_audit((look,))
 
     await run(world, ahead, lambda: world.prefetch.has((look,)))
     chunk = world.lists[2].chunks[0]
@@ -263,7 +263,7 @@ async def test_what_a_look_lies_in_is_fetched_while_others_wait(
     assert world.has() >= {(0, 0), (1, 0), (2, 0)}
     # Only that one sample is here.
     assert not world.prefetch.has((look + 1,))
-    world.prefetch.wish((look + 1,))
+    world.prefetch.want_for_audit((look + 1,))
     assert not world.prefetch.has((look,))
 
 
@@ -273,7 +273,7 @@ async def test_a_wish_is_heard_at_once_and_what_nobody_has_is_not_waited_for(
     world = World(tmp_path)
     per_shard = world.data.samples_in(world.data.shards[0])
     for sample in (per_shard, 2 * per_shard):
-        await world.prefetch.bring([sample])
+        await world.prefetch.fetch_for_reaudit([sample])
     del world.others[world.lists[0].chunks[0]]
     ahead: list[int] = []
     async with trio.open_nursery() as nursery:
@@ -281,11 +281,11 @@ async def test_a_wish_is_heard_at_once_and_what_nobody_has_is_not_waited_for(
             world.prefetch.run, lambda rounds: lambda: list(ahead), lambda: len(ahead)
         )
         await trio.sleep(10.3)
-        world.prefetch.wish((2 * per_shard,))
+        world.prefetch.want_for_audit((2 * per_shard,))
         await trio.sleep(0.1)
         assert world.prefetch.has((2 * per_shard,))
         # The list of the first shard is not here yet, and then no peer has the chunk.
-        world.prefetch.wish((0,))
+        world.prefetch.want_for_audit((0,))
         await trio.sleep(10.0)
         assert not world.prefetch.has((0,))
         # The next rounds are fetched all the same.
@@ -300,12 +300,12 @@ async def test_where_the_disk_is_limited_what_looks_lie_in_stays_for_them(
 ) -> None:
     world = World(tmp_path, budget=6 * CHUNK_BYTES)
     await world.prefetch.begin()
-    world.prefetch.wish((0,))
+    world.prefetch.want_for_audit((0,))
     await run(world, [], lambda: world.prefetch.has((0,)))
     for place in (1, 2):
-        await world.prefetch.bring([place * PER_CHUNK])
+        await world.prefetch.fetch_for_reaudit([place * PER_CHUNK])
     heldout = {(SHARDS, place) for place in range(CHUNKS)}
     assert world.has() == heldout | {(0, 0), (0, 2)}
-    world.prefetch.wish(())
-    await world.prefetch.bring([3 * PER_CHUNK])
+    world.prefetch.want_for_audit(())
+    await world.prefetch.fetch_for_reaudit([3 * PER_CHUNK])
     assert world.has() == heldout | {(0, 2), (0, 3)}

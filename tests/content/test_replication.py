@@ -7,7 +7,7 @@ from typing import Any
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.node.content.replication import WANTED, Replication
+from distro_node.node.content.replication import WANTED_COPIES, Replication
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange.chunks import serve_chunks
 from distro_node.node.storage.blob_store import BlobStore
@@ -32,7 +32,7 @@ async def test_copies_are_counted_among_peers(tmp_path: Path) -> None:
         peers = [other.peer for other in others]
         few = await Replication(a, lambda: peers).scarce(BLOB, LISTED)
         # Chunks 0 to 2 have no, one and two copies, the others three.
-        assert few == list(CHUNKS[:WANTED])
+        assert few == list(CHUNKS[:WANTED_COPIES])
 
 
 class Scripted:

@@ -264,7 +264,7 @@ async def test_a_snapshot_stays_while_somebody_fetches_it(
     fetched = await world.own(INTERVAL)
     _, chunk = world.parts(fetched)
     for multiple in range(2, 12):
-        world.snapshots.asked(VISITOR, content_id(chunk))
+        world.snapshots.note_request(VISITOR, content_id(chunk))
         world.grow_to(multiple * INTERVAL)
         await world.own(multiple * INTERVAL)
         assert world.has(fetched)
@@ -285,13 +285,13 @@ async def test_who_replays_keeps_what_it_will_need(world: World, autojump_clock:
             size = {"update": bodies[world.round], "size": 1}
             world.grow(updates=[world.update(identity(0).peer, **size)])
         # It asks for the updates of round after round.
-        world.snapshots.asked(VISITOR, bodies[INTERVAL + multiple])
+        world.snapshots.note_request(VISITOR, bodies[INTERVAL + multiple])
         await world.own(multiple * INTERVAL)
         assert world.has(oldest)
     assert all(world.store.has(body) for body in bodies.values())
     # Past a newer snapshot it does not need the oldest any more.
     await trio.sleep(3600)
-    world.snapshots.asked(VISITOR, bodies[3 * INTERVAL + 1])
+    world.snapshots.note_request(VISITOR, bodies[3 * INTERVAL + 1])
     world.grow_to(5 * INTERVAL)
     await world.own(5 * INTERVAL)
     assert not world.has(oldest)
@@ -307,7 +307,7 @@ async def test_readers_cannot_fill_the_disk(
         world.grow_to(multiple * INTERVAL)
         made.append(await world.own(multiple * INTERVAL))
         for number, entry in enumerate(made):
-            world.snapshots.asked(identity(100 + number).peer, entry.blob)
+            world.snapshots.note_request(identity(100 + number).peer, entry.blob)
     # Two for ourselves, and the two that have been fetched for longest.
     assert [world.has(entry) for entry in made] == [True, True, *[False] * 4, True, True]
 
@@ -322,7 +322,7 @@ async def test_one_reader_holds_one_snapshot(
         world.grow_to(multiple * INTERVAL)
         made.append(await world.own(multiple * INTERVAL))
         for entry in made if last == "newest" else reversed(made):
-            world.snapshots.asked(VISITOR, entry.blob)
+            world.snapshots.note_request(VISITOR, entry.blob)
     assert [world.has(entry) for entry in made] == [held, *[False] * 5, True, True]
 
 
@@ -333,10 +333,10 @@ async def test_a_reader_that_begins_with_a_newer_snapshot_holds_that_one(
     it."""
     world.grow_to(INTERVAL)
     _, chunk = world.parts(await world.own(INTERVAL))
-    world.snapshots.asked(VISITOR, content_id(chunk))
+    world.snapshots.note_request(VISITOR, content_id(chunk))
     world.grow_to(2 * INTERVAL)
     fetched = await world.own(2 * INTERVAL)
-    world.snapshots.asked(VISITOR, fetched.blob)
+    world.snapshots.note_request(VISITOR, fetched.blob)
     for multiple in range(3, 7):
         world.grow_to(multiple * INTERVAL)
         await world.own(multiple * INTERVAL)
@@ -350,12 +350,12 @@ async def test_updates_of_the_newest_rounds_let_go_of_no_snapshot(
     world.grow_to(INTERVAL)
     fetched = await world.own(INTERVAL)
     for multiple in range(2, 6):
-        world.snapshots.asked(VISITOR, fetched.blob)
+        world.snapshots.note_request(VISITOR, fetched.blob)
         update = world.store.put(b"update of round %d" % world.round)
         world.grow(updates=[world.update(identity(0).peer, update=update, size=1)])
         world.grow_to(multiple * INTERVAL)
         await world.own(multiple * INTERVAL)
-        world.snapshots.asked(VISITOR, update)
+        world.snapshots.note_request(VISITOR, update)
         assert world.has(fetched)
 
 
@@ -366,12 +366,12 @@ async def test_a_part_that_two_snapshots_share_is_of_the_one_that_is_read(
     retention, shared = Retention(), content_id(b"a chunk")
     old, new = (LocalSnapshot(round_, f"{round_:02x}" * 32, 1) for round_ in (5, 10))
     for each in (old, new):
-        retention.learn(each, [blob_of(each), shared])
+        retention.register(each, [blob_of(each), shared])
     for blob in (blob_of(old), shared):
-        retention.note(VISITOR, blob, [old, new], world.ledger)
+        retention.note_request(VISITOR, blob, [old, new], world.ledger)
     assert [retention.holds(each) for each in (old, new)] == [True, False]
     for blob in (blob_of(new), shared):
-        retention.note(VISITOR, blob, [old, new], world.ledger)
+        retention.note_request(VISITOR, blob, [old, new], world.ledger)
     assert [retention.holds(each) for each in (old, new)] == [False, True]
     retention.forget(0, [new])
     assert retention.is_of_snapshot(shared)
@@ -384,7 +384,7 @@ async def test_of_small_snapshots_more_may_stay(world: World, autojump_clock: ob
         world.grow_to(multiple * INTERVAL)
         made.append(await world.own(multiple * INTERVAL))
         for number, entry in enumerate(made):
-            world.snapshots.asked(identity(100 + number).peer, entry.blob)
+            world.snapshots.note_request(identity(100 + number).peer, entry.blob)
     assert all(map(world.has, made))
 
 
@@ -397,7 +397,7 @@ async def test_no_snapshot_is_held_for_ever(world: World, autojump_clock: object
         for _ in range(24 * 60):
             await trio.sleep(60)
             reader = identity(100 + days).peer
-            world.snapshots.asked(reader, old.blob)
+            world.snapshots.note_request(reader, old.blob)
         days, multiple = days + 1, multiple + 1
         world.grow_to(multiple * INTERVAL)
         await world.own(multiple * INTERVAL)
@@ -407,11 +407,11 @@ async def test_no_snapshot_is_held_for_ever(world: World, autojump_clock: object
 async def test_of_a_crowd_of_readers_the_latest_count(world: World, autojump_clock: object) -> None:
     world.grow_to(INTERVAL)
     old = await world.own(INTERVAL)
-    world.snapshots.asked(VISITOR, old.blob)
+    world.snapshots.note_request(VISITOR, old.blob)
     world.grow_to(2 * INTERVAL)
     newer = await world.own(2 * INTERVAL)
     for number in range(1, 100):
-        world.snapshots.asked(identity(100 + number).peer, newer.blob)
+        world.snapshots.note_request(identity(100 + number).peer, newer.blob)
     world.grow_to(3 * INTERVAL)
     await world.own(3 * INTERVAL)
     assert not world.has(old)
@@ -420,7 +420,7 @@ async def test_of_a_crowd_of_readers_the_latest_count(world: World, autojump_clo
 async def test_nothing_is_kept_for_whom_a_newer_snapshot_serves_better(world: World) -> None:
     world.grow_to(INTERVAL)
     old = await world.own(INTERVAL)
-    world.snapshots.asked(VISITOR, old.blob)
+    world.snapshots.note_request(VISITOR, old.blob)
     large = {"update": world.store.put(b"body"), "size": old.size + 1}
     world.grow(updates=[world.update(identity(0).peer, **large)])
     for multiple in (2, 3):
