@@ -144,7 +144,7 @@ class ObserverSession:
                     peers=context.connected,
                 )
                 if better is not None:
-                    store.keep_instead(better)
+                    store.replace_chain(better)
                     await store.written()
                     telemetry.event("forked", len(better) - 1)
                     ledger, first = better, 0

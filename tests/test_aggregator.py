@@ -21,7 +21,7 @@ from distro_node.node.session.aggregator_task import AggregatorTask, aggregator_
 from distro_node.node.session.sign_vote_exchange import SignVoteExchange
 from distro_node.node.session.update_exchange import UpdateExchange
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.storage.sign_vote_store import PartStore
+from distro_node.node.storage.sign_vote_store import SignVotePartStore
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training.client import TrainedUpdate
 from distro_node.protocol.codec.aggregate import ABSTENTION, decode_aggregate
@@ -60,7 +60,7 @@ class CommitteeNode:
         """Start the process, for the first time or again."""
         network: Any = self
         self.store = BlobStore(self.root / "blobs")
-        self.parts = PartStore(self.root / "sheets")
+        self.parts = SignVotePartStore(self.root / "sheets")
         manifest, telemetry = (
             self.world.chain.manifest,
             Telemetry(self.peer),
@@ -336,7 +336,7 @@ async def test_a_sign_vote_without_signs_counts_nowhere_and_is_its_authors_fault
     sign_vote = sign_vote_id(ids)
     for section, part in enumerate(parts):
         name = part_name(sign_vote, section, len(parts))
-        author.parts.name(name, lambda data: True)
+        author.parts.register(name, lambda data: True)
         author.parts.keep(name, with_proof(ids, section, part))
     await world.announce_sign_votes(sign_votes={author.peer: sign_vote})
     ours, _ = await world.announce_aggregates()
@@ -358,7 +358,7 @@ async def test_what_is_no_part_is_not_kept(world: World) -> None:
     author.withholds = lambda asker, name: True
     sign_vote = await author.send_sign_vote(world.chain.round)
     name = part_name(sign_vote, 0, 2)
-    liar.parts.name(name, lambda data: True)
+    liar.parts.register(name, lambda data: True)
     liar.parts.keep(name, b"\1" + bytes(100))
     assert not await one.sign_votes.get(FetchUpdate(world.chain.round, author.peer, sign_vote, 100))
     assert not one.parts.has(name)

@@ -124,7 +124,7 @@ async def _fetch(folder: Path, address: str, members: Sequence[str]) -> None:
             manifest,
             ledger,
             keep=lambda decided: None,
-            keep_instead=lambda ledger: None,
+            replace_chain=lambda ledger: None,
             report=lambda done, total: None,
         )
         peak = resting

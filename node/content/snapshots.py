@@ -294,7 +294,7 @@ class Snapshots:
             since = updates_from(ledger, len(known))
             portion = found[start : start + _SWEPT_AT_ONCE]
             files = self._store.set_aside(update for update in portion if update not in since)
-            await trio.to_thread.run_sync(self._store.free, files)
+            await trio.to_thread.run_sync(self._store.delete_files, files)
         if self._ledger() is not ledger:
             return
         self._swept_round = before

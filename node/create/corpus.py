@@ -338,11 +338,11 @@ def read_corpus(
     options = TokenisationOptions(tokenizer, borders, table.sequence_length, table.max_bad)
     caches = [
         TokenCache(
-            data.making / cache_name(each.source, each.files, options), tokenizer.token_bytes
+            data.token_caches / cache_name(each.source, each.files, options), tokenizer.token_bytes
         )
         for each in found
     ]
-    remove_others(data.making, caches)
+    remove_others(data.token_caches, caches)
     data.require_free(_needed_bytes(found, caches, tokenizer.token_bytes), "the training data")
     _tokenise(found, caches, options, data, progress)
     sources = [

@@ -133,7 +133,7 @@ async def create_swarm(settings: CreateSettings, progress: Progress) -> NewSwarm
         _store_manifest(manifest, data, store, settings.manifest)
         swarm = _new_swarm(draft, manifest, corpus, manifest.data.samples)
         write_atomically(data.logs / "create.json", json.dumps(swarm.facts(), indent=1).encode())
-        shutil.rmtree(data.making, ignore_errors=True)
+        shutil.rmtree(data.token_caches, ignore_errors=True)
     return swarm
 
 

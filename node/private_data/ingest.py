@@ -100,7 +100,7 @@ def read_own(
         left_out=exclusions_in(corpus.summary),
     )
     write_state(folder.index, own)
-    shutil.rmtree(making.making, ignore_errors=True)
+    shutil.rmtree(making.token_caches, ignore_errors=True)
     return own
 
 

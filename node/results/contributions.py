@@ -143,7 +143,7 @@ def read_ledger(data: DataDir, swarm: SwarmId) -> Ledger:
     `NOTHING_TO_EXPORT` if there is none, or no usable manifest; `VERSION` for another protocol
     version."""
     store = SwarmStore(data.swarm(swarm), read_manifest(data, swarm))
-    ledger = store.load_ledger(mend=False)
+    ledger = store.load_ledger(repair=False)
     if len(ledger) == 0:
         raise _missing(data, "its ledger is missing")
     return ledger

@@ -77,7 +77,7 @@ async def read_swarm(data: DataDir, swarm: SwarmId) -> StoredSwarm:
     except (OSError, ProtocolError) as error:
         raise nothing(f"its manifest cannot be read: {error}") from None
     swarm_store = SwarmStore(directory, manifest)
-    ledger = await trio.to_thread.run_sync(lambda: swarm_store.load_ledger(mend=False))
+    ledger = await trio.to_thread.run_sync(lambda: swarm_store.load_ledger(repair=False))
     if len(ledger) == 0:
         raise nothing(
             "its ledger is missing, and without it no state can be verified as the swarm's"

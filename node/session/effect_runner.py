@@ -503,7 +503,7 @@ class Runner:
                 final = str(max(0, self.member.ledger.floor - 1))
                 self.telemetry.event("diverged", self.member.round, peer, final)
             if better is not None:
-                self._swarm_store.keep_instead(better)
+                self._swarm_store.replace_chain(better)
                 self._dispatch(Rebased(better))
         finally:
             self._comparing_chains = False

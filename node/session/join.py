@@ -178,7 +178,7 @@ async def follow_ledger(
         manifest,
         ledger,
         keep=swarm_store.keep,
-        keep_instead=swarm_store.keep_instead,
+        replace_chain=swarm_store.replace_chain,
         written=swarm_store.written,
         report=report,
         peers=context.connected,

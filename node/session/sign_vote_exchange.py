@@ -38,7 +38,7 @@ from ...protocol.wire.work_specs import CommitteesSpec
 from ..network.cancel_scopes import open_scope
 from ..network.exchange.blobs import PART_PROTOCOL, BlobFetcher, FetchFailed, serve_parts
 from ..network.network import Network
-from ..storage.sign_vote_store import PartStore
+from ..storage.sign_vote_store import SignVotePartStore
 from ..telemetry.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class SignVoteExchange:
         committees: CommitteesSpec,
         member: Member,
         network: Network,
-        store: PartStore,
+        store: SignVotePartStore,
         fetcher: BlobFetcher,
         telemetry: Telemetry,
     ) -> None:
@@ -188,10 +188,10 @@ class SignVoteExchange:
     async def sweep(self, round: int) -> None:
         """Remove parts that no one requests any more, now that `round` is applied."""
         if self._may_remove_old_parts(round):
-            await trio.to_thread.run_sync(self._store.remove_nameless)
+            await trio.to_thread.run_sync(self._store.remove_unregistered)
         self._closed = {closed for closed in self._closed if closed + _KEPT_ROUNDS > round}
         files = self._store.set_aside(self._missed(round))
-        await trio.to_thread.run_sync(self._store.free, files)
+        await trio.to_thread.run_sync(self._store.delete_files, files)
 
     def _missed(self, round: int) -> set[ContentId]:
         missed: set[ContentId] = set()
@@ -272,7 +272,7 @@ def open_sign_votes(
     None in other swarms."""
     if manifest.committees is None:
         return None
-    store = PartStore(directory)
+    store = SignVotePartStore(directory)
     serve_parts(network, store)
     return SignVoteExchange(
         manifest=manifest,
@@ -287,10 +287,10 @@ def open_sign_votes(
     )
 
 
-def _register_name(store: PartStore, sign_vote: ContentId, place: Place) -> ContentId:
+def _register_name(store: SignVotePartStore, sign_vote: ContentId, place: Place) -> ContentId:
     """Return the name of a section's part of a sign vote, and make it known to the store."""
     name = part_name(sign_vote, *place)
-    store.name(name, partial(_fits, sign_vote, place))
+    store.register(name, partial(_fits, sign_vote, place))
     return name
 
 

@@ -166,7 +166,7 @@ async def catch_up(
     ledger: Ledger,
     *,
     keep: Callable[[bytes], None],
-    keep_instead: Callable[[Ledger], None],
+    replace_chain: Callable[[Ledger], None],
     report: Callable[[int, int], None],
     written: Written = trio.lowlevel.checkpoint,
     peers: Peers | None = None,
@@ -174,7 +174,7 @@ async def catch_up(
     """Extend a ledger by what `peers` have (by default all connected ones); return whether any of
     them is a member whose chain has the ledger's checkpoint.
 
-    `keep` is called with every entry, `keep_instead` with a ledger that was restarted from the first
+    `keep` is called with every entry, `replace_chain` with a ledger that was restarted from the first
     round, and `report` with the number of entries so far and in all. `written` is awaited before the
     answers that follow are read.
     """
@@ -182,7 +182,7 @@ async def catch_up(
 
     async def kept() -> None:
         if initial_sync.rewound():
-            keep_instead(ledger.truncated(0))
+            replace_chain(ledger.truncated(0))
         rounds = [decided.record.round for decided in initial_sync.drain()]
         # A thousand entries take a tenth of a second to encode, and more in a large swarm. Nothing else
         # touches the ledger meanwhile.

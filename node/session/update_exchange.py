@@ -162,7 +162,7 @@ class UpdateExchange:
         if self._sign_votes is not None:
             await self._sign_votes.sweep(round)
         files = self._store.set_aside(missed)
-        await trio.to_thread.run_sync(self._store.free, files)
+        await trio.to_thread.run_sync(self._store.delete_files, files)
 
     async def _try_once(self, wanted: FetchUpdate) -> bool:
         """Try once to get an update, or the part of a sign vote that this member needs; return whether

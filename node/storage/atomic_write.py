@@ -12,35 +12,35 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def replacing(path: Path, aside: Path | None = None) -> Iterator[Path]:
+def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     """Yield the name of a file to write, which durably becomes `path` when the context ends.
 
-    The file is `aside`, in the same directory. By default it has one fixed name, so a killed process's
-    leftover is overwritten, provided that only one process at a time writes `path`. On any error the
-    file is removed and `path` is unchanged. Raises `OSError` as files do.
+    The file is `temporary`, in the same directory. By default it has one fixed name, so a killed
+    process's leftover is overwritten, provided that only one process at a time writes `path`. On any
+    error the file is removed and `path` is unchanged. Raises `OSError` as files do.
     """
-    aside = aside or aside_of(path)
+    temporary = temporary or temporary_path(path)
     try:
-        yield aside
-        sync(aside)
-        aside.replace(path)
+        yield temporary
+        sync(temporary)
+        temporary.replace(path)
         # The new name survives a power cut only once the directory itself is synced.
         sync(path.parent)
     except BaseException:
         # Removing it may fail as well; the first error is the one to raise.
         with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise
 
 
-def aside_of(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """Return the name under which a file is written before it becomes `path`."""
     return path.with_name(f".{path.name}.new")
 
 
-def write_atomically(path: Path, data: bytes | memoryview, aside: Path | None = None) -> None:
+def write_atomically(path: Path, data: bytes | memoryview, temporary: Path | None = None) -> None:
     """Replace the content of `path` by `data`, as in `replacing`."""
-    with replacing(path, aside) as file:
+    with replacing(path, temporary) as file:
         file.write_bytes(data)
 
 

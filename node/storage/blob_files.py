@@ -47,7 +47,7 @@ class BlobFiles(ABC):
         """Store content received for an id if it matches; return whether it does. Raises `DiskFull`."""
 
     @abstractmethod
-    def _sound(self, data: bytes, cid: ContentId) -> bool:
+    def _matches(self, data: bytes, cid: ContentId) -> bool:
         """Whether the content matches the id."""
 
     def path(self, cid: ContentId) -> Path:
@@ -70,9 +70,9 @@ class BlobFiles(ABC):
             )
             path.unlink(missing_ok=True)
             return None
-        if data is None or self._sound(data, cid):
+        if data is None or self._matches(data, cid):
             return data
-        return self._take_out(path, cid)
+        return self._remove_corrupt(path, cid)
 
     def has(self, cid: ContentId) -> bool:
         """Whether a file for this blob exists; only `get` verifies its content."""
@@ -88,11 +88,11 @@ class BlobFiles(ABC):
     def remove(self, cid: ContentId) -> bool:
         """Remove a blob. Return whether it was there."""
         files = self.set_aside([cid])
-        self.free(files)
+        self.delete_files(files)
         return bool(files)
 
     def set_aside(self, cids: Iterable[ContentId]) -> list[Path]:
-        """Take blobs out of the store at once, and return their files for `free` to delete, because
+        """Take blobs out of the store at once, and return their files for `delete_files`, because
         deleting large files takes a while."""
         files = []
         for cid in cids:
@@ -101,7 +101,7 @@ class BlobFiles(ABC):
         return files
 
     @staticmethod
-    def free(files: Iterable[Path]) -> None:
+    def delete_files(files: Iterable[Path]) -> None:
         """Delete files that were set aside, in any thread."""
         for path in files:
             path.unlink(missing_ok=True)
@@ -135,25 +135,25 @@ class BlobFiles(ABC):
                 ) from error
             raise
 
-    def _take_out(self, path: Path, cid: ContentId) -> bytes | None:
+    def _remove_corrupt(self, path: Path, cid: ContentId) -> bytes | None:
         """Remove a file that was found corrupt; return its content if it turns out to be sound.
 
         Another process may have replaced it by a sound copy since it was read, so the file is moved
         aside first and verified once more where no other process touches it.
         """
-        aside = self._temporary_path()
+        temporary = self._temporary_path()
         try:
-            path.replace(aside)
+            path.replace(temporary)
         except FileNotFoundError:
             return None
-        data = self._read(aside)
-        if data is not None and self._sound(data, cid):
-            aside.replace(path)
+        data = self._read(temporary)
+        if data is not None and self._matches(data, cid):
+            temporary.replace(path)
             return data
         _log.warning(
             "a blob's content no longer matches its content id, so it is deleted: %s", path.name
         )
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         return None
 
     def _temporary_path(self) -> Path:

@@ -26,10 +26,10 @@ class BlobStore(BlobFiles):
 
     def keep(self, cid: ContentId, data: bytes) -> bool:
         """Store content received for an id if it matches; return whether it does. Raises `DiskFull`."""
-        if not self._sound(data, cid):
+        if not self._matches(data, cid):
             return False
         self.put(data)
         return True
 
-    def _sound(self, data: bytes, cid: ContentId) -> bool:
+    def _matches(self, data: bytes, cid: ContentId) -> bool:
         return len(data) <= MAX_BLOB_BYTES and content_id(data) == cid

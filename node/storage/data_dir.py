@@ -38,7 +38,7 @@ class SwarmDir:
         self.manifest = root / "manifest"
         self.ledger = root / "ledger"
         self.final = root / "final"
-        self.votes = root / "votes"
+        self.signed = root / "votes"
         self.momentum = root / "trainer" / "momentum"
         self.caches = root / "trainer-caches"
         self.history = root / "history.jsonl"
@@ -59,11 +59,11 @@ class DataDir:
         self.blobs = root / "blobs"
         self.swarms = root / "swarms"
         self.logs = root / "logs"
-        self.making = root / "create"
+        self.token_caches = root / "create"
 
-    def command(self, words: str) -> str:
+    def command(self, arguments: str) -> str:
         """Return the `distro-node` command of these words as a user types it for this directory."""
-        line = f"distro-node {words}"
+        line = f"distro-node {arguments}"
         if self.root == default_data_dir():
             return line
         return f"{line} --data-dir {shlex.quote(str(self.root))}"

@@ -13,7 +13,7 @@ from ..errors import ExitCode, UserError
 from .atomic_write import write_atomically
 
 # More bytes than a checkpoint has, so that trailing ones are detected as damage.
-_MOST_BYTES = 128
+_MAX_BYTES = 128
 
 
 def read_final(path: Path) -> Checkpoint | None:
@@ -21,7 +21,7 @@ def read_final(path: Path) -> Checkpoint | None:
     if it is damaged or unreadable."""
     try:
         with path.open("rb") as file:
-            data = file.read(_MOST_BYTES)
+            data = file.read(_MAX_BYTES)
         return checkpoint_from_text(data.decode("ascii").rstrip("\n"))
     except FileNotFoundError:
         return None

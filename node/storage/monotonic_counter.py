@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 # days. Later ones overlap with the next start's numbers, which does no harm during this start.
 _BITS = 20
 # No clock reaches this for some 34,000 years, and all numbers stay below 2^63.
-_LARGEST = 1 << 40
+_MAX_START_NUMBER = 1 << 40
 
 
 class MonotonicCounter:
@@ -28,9 +28,9 @@ class MonotonicCounter:
     def __init__(self, path: Path | None = None, *, clock: float = 0.0) -> None:
         """`clock` is the wall clock, in seconds since 1970."""
         self._path = path
-        self._kept = 0
-        guess = int(clock) if 0 <= clock < _LARGEST else 0
-        self._begin(min(max(self._stored() + 1, guess), _LARGEST))
+        self._stored_number = 0
+        guess = int(clock) if 0 <= clock < _MAX_START_NUMBER else 0
+        self._begin(min(max(self._read() + 1, guess), _MAX_START_NUMBER))
         self.keep()
 
     @property
@@ -48,7 +48,7 @@ class MonotonicCounter:
         ours."""
         if number <= self._last:
             return False
-        self._begin(min((number >> _BITS) + 1, _LARGEST))
+        self._begin(min((number >> _BITS) + 1, _MAX_START_NUMBER))
         return True
 
     def _begin(self, start_number: int) -> None:
@@ -58,16 +58,16 @@ class MonotonicCounter:
     def keep(self) -> None:
         """Store the number of this start if it has changed. Call it from one thread at a time."""
         start_number = self._start_number
-        if self._path is None or self._kept == start_number:
+        if self._path is None or self._stored_number == start_number:
             return
         try:
             write_atomically(self._path, b"%d\n" % start_number)
-            self._kept = start_number
+            self._stored_number = start_number
         except OSError as error:
             # Without the file, the clock and other peers' knowledge have to do.
             log.warning("the counter in %s cannot be written: %s", self._path, error)
 
-    def _stored(self) -> int:
+    def _read(self) -> int:
         if self._path is None:
             return 0
         try:
@@ -78,7 +78,7 @@ class MonotonicCounter:
         except (OSError, ValueError) as error:
             log.warning("the counter in %s cannot be read: %s", self._path, error)
             return 0
-        if text.isdecimal() and int(text) <= _LARGEST:
+        if text.isdecimal() and int(text) <= _MAX_START_NUMBER:
             return int(text)
         log.warning("the counter in %s is damaged, so it is ignored", self._path)
         return 0

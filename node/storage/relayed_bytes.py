@@ -15,9 +15,9 @@ from .atomic_write import write_atomically
 _log = logging.getLogger(__name__)
 
 # More bytes than any connection ever transfers, and within 63 bits.
-_LARGEST = 1 << 62
+_MAX_COUNT = 1 << 62
 # The digits of that number and a line break.
-_MOST_BYTES = 20
+_MAX_BYTES = 20
 
 
 class RelayedBytes:
@@ -26,20 +26,20 @@ class RelayedBytes:
     def __init__(self, path: Path | None = None) -> None:
         """Without a `path` nothing is stored."""
         self._path = path
-        self._before = self._kept = self.total = 0 if path is None else read_relayed(path)
+        self._before = self._stored = self.total = 0 if path is None else read_relayed(path)
 
     def note(self, since_start: int) -> None:
         """Set the number of bytes relayed since this start."""
-        self.total = min(self._before + since_start, _LARGEST)
+        self.total = min(self._before + since_start, _MAX_COUNT)
 
     def keep(self) -> None:
         """Store the count if it has changed. Call it from one thread at a time."""
         total = self.total
-        if self._path is None or total == self._kept:
+        if self._path is None or total == self._stored:
             return
         try:
             write_atomically(self._path, b"%d\n" % total)
-            self._kept = total
+            self._stored = total
         except OSError as error:
             _log.warning(
                 "the count of relayed bytes in %s cannot be written: %s", self._path, error
@@ -50,13 +50,13 @@ def read_relayed(path: Path) -> int:
     """Return the number in the file; 0 if the file is missing or invalid."""
     try:
         with path.open("rb") as file:
-            text = file.read(_MOST_BYTES + 1).decode("ascii").rstrip("\n")
+            text = file.read(_MAX_BYTES + 1).decode("ascii").rstrip("\n")
     except FileNotFoundError:
         return 0
     except (OSError, ValueError) as error:
         _log.warning("the count of relayed bytes in %s cannot be read: %s", path, error)
         return 0
-    if text.isdecimal() and int(text) <= _LARGEST:
+    if text.isdecimal() and int(text) <= _MAX_COUNT:
         return int(text)
     _log.warning("the count of relayed bytes in %s is damaged, so it starts again from 0", path)
     return 0

@@ -16,7 +16,7 @@ from ...protocol.wire.blobs import MAX_BLOB_BYTES
 from .blob_files import BlobFiles
 
 
-class PartStore(BlobFiles):
+class SignVotePartStore(BlobFiles):
     """The parts in the directory `root`. Only parts whose names this process has registered are
     returned."""
 
@@ -24,7 +24,7 @@ class PartStore(BlobFiles):
         super().__init__(root)
         self._fits: dict[ContentId, Callable[[bytes], bool]] = {}
 
-    def name(self, name: ContentId, fits: Callable[[bytes], bool]) -> None:
+    def register(self, name: ContentId, fits: Callable[[bytes], bool]) -> None:
         """Register `name` until it is removed: it names the first content that fits, which may be
         on the disk already. A name must determine everything that its predicate depends on."""
         self._fits.setdefault(name, fits)
@@ -32,7 +32,7 @@ class PartStore(BlobFiles):
     def keep(self, cid: ContentId, data: bytes) -> bool:
         """Store content received for a name if it fits and nothing is stored yet; return whether it
         fits. Raises `DiskFull`."""
-        if not self._sound(data, cid):
+        if not self._matches(data, cid):
             return False
         if not self.has(cid):
             self._write(self.path(cid), data)
@@ -50,13 +50,13 @@ class PartStore(BlobFiles):
             self._fits.pop(cid, None)
         return files
 
-    def remove_nameless(self) -> None:
+    def remove_unregistered(self) -> None:
         """Remove the parts that earlier processes left and whose names this one has not registered."""
         for cid in list(self.ids()):
             # Checked for each one, since a name may be registered and its part written meanwhile.
             if cid not in self._fits:
                 self.path(cid).unlink(missing_ok=True)
 
-    def _sound(self, data: bytes, cid: ContentId) -> bool:
+    def _matches(self, data: bytes, cid: ContentId) -> bool:
         fits = self._fits.get(cid)
         return fits is not None and len(data) <= MAX_BLOB_BYTES and fits(data)

@@ -28,23 +28,23 @@ class SpillFile:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  (closes with us)
         self._end = 0
         # A thread that compares chains calls `put`, too.
-        self._putting = threading.Lock()
+        self._lock = threading.Lock()
         # Entries that could not be written, by the negative offset that `put` returned.
         self._unwritten: dict[int, bytes] = {}
 
     def put(self, entry: bytes) -> int:
         """Store `entry` and return its offset."""
         framed = len(entry).to_bytes(_LENGTH_BYTES, "big") + entry
-        with self._putting:
+        with self._lock:
             return self._put(entry, framed)
 
     def _put(self, entry: bytes, framed: bytes) -> int:
         try:
             # A short write means a full disk; the next entry overwrites the remains.
-            whole = os.pwrite(self._file.fileno(), framed, self._end) == len(framed)
+            complete = os.pwrite(self._file.fileno(), framed, self._end) == len(framed)
         except OSError:
-            whole = False
-        if not whole:
+            complete = False
+        if not complete:
             if not self._unwritten:
                 _log.warning("no disk space for older ledger entries: they stay in memory")
             offset = -1 - len(self._unwritten)

@@ -30,7 +30,7 @@ from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.checkpoint import Checkpoint
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
-from .atomic_write import aside_of, replacing, sync, write_atomically
+from .atomic_write import replacing, sync, temporary_path, write_atomically
 from .data_dir import SwarmDir
 from .final_file import read_final, write_final
 from .spill_file import SpillFile
@@ -52,15 +52,15 @@ class EntryFile:
         self._file: FileIO | None = None
         self._durable = 0
 
-    def read(self, *, mend: bool) -> Iterator[bytes]:
+    def read(self, *, repair: bool) -> Iterator[bytes]:
         """Yield all complete entries in order.
 
-        `mend`: cut off an incomplete end, so that appending can continue. Do not use it while another
+        `repair`: cut off an incomplete end, so that appending can continue. Do not use it while another
         process writes the file: an entry being written looks incomplete.
         """
         if not self.path.exists():
             return
-        good = 0
+        intact_bytes = 0
         with self.path.open("rb") as file:
             while True:
                 prefix = file.read(_LENGTH_BYTES)
@@ -70,26 +70,26 @@ class EntryFile:
                 entry = file.read(length)
                 if len(entry) < length:
                     break
-                good += _LENGTH_BYTES + length
+                intact_bytes += _LENGTH_BYTES + length
                 yield entry
         size = self.path.stat().st_size
-        if mend and good < size:
+        if repair and intact_bytes < size:
             _log.warning(
                 "the last %d bytes of %s belong to an incomplete entry, so they are removed",
-                size - good,
+                size - intact_bytes,
                 self.path,
             )
-            os.truncate(self.path, good)
+            os.truncate(self.path, intact_bytes)
 
     def append(self, entry: bytes) -> None:
         """Append an entry, which is on the disk after the next `sync`."""
         file = self._open()
         try:
-            rest = memoryview(len(entry).to_bytes(_LENGTH_BYTES, "big") + entry)
-            while rest:
-                rest = rest[file.write(rest) :]
+            remaining = memoryview(len(entry).to_bytes(_LENGTH_BYTES, "big") + entry)
+            while remaining:
+                remaining = remaining[file.write(remaining) :]
         except OSError:
-            self._take_back()
+            self._undo_write()
             raise
 
     def sync(self) -> None:
@@ -99,14 +99,14 @@ class EntryFile:
         try:
             os.fsync(self._file.fileno())
         except OSError:
-            self._take_back()
+            self._undo_write()
             raise
         self._durable = self._file.tell()
 
     def replace(self, entries: Iterable[bytes]) -> None:
         """Durably and atomically replace all entries by these."""
         self.close()
-        with replacing(self.path) as aside, aside.open("wb") as file:
+        with replacing(self.path) as temporary, temporary.open("wb") as file:
             for entry in entries:
                 file.write(len(entry).to_bytes(_LENGTH_BYTES, "big") + entry)
 
@@ -125,7 +125,7 @@ class EntryFile:
             sync(self.path.parent)
         return self._file
 
-    def _take_back(self) -> None:
+    def _undo_write(self) -> None:
         """Truncate the file to its durable part after a failed write, as far as that still works."""
         self.close()
         os.truncate(self.path, self._durable)
@@ -147,7 +147,7 @@ class LocalSnapshot:
 class SwarmStore:
     """The stored state of one swarm.
 
-    `keep`, `keep_instead`, `keep_final`, `sign`, `forget_signed` and `keep_snapshots` queue a change,
+    `keep`, `replace_chain`, `keep_final`, `sign`, `forget_signed` and `keep_snapshots` queue a change,
     which is on the disk once `written` returns. Once `written` has raised an `OSError`, it always does:
     entries after a gap would be worthless.
     """
@@ -158,7 +158,7 @@ class SwarmStore:
         self._manifest = manifest
         self._root = directory.root
         self._ledger = EntryFile(directory.ledger, MAX_DECIDED_BYTES)
-        self._votes = EntryFile(directory.votes, MAX_ENVELOPE_BYTES)
+        self._signed = EntryFile(directory.signed, MAX_ENVELOPE_BYTES)
         self._final = directory.final
         self._unwritten_final: Checkpoint | None = None
         self._snapshots = directory.root / "snapshots.json"
@@ -167,13 +167,13 @@ class SwarmStore:
         self.sign_votes = directory.sign_votes
         self._jobs: deque[Callable[[], None]] = deque()
         self._writing = trio.Lock()
-        self._handed_over = self._done = 0
-        self._listed: list[LocalSnapshot] | None = None
+        self._queued = self._done = 0
+        self._snapshot_list: list[LocalSnapshot] | None = None
         self._broken: OSError | None = None
 
     async def written(self) -> None:
         """Wait until every change queued before is on the disk."""
-        wanted = self._handed_over
+        wanted = self._queued
         async with self._writing:
             # The task that held the lock before may have written our changes with its own.
             if self._done < wanted:
@@ -191,7 +191,7 @@ class SwarmStore:
             # The ledger first: our own signed messages of a round are dropped only because it contains
             # the round's record with the other members' signatures.
             self._ledger.sync()
-            self._votes.sync()
+            self._signed.sync()
             # The final record last: otherwise a node that trains alone could, after a crash, wait for
             # entries that it has lost.
             final, self._unwritten_final = self._unwritten_final, None
@@ -202,28 +202,28 @@ class SwarmStore:
             raise
         self._done = done
 
-    def _hand_over(self, job: Callable[[], None]) -> None:
+    def _queue(self, job: Callable[[], None]) -> None:
         self._jobs.append(job)
-        self._handed_over += 1
+        self._queued += 1
 
-    def load_ledger(self, *, mend: bool = True, checkpoint: Checkpoint | None = None) -> Ledger:
+    def load_ledger(self, *, repair: bool = True, checkpoint: Checkpoint | None = None) -> Ledger:
         """Load the ledger from disk and verify it, up to the first bad entry or the first of a protocol
         version that this program lacks.
 
-        `mend`: drop the entries from the first bad one on; do not use it while another process runs the
-        node. Raises `ProtocolError` (`checkpoint`) if the chain has another record than the `checkpoint`
-        in its round.
+        `repair`: drop the entries from the first bad one on; do not use it while another process runs
+        the node. Raises `ProtocolError` (`checkpoint`) if the chain has another record than the
+        `checkpoint` in its round.
         """
-        if mend:
-            for path in (self._ledger.path, self._votes.path, self._snapshots):
+        if repair:
+            for path in (self._ledger.path, self._signed.path, self._snapshots):
                 # Left by a process that was killed while replacing a file.
-                aside_of(path).unlink(missing_ok=True)
+                temporary_path(path).unlink(missing_ok=True)
         # A process that only reads may lack write permission here.
-        spill = SpillFile(self._root) if mend else None
+        spill = SpillFile(self._root) if repair else None
         ledger = Ledger(self._manifest, spill=spill, checkpoint=checkpoint)
         entries: list[bytes] = []
         damaged = False
-        for entry in self._ledger.read(mend=mend):
+        for entry in self._ledger.read(repair=repair):
             if ledger.versions.outdated:
                 # A newer program has run here. Its entries are valid, but this version cannot read them.
                 break
@@ -235,7 +235,7 @@ class SwarmStore:
                 damaged = True
                 break
             entries.append(entry)
-        if damaged and mend:
+        if damaged and repair:
             lost = (
                 "the whole ledger"
                 if not entries
@@ -248,8 +248,8 @@ class SwarmStore:
     def drop_ledger(self) -> None:
         """Drop a chain that is not the swarm's, and the list of its snapshots."""
         self._ledger.replace([])
-        write_atomically(self._snapshots, _listing([]))
-        self._listed = None
+        write_atomically(self._snapshots, _encode_snapshots([]))
+        self._snapshot_list = None
 
     def final(self) -> Checkpoint | None:
         """Return the last record that this node knew to be final, or None. Raises `UserError` (`FINAL`)
@@ -258,23 +258,23 @@ class SwarmStore:
 
     def keep_final(self, checkpoint: Checkpoint) -> None:
         """Queue a final record for storage; of several, the last is stored."""
-        self._hand_over(partial(setattr, self, "_unwritten_final", checkpoint))
+        self._queue(partial(setattr, self, "_unwritten_final", checkpoint))
 
     def keep(self, entry: bytes) -> None:
         """Append a ledger entry."""
-        self._hand_over(partial(self._ledger.append, entry))
+        self._queue(partial(self._ledger.append, entry))
 
-    def keep_instead(self, ledger: Ledger) -> None:
+    def replace_chain(self, ledger: Ledger) -> None:
         """Replace the chain by another one, and empty the list of snapshots."""
         # A copy, because the ledger grows while this is being written.
         chain = ledger.truncated(len(ledger))
-        self._hand_over(lambda: self._ledger.replace(map(chain.raw, range(len(chain)))))
+        self._queue(lambda: self._ledger.replace(map(chain.raw, range(len(chain)))))
         self.keep_snapshots([])
 
     def signed(self) -> list[Envelope]:
         """Return the signed messages that this node must not contradict after a restart."""
         envelopes, lost = [], 0
-        for entry in self._votes.read(mend=True):
+        for entry in self._signed.read(repair=True):
             try:
                 envelopes.append(open_envelope(entry, swarm=self._manifest.swarm))
             except EnvelopeError:
@@ -289,30 +289,30 @@ class SwarmStore:
 
     def sign(self, envelope: bytes) -> None:
         """Append a signed message."""
-        self._hand_over(partial(self._votes.append, envelope))
+        self._queue(partial(self._signed.append, envelope))
 
     def forget_signed(self, envelopes: Sequence[bytes]) -> None:
         """Drop the signed messages of decided rounds, keeping `envelopes`."""
         # Only after the records that decide them are durable.
-        self._hand_over(self._ledger.sync)
-        self._hand_over(partial(self._votes.replace, envelopes))
+        self._queue(self._ledger.sync)
+        self._queue(partial(self._signed.replace, envelopes))
 
     def snapshots(self) -> list[LocalSnapshot]:
         """Return the snapshots on disk, oldest first; incomplete ones come last."""
-        if self._listed is None:
-            self._listed = self._read_snapshots()
-        return self._listed
+        if self._snapshot_list is None:
+            self._snapshot_list = self._read_snapshots()
+        return self._snapshot_list
 
     def keep_snapshots(self, snapshots: list[LocalSnapshot]) -> None:
         """Replace the list of snapshots on disk."""
-        self._listed = list(snapshots)
-        self._hand_over(partial(write_atomically, self._snapshots, _listing(snapshots)))
+        self._snapshot_list = list(snapshots)
+        self._queue(partial(write_atomically, self._snapshots, _encode_snapshots(snapshots)))
 
     def _read_snapshots(self) -> list[LocalSnapshot]:
         try:
             content = json.loads(self._snapshots.read_bytes()[: 1 << 16])
             rows = content["snapshots"]
-            if content["check"] != _check(rows):
+            if content["check"] != _checksum(rows):
                 raise ValueError("its checksum does not match")
             found = [
                 LocalSnapshot(
@@ -340,12 +340,12 @@ class SwarmStore:
         return found
 
 
-def _listing(snapshots: Sequence[LocalSnapshot]) -> bytes:
+def _encode_snapshots(snapshots: Sequence[LocalSnapshot]) -> bytes:
     rows = [asdict(snapshot) for snapshot in snapshots]
-    return json.dumps({"snapshots": rows, "check": _check(rows)}).encode()
+    return json.dumps({"snapshots": rows, "check": _checksum(rows)}).encode()
 
 
-def _check(rows: object) -> str:
+def _checksum(rows: object) -> str:
     """Return a checksum, so that a changed byte is not read as another round or another snapshot."""
     return content_id(json.dumps(rows).encode()).hex()
 

@@ -447,7 +447,7 @@ def test_it_is_found_after_a_restart_too(ahead: int, tmp_path: Path) -> None:
     better = compared(ledger, heavy.ledger)
     assert better is not None
     assert better.head == heavy.ledger.head
-    again.keep_instead(better)
+    again.replace_chain(better)
     again.write()
     # The same after one more restart, when the chain that it left is offered to it.
     once_more = SwarmStore(DataDir(tmp_path).swarm(chain.manifest.swarm), chain.manifest)

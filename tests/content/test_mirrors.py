@@ -92,7 +92,7 @@ async def test_a_mirror_that_fails_is_left_alone_for_a_while(web: Web) -> None:
     places = Mirrors([web.url])
     for _ in range(10):
         assert await places.get(CID, len(DATA)) is None
-    assert len(web.asked) == mirrors._FAILURES
+    assert len(web.asked) == mirrors._MAX_FAILURES
     # A mirror that is not there at all.
     assert await Mirrors(["http://127.0.0.1:1"]).get(CID, len(DATA)) is None
 

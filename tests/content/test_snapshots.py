@@ -216,7 +216,7 @@ async def test_snapshots_of_a_chain_that_was_left_are_not_loaded(world: World) -
     heavier = world.ledger.truncated(INTERVAL + 2)
     world.ledger = heavier
     world.grow_to(3 * INTERVAL - 1)
-    world.swarm_store.keep_instead(world.ledger)
+    world.swarm_store.replace_chain(world.ledger)
     found = await world.snapshots.best(certified_only=False)
     assert found.round == 2 * INTERVAL
     assert world.snapshots.entry(found) != left
@@ -231,13 +231,13 @@ async def test_who_leaves_a_chain_can_come_back_though_nobody_else_has_its_snaps
     chain, data = world.ledger, world.parts(await world.own(2 * INTERVAL))
     for kind in ("at once", "after a restart", "another time"):
         world.ledger = chain.truncated(INTERVAL + 2)
-        world.swarm_store.keep_instead(world.ledger)
+        world.swarm_store.replace_chain(world.ledger)
         assert (await world.snapshots.best(certified_only=True)).round == INTERVAL
         world.others.clear()
         if kind == "after a restart":
             world.start()
         world.ledger = chain
-        world.swarm_store.keep_instead(world.ledger)
+        world.swarm_store.replace_chain(world.ledger)
         with trio.fail_after(10):
             found = await world.snapshots.best(certified_only=True)
         assert found.round == 2 * INTERVAL
@@ -248,7 +248,7 @@ async def test_what_a_left_chain_needed_goes_with_the_next_snapshot(world: World
     world.grow_to(2 * INTERVAL + 2)
     left = [await world.own(INTERVAL), await world.own(2 * INTERVAL)]
     world.ledger = world.ledger.truncated(INTERVAL + 2)
-    world.swarm_store.keep_instead(world.ledger)
+    world.swarm_store.replace_chain(world.ledger)
     await world.snapshots.best(certified_only=True)
     assert all(map(world.has, left))
     world.grow_to(3 * INTERVAL)

@@ -408,7 +408,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
     rows(founder.root / "a.jsonl", texts[:1700])
     rows(founder.root / "b.jsonl", texts[1700:])
     whole = founder.stored(founder.read(paths=("a.jsonl", "b.jsonl")))
-    for parts in list(founder.data.making.iterdir()):
+    for parts in list(founder.data.token_caches.iterdir()):
         TokenCache(parts, tokenizer.token_bytes).remove()
 
     encoded: list[int] = []
@@ -453,13 +453,13 @@ def test_a_part_that_was_not_finished_is_made_again(tmp_path: Path) -> None:
 def test_files_that_have_changed_are_read_anew(founder: Founder) -> None:
     file = rows(founder.root / "a.jsonl", [TEXT.format(number) for number in range(300)])
     founder.read(paths=("a.jsonl",))
-    before = {path.name for path in founder.data.making.iterdir()}
+    before = {path.name for path in founder.data.token_caches.iterdir()}
     status = file.stat()
     rows(file, [TEXT.format(number + 100) for number in range(300)])
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     corpus = founder.read(paths=("a.jsonl",))
     assert TEXT.format(399) in [d for side in founder.stored(corpus) for d in documents_in(side)]
-    assert before.isdisjoint(path.name for path in founder.data.making.iterdir())
+    assert before.isdisjoint(path.name for path in founder.data.token_caches.iterdir())
 
 
 def test_workers_give_what_one_process_gives(
@@ -639,7 +639,7 @@ def test_a_disk_that_will_not_do_is_foreseen(
     assert "the training data will take about" in caught.value.problem
     assert name in caught.value.problem
     assert caught.value.remedy
-    assert [path for path in founder.data.making.rglob("*") if path.is_file()] == []
+    assert [path for path in founder.data.token_caches.rglob("*") if path.is_file()] == []
 
 
 def test_a_disk_that_will_do_is_not_refused(

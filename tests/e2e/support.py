@@ -227,7 +227,7 @@ class Node:
 
     def ledger(self) -> Ledger:
         """Read its ledger from disk."""
-        return SwarmStore(self.directory, self.swarm.manifest).load_ledger(mend=False)
+        return SwarmStore(self.directory, self.swarm.manifest).load_ledger(repair=False)
 
     def metrics(self) -> str:
         """Return its metrics page."""
@@ -244,7 +244,7 @@ class Node:
 
     def signed(self) -> list[bytes]:
         """Return the envelopes that it has signed and stored."""
-        return list(EntryFile(self.directory.votes, 1 << 20).read(mend=False))
+        return list(EntryFile(self.directory.signed, 1 << 20).read(repair=False))
 
 
 class Swarm:

@@ -91,7 +91,7 @@ class Tamperer:
         await catch_up(
             *(self.network, self.manifest, self.ledger),
             keep=lambda entry: None,
-            keep_instead=lambda ledger: None,
+            replace_chain=lambda ledger: None,
             report=lambda done, total: None,
         )
         if len(self.ledger) > before:

@@ -164,7 +164,7 @@ def said(node: Node) -> bool:
 def torn_bytes(node: Node) -> int:
     """Return the bytes of a partly written entry at the end of a killed node's files."""
     torn = 0
-    for path in (node.directory.ledger, node.directory.votes):
+    for path in (node.directory.ledger, node.directory.signed):
         data = path.read_bytes() if path.exists() else b""
         at = 0
         while at + 4 <= len(data) and at + 4 + (

@@ -133,7 +133,7 @@ def test_files_that_were_damaged(swarm: Swarm, founder: Node) -> None:
     before = len(founder.ledger())
     with founder.directory.ledger.open("ab") as file:
         file.write(b"\x00\x00\x10\x00 a record that was being written")
-    founder.directory.votes.write_bytes(os.urandom(1000))
+    founder.directory.signed.write_bytes(os.urandom(1000))
     (founder.directory.root / "snapshots.json").write_text('{"no": "list"')
     swarm.start("founder")
     wait_for_round([founder], before + 2)

@@ -26,7 +26,7 @@ from distro_node.node.network.exchange.blobs import (
 from distro_node.node.network.network import Network
 from distro_node.node.storage.blob_files import DiskFull
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.storage.sign_vote_store import PartStore
+from distro_node.node.storage.sign_vote_store import SignVotePartStore
 from distro_node.protocol.wire.blobs import MAX_BLOB_BYTES
 from distro_node.protocol.wire.errors import ProtocolError
 from hypothesis import given
@@ -100,9 +100,9 @@ async def test_who_says_the_name_of_a_part_in_the_place_of_an_id_harms_nobody(
 ) -> None:
     """Otherwise a peer that has the part would send bytes that do not hash to it, and be penalised."""
     name, part = content_id(b"a name"), DATA[:100]
-    theirs, mine = (PartStore(store.root.parent / whose) for whose in ("parts", "my parts"))
+    theirs, mine = (SignVotePartStore(store.root.parent / whose) for whose in ("parts", "my parts"))
     for parts in (theirs, mine):
-        parts.name(name, lambda data: data == part)
+        parts.register(name, lambda data: data == part)
     theirs.keep(name, part)
     async with star(2) as (a, b):
         serve_blobs(b, seeded)

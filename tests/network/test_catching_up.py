@@ -69,7 +69,7 @@ async def follow(network: Network, chain: Chain, at: Checkpoint | None = None) -
         chain.manifest,
         ledger,
         keep=lambda *entries: kept.extend(entries),
-        keep_instead=lambda ledger: kept.clear(),
+        replace_chain=lambda ledger: kept.clear(),
         report=lambda done, total: None,
     )
     assert kept == [ledger.raw(number) for number in range(len(ledger))]
@@ -113,7 +113,7 @@ async def test_many_rounds_share_one_sync(
             chain.manifest,
             ledger,
             keep=store.keep,
-            keep_instead=store.keep_instead,
+            replace_chain=store.replace_chain,
             report=lambda done, total: None,
             written=store.written,
         )
@@ -144,7 +144,7 @@ async def test_nobody_there_is_no_ledger(chain: Chain) -> None:
         ledger = Ledger(chain.manifest)
         options = {
             "keep": lambda *decided: None,
-            "keep_instead": lambda ledger: None,
+            "replace_chain": lambda ledger: None,
             "report": lambda done, total: None,
         }
         assert not await catch_up(a, chain.manifest, ledger, **options)

@@ -197,7 +197,7 @@ def test_a_power_cut_leaves_what_was_synced(tmp_path: Path) -> None:
             disk.die(dark=True)
             # What the dead process does later changes nothing.
             write_atomically(disk.root.parent / f"{number}-1" / "whole", b"new")
-            found = list(EntryFile(disk.root / "entries", 100).read(mend=True))
+            found = list(EntryFile(disk.root / "entries", 100).read(repair=True))
             assert found[0] == b"one"
             assert (disk.root / "whole").read_bytes() == b"old"
             kept += found[1:] == [b"two" * 10]
@@ -232,7 +232,7 @@ def test_a_full_disk_takes_a_part_or_nothing(tmp_path: Path) -> None:
         disk.full = False
         file.append(b"three")
         file.close()
-        assert list(EntryFile(disk.root / "entries", 100).read(mend=False)) == [b"one", b"three"]
+        assert list(EntryFile(disk.root / "entries", 100).read(repair=False)) == [b"one", b"three"]
 
 
 def test_threads_take_the_time_of_their_disk() -> None:

@@ -43,7 +43,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir, open_identity
 from distro_node.node.storage.monotonic_counter import MonotonicCounter
 from distro_node.node.storage.relayed_bytes import RelayedBytes
-from distro_node.node.storage.sign_vote_store import PartStore
+from distro_node.node.storage.sign_vote_store import SignVotePartStore
 from distro_node.node.storage.spill_file import SpillFile
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.telemetry import logs
@@ -142,7 +142,7 @@ def blobs(root: Path) -> None:
     one, two, three = (store.put(data) for data in (b"one", b"two", b"three"))
     store.path(two).write_bytes(b"rotten")
     assert store.get(two) is None
-    store.free(store.set_aside([three]))
+    store.delete_files(store.set_aside([three]))
     assert store.get(one) == b"one"
 
 
@@ -150,19 +150,19 @@ NEW, OLD = content_id(b"a name"), content_id(b"an old name")
 
 
 def parts_are_sound(root: Path) -> None:
-    store = PartStore(root / "sign-votes")
-    store.name(NEW, lambda data: data == b"a part")
+    store = SignVotePartStore(root / "sign-votes")
+    store.register(NEW, lambda data: data == b"a part")
     assert store.get(NEW) in (b"a part", None)
 
 
 @scenario(parts_are_sound)
 def parts_of_sheets(root: Path) -> None:
-    earlier, store = (PartStore(root / "sign-votes") for _ in range(2))
-    earlier.name(OLD, lambda data: True)
+    earlier, store = (SignVotePartStore(root / "sign-votes") for _ in range(2))
+    earlier.register(OLD, lambda data: True)
     earlier.keep(OLD, b"of a step that is over")
-    store.name(NEW, lambda data: data == b"a part")
+    store.register(NEW, lambda data: data == b"a part")
     store.keep(NEW, b"a part")
-    store.remove_nameless()
+    store.remove_unregistered()
     assert store.get(NEW) == b"a part"
     assert earlier.get(OLD) is None
 
@@ -239,7 +239,7 @@ def another_chain(root: Path) -> None:
         write_past(root / "begun", b"")
     store = a_store(root)
     store.load_ledger()
-    store.keep_instead(CHAIN.ledger.truncated(3))
+    store.replace_chain(CHAIN.ledger.truncated(3))
     store.write()
 
 
@@ -260,7 +260,7 @@ def damaged_swarm_store(root: Path) -> None:
     framed = [len(each).to_bytes(4, "big") + each for each in (raw[0], raw[1], bad, raw[3])]
     write_past(directory.ledger, b"".join(framed) + b"\x00\x00\x01")
     write_past(
-        directory.votes, len(WORDS[0]).to_bytes(4, "big") + WORDS[0] + b"\x00\x00\x10\x00torn"
+        directory.signed, len(WORDS[0]).to_bytes(4, "big") + WORDS[0] + b"\x00\x00\x10\x00torn"
     )
     store = a_store(root)
     assert len(store.load_ledger()) == 2

@@ -110,7 +110,7 @@ def test_the_ledger(directory: SwarmDir, said: Said) -> None:
 
 def test_what_was_signed(directory: SwarmDir, said: Said) -> None:
     filled(directory)
-    for _ in flips(directory.votes, "votes"):
+    for _ in flips(directory.signed, "votes"):
         store = SwarmStore(directory, CHAIN.manifest)
         words = [each.encode() for each in store.signed()]
         assert len(words) < len(WORDS)

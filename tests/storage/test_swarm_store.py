@@ -19,7 +19,7 @@ from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import NO_BLOCK
 from simulation.chain import Chain
 
-# Private here: `_votes`: a process that dies does not close its files.
+# Private here: `_signed`: a process that dies does not close its files.
 
 ROUNDS = 6
 
@@ -161,8 +161,8 @@ async def test_a_full_disk_takes_back_what_is_not_certain_and_nothing_follows_it
 ) -> None:
     store.sign(words(chain, 0).encode())
     await store.written()
-    store._votes.close()
-    size = directory.votes.stat().st_size
+    store._signed.close()
+    size = directory.signed.stat().st_size
     store.sign(words(chain, 1).encode())
     with monkeypatch.context() as patch:
         if fault == "fsync":
@@ -171,7 +171,7 @@ async def test_a_full_disk_takes_back_what_is_not_certain_and_nothing_follows_it
             patch.setattr(Path, "open", lambda path, mode, **_: Full(path, mode.replace("b", "")))
         with pytest.raises(OSError, match="No space"):
             await store.written()
-    assert directory.votes.stat().st_size == size
+    assert directory.signed.stat().st_size == size
     # There is room again, but a gap is never filled silently.
     store.sign(words(chain, 2).encode())
     with pytest.raises(OSError, match="No space"):
@@ -187,7 +187,7 @@ async def test_another_chain_takes_the_place_of_the_old_one_as_it_was_when_it_wa
     other = chain.fork()
     other.ledger = other.ledger.truncated(2)
     other.grow(updates=[])
-    store.keep_instead(other.ledger)
+    store.replace_chain(other.ledger)
     # It grows before anything is written.
     store.keep(encode(other.grow(updates=[])))
     await store.written()
@@ -205,7 +205,7 @@ async def test_a_torn_end_costs_the_last_entry_alone(
     await store.written()
     os.truncate(directory.ledger, directory.ledger.stat().st_size - end)
     again = SwarmStore(directory, chain.manifest)
-    assert len(again.load_ledger(mend=False)) == ROUNDS - 1
+    assert len(again.load_ledger(repair=False)) == ROUNDS - 1
     assert len(again.load_ledger()) == ROUNDS - 1
     again.keep(chain.ledger.raw(ROUNDS - 1))
     await again.written()
@@ -219,7 +219,7 @@ async def test_what_a_killed_process_was_replacing_is_removed(
     for path in left:
         path.write_bytes(b"half of it")
     # Not by one that only reads: a node running in parallel may be using them.
-    store.load_ledger(mend=False)
+    store.load_ledger(repair=False)
     assert all(path.exists() for path in left)
     store.load_ledger()
     assert not any(path.exists() for path in left)
