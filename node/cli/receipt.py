@@ -50,17 +50,17 @@ def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Js
     \b
         distro-node contributions
     """
-    from ..results.contributions import read_account
+    from ..results.contributions import read_contributions
 
     data = data_directory(data_dir)
-    account = read_account(data, only_swarm(swarm, data, _NAMED))
+    work = read_contributions(data, only_swarm(swarm, data, _NAMED))
     if json:
-        typer.echo(dumps(asdict(account)))
+        typer.echo(dumps(asdict(work)))
         return
-    typer.echo(f"{harmless(account.name)} ({account.swarm}), up to round {account.round:,}")
+    typer.echo(f"{harmless(work.name)} ({work.swarm}), up to round {work.round:,}")
     me = _own_peer(data)
     table: list[tuple[str, ...]] = [("peer", "updates", "tokens", "audited", "votes", "")]
-    for row in account.peers:
+    for row in work.peers:
         notes = [
             *(["this node"] if row.peer == me else []),
             *([] if row.counts else ["failed audits: does not count"]),
@@ -74,12 +74,12 @@ def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Js
         cells = [first.ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=False)]
         typer.echo("  ".join([*cells, note]).rstrip())
-    if not account.audited:
+    if not work.audited:
         typer.echo(
             "This swarm does not audit work: the tokens are what each member announced of its own."
         )
-    if account.claimed_relayed_bytes:
-        size = size_text(account.claimed_relayed_bytes)
+    if work.claimed_relayed_bytes:
+        size = size_text(work.claimed_relayed_bytes)
         typer.echo(f"This node has relayed {size} between others, by its own count (not proved).")
 
 

@@ -171,7 +171,7 @@ def _service(ctx: typer.Context, words: list[str], name: str, system: bool) -> S
                 "install distro-node elsewhere, for example into an environment in /opt, or leave out "
                 "--system",
             )
-    return Service(name=name, command=words[0], words=(*_program(), *words), system=system)
+    return Service(name=name, command=words[0], command_line=(*_program(), *words), system=system)
 
 
 def _parsed(ctx: typer.Context, words: list[str]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class ContributionTable:
     claimed, not proved."""
 
 
-def read_account(data: DataDir, swarm: SwarmId) -> ContributionTable:
+def read_contributions(data: DataDir, swarm: SwarmId) -> ContributionTable:
     """Return the contributions of all peers according to the chain on this disk. Raises `UserError` as
     `read_ledger` does."""
     ledger = read_ledger(data, swarm)

@@ -29,7 +29,7 @@ from ..telemetry.task_scores import TaskScores, read_scores
 from ..training.task_names import DIFFUSION, MASKED_LM, SFT
 from ..training.tokenizer_settings import CHAT_TEMPLATE_NAME
 from .export import write_model
-from .saved_state import made_again, read_swarm
+from .saved_state import read_swarm, reconstructed
 
 GPT4ALL = (*("arc_challenge", "arc_easy", "hellaswag", "openbookqa", "piqa", "winogrande"),)
 PRESETS: dict[str, tuple[str, ...]] = {"gpt4all": GPT4ALL}
@@ -66,15 +66,15 @@ async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
     """Measure a state, add the scores to the history, and send them to the node if it runs.
 
     Raises `UserError`: `EVALUATION` for tasks that cannot be measured, `HUB` for tasks that need the
-    Hugging Face hub if it cannot be reached, and what `made_again` raises.
+    Hugging Face hub if it cannot be reached, and what `reconstructed` raises.
     """
     tasks = chosen_tasks(settings.tasks)
     data = DataDir(settings.data_dir)
     known = await read_swarm(data, settings.swarm)
-    other = {MASKED_LM: "fills gaps", DIFFUSION: "draws images"}.get(known.manifest.task)
-    if other is not None:
-        raise _unmeasured(
-            f"lm-eval measures models that continue a text, and this swarm's model {other}",
+    other_use = {MASKED_LM: "fills gaps", DIFFUSION: "draws images"}.get(known.manifest.task)
+    if other_use is not None:
+        raise _not_measured(
+            f"lm-eval measures models that continue a text, and this swarm's model {other_use}",
             "see its held-out loss with `distro-node status`, or export it and measure it elsewhere",
         )
     preset = all(each in PRESETS for each in settings.tasks)
@@ -82,12 +82,12 @@ async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
     with tempfile.TemporaryDirectory(prefix="distro-evaluate-") as folder:
         model = Path(folder) / "model"
         model.mkdir()
-        async with made_again(
+        async with reconstructed(
             known, settings.which, writable=(model,), threads=settings.threads
         ) as state:
             await write_model(state, model, merged=known.manifest.adapter is not None)
             chat = asks_by_template(settings.chat, known.manifest.task, model)
-            bound = {
+            state_facts = {
                 "swarm": swarm_text(known.manifest.swarm),
                 "round": state.round,
                 "record": state.record.hex(),
@@ -100,24 +100,24 @@ async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
             "limit": settings.limit,
             "fewshot": fewshot,
             "chat": chat,
-            "before": _before(known.manifest.data),
+            "before": _token_before_document(known.manifest.data),
             "batch_size": settings.batch_size,
             "device": settings.device,
             "seed": settings.seed,
             "nice": _NICE,
         }
-        answer = await _measured(request, Path(folder), settings.threads)
-    told = {"time": time.time(), "fewshot": fewshot, "limit": settings.limit, "chat": chat}
-    facts = bound | told | answer
+        answer = await _run_evaluation(request, Path(folder), settings.threads)
+    options = {"time": time.time(), "fewshot": fewshot, "limit": settings.limit, "chat": chat}
+    facts = state_facts | options | answer
     scores = read_scores(facts)
     if scores is None or not scores.tasks:
-        raise _unmeasured("lm-eval returned no numeric score", "see its output above")
-    await trio.to_thread.run_sync(_keep, known.directory.history, scores)
-    await trio.to_thread.run_sync(_tell, data, scores)
+        raise _not_measured("lm-eval returned no numeric score", "see its output above")
+    await trio.to_thread.run_sync(_add_to_history, known.directory.history, scores)
+    await trio.to_thread.run_sync(_report_to_node, data, scores)
     return scores
 
 
-def _before(data: DataSpec) -> int | None:
+def _token_before_document(data: DataSpec) -> int | None:
     """Return the token that precedes a document in training; None if unknown."""
     return data.end_token if data.start_token is None else data.start_token
 
@@ -132,12 +132,12 @@ def chosen_tasks(given: tuple[str, ...]) -> tuple[str, ...]:
         if each.endswith((".yaml", ".yml")):
             path = Path(each).expanduser().absolute()
             if not path.is_file():
-                raise _unmeasured(f"there is no task file {path}", "fix the path")
+                raise _not_measured(f"there is no task file {path}", "fix the path")
             tasks.append(str(path))
         else:
             tasks += PRESETS.get(each, (each,))
     if not 1 <= len(tasks) <= MAX_TASKS:
-        raise _unmeasured(
+        raise _not_measured(
             f"{len(tasks)} tasks were given, and 1 to {MAX_TASKS} can be measured at once",
             "name fewer",
         )
@@ -149,16 +149,18 @@ def asks_by_template(wanted: bool | None, task: str, model: Path) -> bool:
     `UserError` (`EVALUATION`) if that is wanted and the model has no chat template."""
     has = (model / CHAT_TEMPLATE_NAME).exists()
     if wanted and not has:
-        raise _unmeasured(
+        raise _not_measured(
             "this model has no chat template, so questions cannot be put as chat messages",
             "leave --chat out: the model then continues the question as text",
         )
     return has and task == SFT if wanted is None else wanted
 
 
-async def _measured(request: dict[str, Any], folder: Path, threads: int | None) -> dict[str, Any]:
-    asked, answered = folder / "request.json", folder / "answer.json"
-    asked.write_text(json.dumps(request))
+async def _run_evaluation(
+    request: dict[str, Any], folder: Path, threads: int | None
+) -> dict[str, Any]:
+    request_path, answer_path = folder / "request.json", folder / "answer.json"
+    request_path.write_text(json.dumps(request))
     environment = dict(os.environ) | {
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "TOKENIZERS_PARALLELISM": "false",
@@ -168,32 +170,32 @@ async def _measured(request: dict[str, Any], folder: Path, threads: int | None) 
     ended = await trio.run_process(
         [
             *(sys.executable, "-P", "-m", "distro_node.node.results.evaluation_worker"),
-            *(f"--request={asked}", f"--answer={answered}"),
+            *(f"--request={request_path}", f"--answer={answer_path}"),
         ],
         stdin=subprocess.DEVNULL,
         check=False,
         env=environment,
     )
     try:
-        answer = json.loads(answered.read_bytes())
+        answer = json.loads(answer_path.read_bytes())
     except (OSError, ValueError):
-        raise _unmeasured(
+        raise _not_measured(
             f"the evaluation process ended with exit code {ended.returncode}",
             "see its output above; it may have run out of memory",
         ) from None
     if "error" in answer:
-        raise _explained(answer["error"], answer["message"])
+        raise _evaluation_error(answer["error"], answer["message"])
     return answer
 
 
-def _explained(kind: str, message: str) -> UserError:
+def _evaluation_error(kind: str, message: str) -> UserError:
     if kind == "missing":
-        return _unmeasured(
+        return _not_measured(
             f"lm-eval is not installed: {message}",
             "install it with: pip install 'distro-node[eval]'",
         )
     if kind == "task":
-        return _unmeasured(
+        return _not_measured(
             f"lm-eval does not know the task: {message}", "`lm-eval ls tasks` lists those it has"
         )
     if kind == "offline":
@@ -202,17 +204,17 @@ def _explained(kind: str, message: str) -> UserError:
             f"these tasks need the Hugging Face hub, which cannot be reached from here: {message}",
             "try again with an internet connection, or name task files on this disk",
         )
-    return _unmeasured(f"lm-eval failed: {message}", "see its output above")
+    return _not_measured(f"lm-eval failed: {message}", "see its output above")
 
 
-def _keep(history: Path, scores: TaskScores) -> None:
+def _add_to_history(history: Path, scores: TaskScores) -> None:
     line = {"round": scores.round, "time": scores.time, "scores": to_plain(scores, named=True)}
     # In one write, because the node may be adding lines of its own.
     with history.open("ab", buffering=0) as file:
         file.write(json.dumps(line).encode() + b"\n")
 
 
-def _tell(data: DataDir, scores: TaskScores) -> None:
+def _report_to_node(data: DataDir, scores: TaskScores) -> None:
     try:
         ask(data.socket, "scored", _REPORT_SECONDS, scores=to_plain(scores, named=True))
     except UserError:
@@ -220,5 +222,5 @@ def _tell(data: DataDir, scores: TaskScores) -> None:
         return
 
 
-def _unmeasured(problem: str, remedy: str) -> UserError:
+def _not_measured(problem: str, remedy: str) -> UserError:
     return UserError(ExitCode.EVALUATION, problem, remedy)

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from ..util.first_line import first_line
 
-_REACH_SECONDS = 5.0
+_CONNECT_SECONDS = 5.0
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 # Exceptions of the hub, of datasets and of the HTTP libraries which mean that something cannot be
 # fetched from here.
@@ -117,16 +117,16 @@ def scores(found: Any) -> list[dict[str, Any]]:
 
 def failure(error: BaseException) -> str:
     """Return the kind of a failure: `missing`, `task`, `offline` or `failed`."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, _Missing):
+    current: BaseException | None = error
+    while current is not None:
+        if isinstance(current, _Missing):
             return "missing"
-        if isinstance(seen, _Unknown):
+        if isinstance(current, _Unknown):
             return "task"
-        names = {cls.__name__ for cls in type(seen).__mro__}
+        names = {cls.__name__ for cls in type(current).__mro__}
         if names & set(_OFFLINE):
             return "offline"
-        seen = seen.__cause__ or seen.__context__
+        current = current.__cause__ or current.__context__
     return "failed"
 
 
@@ -179,10 +179,10 @@ def beginning(model: Path, before: int | None, *, chat: bool) -> dict[str, Any]:
     training: the start token, else the end token of the previous document. If there is neither, as with
     bytes, zero is used, which occurs in no text. With `chat` the template writes the start token."""
     table = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
-    told: dict[str, Any] = {"add_bos_token": table["add_bos_token"] and not chat}
+    options: dict[str, Any] = {"add_bos_token": table["add_bos_token"] and not chat}
     if before is None and (table.get("bos_token") or table.get("eos_token")):
-        return told
-    return told | {"prefix_token_id": before or 0}
+        return options
+    return options | {"prefix_token_id": before or 0}
 
 
 def _hub_answers() -> bool:
@@ -191,7 +191,7 @@ def _hub_answers() -> bool:
     hub = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
     port = hub.port or (80 if hub.scheme == "http" else 443)
     try:
-        socket.create_connection((hub.hostname or "", port), _REACH_SECONDS).close()
+        socket.create_connection((hub.hostname or "", port), _CONNECT_SECONDS).close()
     except OSError:
         return False
     return True

@@ -23,7 +23,7 @@ from ..storage.atomic_write import sync
 from ..storage.data_dir import DataDir
 from ..storage.disk_faults import not_writable
 from .model_card import PROVENANCE_NAME, card, provenance, provenance_bytes
-from .saved_state import State, heldout_losses, made_again, read_swarm
+from .saved_state import State, heldout_losses, read_swarm, reconstructed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,9 @@ async def export_swarm(settings: ExportSettings) -> Exported:
             "this swarm trains the whole model: there is nothing to merge",
             "leave --merged out",
         )
-    with written_aside(settings.to) as aside:
-        async with made_again(known, settings.which, writable=(aside,)) as state:
-            await write_model(state, aside, merged=settings.merged)
+    with complete_directory(settings.to) as temporary:
+        async with reconstructed(known, settings.which, writable=(temporary,)) as state:
+            await write_model(state, temporary, merged=settings.merged)
             return Exported(
                 directory=settings.to,
                 round=state.round,
@@ -104,11 +104,11 @@ def check_target(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def written_aside(directory: Path) -> Iterator[Path]:
+def complete_directory(directory: Path) -> Iterator[Path]:
     """Yield a new directory whose content becomes that of `directory` at the end; after a failure it is
     removed. Raises `UserError` (`NOT_WRITABLE`, `DISK_FULL`) if `directory` cannot be written."""
     made: list[Path] = []
-    aside: Path | None = None
+    temporary: Path | None = None
     try:
         # If the destination exists and is empty (a mounted disk, for example), files are moved into it.
         inside = directory.is_dir()
@@ -117,21 +117,21 @@ def written_aside(directory: Path) -> Iterator[Path]:
                 parent.mkdir()
                 made.append(parent)
         name = f".{directory.name}.partial-{secrets.token_hex(4)}"
-        aside = (directory if inside else directory.parent) / name
-        aside.mkdir()
-        yield aside
-        for path in aside.rglob("*"):
+        temporary = (directory if inside else directory.parent) / name
+        temporary.mkdir()
+        yield temporary
+        for path in temporary.rglob("*"):
             # A disk or a file server may report only now that it is full.
             sync(path)
         if inside:
-            for path in aside.iterdir():
+            for path in temporary.iterdir():
                 path.rename(directory / path.name)
-            aside.rmdir()
+            temporary.rmdir()
         else:
-            aside.rename(directory)
+            temporary.rename(directory)
     except BaseException as error:
-        if aside is not None:
-            shutil.rmtree(aside, ignore_errors=True)
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
         for parent in reversed(made):
             with contextlib.suppress(OSError):
                 parent.rmdir()

@@ -17,7 +17,7 @@ from ..settings.tree import NEWEST, StateSelector
 from ..storage.data_dir import DataDir
 from ..training.client import TrainerFailed
 from ..training.task_names import DIFFUSION, MASKED_LM
-from .saved_state import State, made_again, read_swarm
+from .saved_state import State, read_swarm, reconstructed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ async def open_writer(settings: GenerateSettings) -> AsyncIterator[Writer]:
             "this swarm learns from images, and its model generates no text",
             "use --grid FILE.png to generate images",
         )
-    async with made_again(
+    async with reconstructed(
         known, settings.which, threads=settings.threads, device=settings.device
     ) as state:
         yield Writer(state, settings)

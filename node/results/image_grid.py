@@ -21,10 +21,10 @@ from ..storage.atomic_write import write_atomically
 from ..storage.data_dir import DataDir
 from ..storage.disk_faults import not_writable
 from ..training.task_names import DIFFUSION, ImageSettings, require_task
-from .saved_state import image_settings, made_again, read_swarm
+from .saved_state import image_settings, read_swarm, reconstructed
 
 # Images per row; with more classes the columns no longer show the class.
-_MOST_COLUMNS = 16
+_MAX_COLUMNS = 16
 # Pixels between two images, and around all.
 _GAP = 2
 _GAP_SHADE = 128
@@ -64,7 +64,7 @@ async def draw_grid(settings: GridSettings) -> ImageGrid:
 
     Raises `UserError`: `USAGE` if the swarm does not learn from images or the destination is no file
     name in an existing directory, `NOT_WRITABLE` or `DISK_FULL` if it cannot be written, and what
-    `made_again` raises.
+    `reconstructed` raises.
     """
     known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
     images = image_settings(known.manifest)
@@ -82,7 +82,7 @@ async def draw_grid(settings: GridSettings) -> ImageGrid:
         )
         raise UserError(ExitCode.USAGE, f"{settings.to} {problem}", "name a file with --grid")
     pixels = []
-    async with made_again(
+    async with reconstructed(
         known, settings.which, threads=settings.threads, device=settings.device
     ) as state:
         await state.trainer.begin_images(settings.count, seed=settings.seed, steps=settings.steps)
@@ -95,31 +95,31 @@ async def draw_grid(settings: GridSettings) -> ImageGrid:
         await trio.to_thread.run_sync(write_atomically, settings.to, sheet)
     except OSError as error:
         raise not_writable(error, settings.to, "--grid") from None
-    told = images.classes if len(images.classes) == columns else ()
-    return ImageGrid(round=round_, columns=columns, classes=told)
+    classes = images.classes if len(images.classes) == columns else ()
+    return ImageGrid(round=round_, columns=columns, classes=classes)
 
 
 def columns_for(count: int, settings: ImageSettings) -> int:
     """Return the number of images per row: one per class if these are few, else as in a square."""
-    if 1 < len(settings.classes) <= _MOST_COLUMNS:
+    if 1 < len(settings.classes) <= _MAX_COLUMNS:
         return len(settings.classes)
-    return min(_MOST_COLUMNS, math.ceil(math.sqrt(count)))
+    return min(_MAX_COLUMNS, math.ceil(math.sqrt(count)))
 
 
 def png(images: list[bytes], settings: ImageSettings, columns: int) -> bytes:
     """Return a PNG file with the images, of size × size × channels bytes each, on a grid, row by row."""
     image: Any = _library()
     mode = "L" if settings.channels == 1 else "RGB"
-    times = max(1, _SHOWN_SIZE // settings.size)
-    side = settings.size * times
+    scale = max(1, _SHOWN_SIZE // settings.size)
+    side = settings.size * scale
     rows = -(-len(images) // columns)
     extent = (columns * (side + _GAP) + _GAP, rows * (side + _GAP) + _GAP)
     sheet = image.new(mode, extent, (_GAP_SHADE,) * settings.channels)
     for number, data in enumerate(images):
-        one = image.frombytes(mode, (settings.size, settings.size), data)
+        picture = image.frombytes(mode, (settings.size, settings.size), data)
         row, column = divmod(number, columns)
-        place = (_GAP + column * (side + _GAP), _GAP + row * (side + _GAP))
-        sheet.paste(one.resize((side, side), image.Resampling.NEAREST), place)
+        position = (_GAP + column * (side + _GAP), _GAP + row * (side + _GAP))
+        sheet.paste(picture.resize((side, side), image.Resampling.NEAREST), position)
     file = io.BytesIO()
     sheet.save(file, "PNG")
     return file.getvalue()

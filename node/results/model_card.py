@@ -25,9 +25,9 @@ _MEMBERS_SHOWN = 100
 _CLASSES_SHOWN = 100
 _SOURCES_SHOWN = 100
 # By task: the kind of model on Hugging Face's pages, the class that opens it, and the unit of its loss.
-_OTHER = ("text-generation", "AutoModelForCausalLM", "nats a token")
-_KINDS = {
-    SFT: (*_OTHER[:2], "nats a token of the assistant's"),
+_TEXT_MODEL = ("text-generation", "AutoModelForCausalLM", "nats a token")
+_MODEL_KINDS = {
+    SFT: (*_TEXT_MODEL[:2], "nats a token of the assistant's"),
     MASKED_LM: ("fill-mask", "AutoModelForMaskedLM", "nats a hidden token"),
     DIFFUSION: (
         *("unconditional-image-generation", "UNet2DModel"),
@@ -87,15 +87,15 @@ def contributions(ledger: Ledger, last: int) -> dict[str, Any]:
 def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) -> str:
     """Return the card as Markdown, with the metadata header for Hugging Face's pages; `merged`: the
     adapters are merged into the weights."""
-    whole = merged or facts["adapter"] is None
+    full_weights = merged or facts["adapter"] is None
     name, swarm = _plain(facts["name"]), facts["swarm"]
     trained, data = facts["trained"], facts["data"]
     last = facts["last_round"]
     of = "" if last is None else f" of {last:,}"
     loss = facts["heldout_loss"]
-    pipeline, opener, unit = _KINDS.get(facts["task"], _OTHER)
+    pipeline, opener, unit = _MODEL_KINDS.get(facts["task"], _TEXT_MODEL)
     images = facts["task"] == DIFFUSION
-    library = "diffusers" if images else "transformers" if whole else "peft"
+    library = "diffusers" if images else "transformers" if full_weights else "peft"
     lines = [
         "---",
         f"library_name: {library}",
@@ -104,8 +104,8 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
         "---",
         f"# {name}",
         "",
-        *_what(facts, model["model_type"], of),
-        *(_opened_images(facts["images"]) if images else _opened(opener, whole)),
+        *_introduction(facts, model["model_type"], of),
+        *(_image_usage_code(facts["images"]) if images else _usage_code(opener, full_weights)),
         "",
         "## Provenance",
         "",
@@ -137,7 +137,7 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
         "",
         "## Data",
         "",
-        _data_text(facts) + _where(data["mirrors"], images),
+        _data_text(facts) + _data_location(data["mirrors"], images),
         "",
         *_sources(data["sources"], images),
         "## Who trained it",
@@ -210,14 +210,14 @@ def _sources(sources: list[dict[str, Any]], images: bool) -> list[str]:
     ]
 
 
-def _where(mirrors: list[str], images: bool) -> str:
-    what = "The images as bytes" if images else "The text as tokens"
+def _data_location(mirrors: list[str], images: bool) -> str:
+    content = "The images as bytes" if images else "The text as tokens"
     if mirrors:
-        return f"{what}, by content id: " + ", ".join(map(_plain, mirrors)) + "."
-    return f"The members have {what[0].lower()}{what[1:]}, by content id."
+        return f"{content}, by content id: " + ", ".join(map(_plain, mirrors)) + "."
+    return f"The members have {content[0].lower()}{content[1:]}, by content id."
 
 
-def _opened_images(images: dict[str, Any]) -> list[str]:
+def _image_usage_code(images: dict[str, Any]) -> list[str]:
     """Return the code that opens a model of images: as a pipeline or, if the model takes a class, in
     parts."""
     if not images["classes"]:
@@ -247,24 +247,24 @@ def _opened_images(images: dict[str, Any]) -> list[str]:
     ]
 
 
-def _opened(opener: str, whole: bool) -> list[str]:
+def _usage_code(opener: str, full_weights: bool) -> list[str]:
     """Return the code that opens a model; for adapters that are not merged, with their base."""
-    place = "." if whole else "path of the base"
-    named = "model" if whole else "base"
+    place = "." if full_weights else "path of the base"
+    named = "model" if full_weights else "base"
     return [
         "```python",
-        *(() if whole else ("from peft import PeftModel",)),
+        *(() if full_weights else ("from peft import PeftModel",)),
         f"from transformers import {opener}, PreTrainedTokenizerFast",
         "",
         # For some model families AutoTokenizer splits text in its own way, whatever the file says.
         'tokenizer = PreTrainedTokenizerFast.from_pretrained(".")',
         f'{named} = {opener}.from_pretrained("{place}")',
-        *(() if whole else ('model = PeftModel.from_pretrained(base, ".")',)),
+        *(() if full_weights else ('model = PeftModel.from_pretrained(base, ".")',)),
         "```",
     ]
 
 
-def _what(facts: dict[str, Any], model_type: str, of: str) -> list[str]:
+def _introduction(facts: dict[str, Any], model_type: str, of: str) -> list[str]:
     unit = "values of pixels" if facts["task"] == DIFFUSION else "tokens"
     trained = (
         f"trained by the members of a swarm with distro-node: {facts['trained']['tokens']:,} {unit} in "

@@ -145,7 +145,7 @@ def verify_receipt(file: Path, ledger: Path | None, link: Invite | None) -> Rece
     except OtherVersion as error:
         raise explain_version(error) from None
     except ProtocolError as error:
-        raise _false(file, error) from None
+        raise _false_receipt_error(file, error) from None
     if named:
         return ReceiptVerdict(facts=facts, proof="link", final=False)
     missing = "the file alone does not prove that its signers were members"
@@ -169,10 +169,10 @@ def _read(file: Path) -> Receipt:
     try:
         return decode_receipt(data)
     except ProtocolError as error:
-        raise _false(file, error) from None
+        raise _false_receipt_error(file, error) from None
 
 
-def _false(file: Path, error: ProtocolError) -> UserError:
+def _false_receipt_error(file: Path, error: ProtocolError) -> UserError:
     return UserError(
         ExitCode.FALSE_RECEIPT,
         f"{file} proves nothing: {error}",

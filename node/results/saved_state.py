@@ -75,11 +75,11 @@ async def read_swarm(data: DataDir, swarm: SwarmId) -> StoredSwarm:
     except OtherVersion as error:
         raise explain_version(error) from None
     except (OSError, ProtocolError) as error:
-        raise nothing(f"its manifest cannot be read: {error}") from None
+        raise no_model_error(f"its manifest cannot be read: {error}") from None
     swarm_store = SwarmStore(directory, manifest)
     ledger = await trio.to_thread.run_sync(lambda: swarm_store.load_ledger(repair=False))
     if len(ledger) == 0:
-        raise nothing(
+        raise no_model_error(
             "its ledger is missing, and without it no state can be verified as the swarm's"
         )
     store = BlobStore(data.blobs)
@@ -100,7 +100,7 @@ async def read_swarm(data: DataDir, swarm: SwarmId) -> StoredSwarm:
 
     found = await trio.to_thread.run_sync(whole)
     if not found:
-        raise nothing("its parameters have not been downloaded yet")
+        raise no_model_error("its parameters have not been downloaded yet")
     snapshots = tuple(found[round_] for round_ in sorted(found))
     return StoredSwarm(
         manifest=manifest, ledger=ledger, store=store, snapshots=snapshots, directory=directory
@@ -108,7 +108,7 @@ async def read_swarm(data: DataDir, swarm: SwarmId) -> StoredSwarm:
 
 
 @asynccontextmanager
-async def made_again(
+async def reconstructed(
     known: StoredSwarm,
     which: StateSelector,
     *,
@@ -133,7 +133,7 @@ async def made_again(
             round_, fingerprint = await replay(trainer, known, start, end)
             yield State(known=known, trainer=trainer, round=max(0, round_), fingerprint=fingerprint)
     except NotKept as problem:
-        raise nothing(
+        raise no_model_error(
             str(problem),
             "run the command again, or join the swarm and let the node reach the state 'training'",
         ) from None
@@ -153,23 +153,23 @@ def _plan(known: StoredSwarm, which: StateSelector) -> tuple[LocalSnapshot, int 
     start = known.start_for(end, known.snapshots)
     if start is not None:
         return start, end
-    raise nothing(
+    raise no_model_error(
         f"the state of round {end:,} is no longer stored here, or not reached yet; what can be rebuilt "
-        f"from this disk: {_spans(known)}",
+        f"from this disk: {_rebuildable_rounds(known)}",
         "name one of those with --round, or leave it out for the newest",
     )
 
 
-def _spans(known: StoredSwarm) -> str:
-    spans: list[list[int]] = []
+def _rebuildable_rounds(known: StoredSwarm) -> str:
+    intervals: list[list[int]] = []
     for start in known.snapshots:
         first, last = max(0, start.round), max(0, known.reach(start.round))
-        if spans and first <= spans[-1][1] + 1:
-            spans[-1][1] = max(last, spans[-1][1])
+        if intervals and first <= intervals[-1][1] + 1:
+            intervals[-1][1] = max(last, intervals[-1][1])
         else:
-            spans.append([first, last])
-    words = [f"{a:,}" if a == b else f"{a:,} to {b:,}" for a, b in spans]
-    return "rounds " + ", ".join(words)
+            intervals.append([first, last])
+    texts = [f"{a:,}" if a == b else f"{a:,} to {b:,}" for a, b in intervals]
+    return "rounds " + ", ".join(texts)
 
 
 def _best_round(known: StoredSwarm) -> int:
@@ -182,7 +182,7 @@ def _best_round(known: StoredSwarm) -> int:
         if any(first <= round_ <= last for first, last in within)
     }
     if not measured:
-        raise nothing(
+        raise no_model_error(
             "no held-out loss is known for the stored states, so none is the best",
             "name a round with --round, or leave --best out for the newest",
         )
@@ -208,11 +208,11 @@ def image_settings(manifest: Manifest) -> ImageSettings | None:
     try:
         settings = built_in_settings(manifest.task, manifest.task_settings)
     except StructureError as error:
-        raise nothing(f"its manifest cannot be used: {error}") from None
+        raise no_model_error(f"its manifest cannot be used: {error}") from None
     return settings if isinstance(settings, ImageSettings) else None
 
 
-def nothing(
+def no_model_error(
     problem: str, remedy: str = "join the swarm first and let the node reach the state 'training'"
 ) -> UserError:
     """Return the error to raise if no (such) state of the model is available."""

@@ -28,7 +28,7 @@ from .saved_state import StoredSwarm, read_swarm
 _MAX_PROVENANCE_BYTES = 16 << 20
 # Files in which an export describes itself. What they claim is compared with the records, and no program
 # takes a part of the model from them.
-_FOR_PEOPLE = frozenset({"README.md", PROVENANCE_NAME})
+_DESCRIPTIONS = frozenset({"README.md", PROVENANCE_NAME})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,16 +82,18 @@ async def verify_model(settings: VerifySettings) -> Verified:
             found = await trainer.examine(directory)
     except TrainerFailed as failure:
         if failure.kind == "bad_model":
-            raise _differs(directory, str(failure)) from None
+            raise _not_the_swarms(directory, str(failure)) from None
         raise explain_trainer(failure) from None
     except TrainerDied as failure:
         raise explain_trainer(failure) from None
     if found.differing:
-        raise _differs(directory, f"not as the swarm has it: {', '.join(found.differing[:5])}")
+        raise _not_the_swarms(
+            directory, f"not as the swarm has it: {', '.join(found.differing[:5])}"
+        )
     rounds = _rounds(known, found.fingerprint)
     if claimed is not None and claimed not in rounds:
         late = claimed + 1 >= len(known.ledger)
-        raise _differs(
+        raise _not_the_swarms(
             directory,
             f"no record on this disk has a fingerprint of the parameters after round {claimed:,} yet"
             if late
@@ -99,7 +101,7 @@ async def verify_model(settings: VerifySettings) -> Verified:
             f"there",
         )
     if not rounds:
-        raise _differs(
+        raise _not_the_swarms(
             directory,
             f"no record on this disk has the fingerprint of its parameters, {found.fingerprint:016x}",
         )
@@ -108,13 +110,15 @@ async def verify_model(settings: VerifySettings) -> Verified:
     # The next record may certify a snapshot of this state.
     entry = known.ledger[round_ + 1].record.snapshot
     if entry is not None and entry.blob != content_id(found.blob_list):
-        raise _differs(directory, f"its parameters are not those that round {round_:,} certified")
+        raise _not_the_swarms(
+            directory, f"its parameters are not those that round {round_:,} certified"
+        )
     return Verified(
         round=round_,
         record=known.ledger.parent(round_ + 1).hex(),
         fingerprint=f"{found.fingerprint:016x}",
         proof="fingerprint" if entry is None else "content",
-        unchecked=tuple(name for name in found.unchecked if name not in _FOR_PEOPLE),
+        unchecked=tuple(name for name in found.unchecked if name not in _DESCRIPTIONS),
     )
 
 
@@ -141,11 +145,11 @@ def _claims(directory: Path, known: StoredSwarm) -> int | None:
         return None
     swarm, round_ = facts.get("swarm"), facts.get("round")
     if isinstance(swarm, str) and swarm != swarm_text(known.manifest.swarm):
-        raise _differs(directory, "it claims to be of another swarm")
+        raise _not_the_swarms(directory, "it claims to be of another swarm")
     return round_ if type(round_) is int and 0 <= round_ < 1 << 62 else None
 
 
-def _differs(directory: Path, problem: str) -> UserError:
+def _not_the_swarms(directory: Path, problem: str) -> UserError:
     return UserError(
         ExitCode.NOT_THE_SWARMS,
         f"{directory} is not the swarm's model: {problem}",

@@ -29,7 +29,7 @@ class ServiceCommandResult:
     """Exit code of a system command, and the last line that it wrote."""
 
     code: int
-    said: str
+    last_line: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +84,8 @@ class ServiceManager:
             path.chmod(0o644)
         except OSError as error:
             raise self._not_written(path, error) from None
-        for words in self._starting(service.name):
-            self._must(words, f"the service is written to {path}, but not started")
+        for command in self._starting(service.name):
+            self._run_or_raise(command, f"the service is written to {path}, but not started")
         return path
 
     def remove(self, name: str, *, force: bool) -> Path:
@@ -121,8 +121,8 @@ class ServiceManager:
         except OSError as error:
             raise self._not_written(path, error) from None
         if self.kind == "systemd":
-            said = self.run(self._systemctl("is-active", path.name)).said
-            state = said if said.isalpha() else "unknown"
+            state_line = self.run(self._systemctl("is-active", path.name)).last_line
+            state = state_line if state_line.isalpha() else "unknown"
         else:
             code = self.run(("launchctl", "print", f"{self._domain()}/{label(name)}")).code
             state = "active" if code == 0 else "inactive"
@@ -142,9 +142,9 @@ class ServiceManager:
                 ExitCode.SERVICE,
                 f"{path} was edited or not written by distro-node, and is left unchanged",
                 "give the service another --name, or add --force: the old file is then kept next "
-                f"to it, as {_beside(path).name}",
+                f"to it, as {_backup_path(path).name}",
             )
-        shutil.copy2(path, _beside(path))
+        shutil.copy2(path, _backup_path(path))
 
     def _starting(self, name: str) -> list[tuple[str, ...]]:
         if self.kind == "systemd":
@@ -164,18 +164,18 @@ class ServiceManager:
             return self._systemctl("disable", "--now", self.file(name).name)
         return ("launchctl", "bootout", f"{self._domain()}/{label(name)}")
 
-    def _systemctl(self, *words: str) -> tuple[str, ...]:
-        return ("systemctl", *(() if self.system else ("--user",)), *words)
+    def _systemctl(self, *command: str) -> tuple[str, ...]:
+        return ("systemctl", *(() if self.system else ("--user",)), *command)
 
     def _domain(self) -> str:
         return f"gui/{os.getuid()}"
 
-    def _must(self, words: Sequence[str], otherwise: str) -> None:
-        done = self.run(words)
-        if done.code:
+    def _run_or_raise(self, command: Sequence[str], otherwise: str) -> None:
+        result = self.run(command)
+        if result.code:
             raise UserError(
                 ExitCode.SERVICE,
-                f"{otherwise}: {' '.join(words)}: {done.said or f'exit code {done.code}'}",
+                f"{otherwise}: {' '.join(command)}: {result.last_line or f'exit code {result.code}'}",
                 "fix what the system reports, then run that command",
             )
 
@@ -224,12 +224,12 @@ def this_manager(*, system: bool) -> ServiceManager:
     )
 
 
-def run_quietly(words: Sequence[str]) -> ServiceCommandResult:
+def run_quietly(command: Sequence[str]) -> ServiceCommandResult:
     """Run a system command and return its result; one that is missing, or does not end in time, counts
     as failed."""
     try:
-        done = subprocess.run(
-            words,
+        result = subprocess.run(
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -240,8 +240,8 @@ def run_quietly(words: Sequence[str]) -> ServiceCommandResult:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return ServiceCommandResult(127, str(error))
-    lines = done.stdout.strip().splitlines()
-    return ServiceCommandResult(done.returncode, lines[-1] if lines else "")
+    lines = result.stdout.strip().splitlines()
+    return ServiceCommandResult(result.returncode, lines[-1] if lines else "")
 
 
 def _content(path: Path) -> bytes | None:
@@ -252,6 +252,6 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _beside(path: Path) -> Path:
+def _backup_path(path: Path) -> Path:
     # Neither manager reads files with this suffix.
     return path.with_name(f"{path.name}.before")

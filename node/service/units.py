@@ -25,7 +25,7 @@ STOP_SECONDS = 60
 
 # Exit codes of errors that a restart does not fix: systemd leaves the node stopped, and its owner has to
 # read the log.
-LASTING = (
+NO_RESTART_EXIT_CODES = (
     *(ExitCode.USAGE, ExitCode.BAD_SWARM_ID, ExitCode.BAD_ADDRESS, ExitCode.NO_TICKET),
     *(ExitCode.KEYSTORE, ExitCode.WRONG_PASSPHRASE, ExitCode.EXPELLED, ExitCode.FINAL),
     *(ExitCode.MANIFEST, ExitCode.VERSION, ExitCode.BAD_CONFIG, ExitCode.NO_DEVICE),
@@ -74,10 +74,10 @@ Description=distro-node {command}
 
 [Service]
 Type=exec
-ExecStart={words}
+ExecStart={command_line}
 Restart=on-failure
 RestartSec={restart}
-RestartPreventExitStatus={lasting}
+RestartPreventExitStatus={no_restart}
 KillMode=mixed
 TimeoutStopSec={stop}
 NoNewPrivileges=yes
@@ -97,7 +97,7 @@ class Service:
     """Name of the unit, of letters, digits and hyphens."""
     command: str
     """Its subcommand: `join` or `bootstrap`."""
-    words: tuple[str, ...]
+    command_line: tuple[str, ...]
     """The program's path and all its arguments."""
     system: bool = False
     """Whether it runs for the whole system, under its own user and in a sandbox, and not as the user who
@@ -116,9 +116,9 @@ def systemd_unit(service: Service) -> bytes:
     text = _SYSTEMD.format(
         command=service.command,
         after=after,
-        words=" ".join(map(_quoted, service.words)),
+        command_line=" ".join(map(_quoted, service.command_line)),
         restart=RESTART_SECONDS,
-        lasting=" ".join(str(int(code)) for code in LASTING),
+        no_restart=" ".join(str(int(code)) for code in NO_RESTART_EXIT_CODES),
         stop=STOP_SECONDS,
         sandbox=sandbox,
         target=target,
@@ -130,7 +130,7 @@ def launchd_plist(service: Service, log: Path) -> bytes:
     """Return a property list for launchd, which writes the node's output into `log`."""
     content = {
         "Label": label(service.name),
-        "ProgramArguments": list(service.words),
+        "ProgramArguments": list(service.command_line),
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
         "ThrottleInterval": RESTART_SECONDS,
@@ -167,17 +167,17 @@ def _digest(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest()[:16].encode()
 
 
-def _quoted(word: str) -> str:
+def _quoted(argument: str) -> str:
     """Return a word quoted for a systemd command line: nothing in it is a specifier or a variable."""
-    plain = word.replace("%", "%%").replace("$", "$$")
+    plain = argument.replace("%", "%%").replace("$", "$$")
     if re.fullmatch(r"[\w@%+=:,./$-]+", plain, re.ASCII):
         return plain
     escaped = plain.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
-def arguments_problem(words: Sequence[str]) -> str | None:
+def arguments_problem(arguments: Sequence[str]) -> str | None:
     """Return why these words cannot be in a unit; None if they can."""
-    if any(not word.isprintable() for word in words):
+    if any(not argument.isprintable() for argument in arguments):
         return "one of its words contains a line break or another non-printable character"
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from distro_node.node.storage.swarm_store import LocalSnapshot, _listing
+from distro_node.node.storage.swarm_store import LocalSnapshot, _encode_snapshots
 from e2e.program import wait_for
 from e2e.support import Swarm, check_agreement, wait_for_round
 
@@ -30,7 +30,7 @@ def test_a_node_with_wrong_parameters_loads_the_right_ones(tmp_path: Path) -> No
         height = len(second.ledger())
         # The initial parameters replace the newest ones.
         wrong = LocalSnapshot(height - 1, swarm.manifest.initial.hex(), 4 * swarm.manifest.elements)
-        (second.directory.root / "snapshots.json").write_bytes(_listing([wrong]))
+        (second.directory.root / "snapshots.json").write_bytes(_encode_snapshots([wrong]))
         second.start()
         mine = wait_for(
             lambda: second.events("mismatch", second.peer), "the mismatch to be noticed"

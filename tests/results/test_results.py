@@ -18,12 +18,12 @@ from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.results.export import (
     ExportSettings,
     check_target,
+    complete_directory,
     export_swarm,
-    written_aside,
 )
 from distro_node.node.results.generate import GenerateSettings, open_writer
 from distro_node.node.results.model_card import card, contributions, provenance_bytes
-from distro_node.node.results.saved_state import made_again, read_swarm
+from distro_node.node.results.saved_state import read_swarm, reconstructed
 from distro_node.node.results.verify import VerifySettings, verify_model
 from distro_node.node.settings.tree import NEWEST, StateSelector
 from distro_node.node.storage.blob_store import BlobStore
@@ -65,7 +65,7 @@ def names_in(directory: Path) -> list[str]:
 
 
 def break_off(target: Path, error: BaseException) -> None:
-    with written_aside(target) as aside:
+    with complete_directory(target) as aside:
         (aside / "half").write_text("")
         raise error
 
@@ -200,7 +200,7 @@ def test_files_that_are_not_checked_end_otherwise(
 async def test_any_kept_round_can_be_made_again_and_no_other(made: Made) -> None:
     known = await read_swarm(made.data, made.manifest.swarm)
     assert [each.round for each in known.snapshots] == [-1, 4, 5]
-    async with made_again(known, StateSelector(round=3)) as state:
+    async with reconstructed(known, StateSelector(round=3)) as state:
         # From the initial parameters, by the updates that are still there.
         assert (state.round, state.fingerprint) == (3, made.fingerprints[3])
         assert state.record == made.ledger[3].record.id
@@ -210,7 +210,7 @@ async def test_any_kept_round_can_be_made_again_and_no_other(made: Made) -> None
     BlobStore(made.data.blobs).remove(lost.update)
     for round_ in (3, LAST + 1, 99):
         with pytest.raises(UserError) as refused:
-            async with made_again(known, StateSelector(round=round_)):
+            async with reconstructed(known, StateSelector(round=round_)):
                 pass
         assert refused.value.code == ExitCode.NOTHING_TO_EXPORT
         assert "rounds 0 to 1, 4 to 5" in refused.value.problem
@@ -252,7 +252,7 @@ async def test_a_state_that_is_not_the_swarms_is_none(made: Made) -> None:
     store.write()
     known = await read_swarm(made.data, made.manifest.swarm)
     with pytest.raises(UserError, check=refusal(ExitCode.NOTHING_TO_EXPORT, "not the swarm's")):
-        async with made_again(known, StateSelector(round=3)):
+        async with reconstructed(known, StateSelector(round=3)):
             pass
 
 
@@ -295,10 +295,10 @@ class TestPlaces:
         full = OSError(errno.ENOSPC, "No space left on device")
         with (
             pytest.raises(UserError, check=refusal(ExitCode.DISK_FULL)),
-            written_aside(target),
+            complete_directory(target),
         ):
             raise full
-        with written_aside(target) as aside:
+        with complete_directory(target) as aside:
             (aside / "whole").write_text("")
             assert not target.exists()
         assert [path.name for path in target.iterdir()] == ["whole"]
@@ -306,13 +306,13 @@ class TestPlaces:
             check_target(target)
         with (
             pytest.raises(UserError, check=refusal(ExitCode.NOT_WRITABLE)),
-            written_aside(target / "whole" / "x"),
+            complete_directory(target / "whole" / "x"),
         ):
             pass
 
     def test_an_empty_directory_is_filled(self, tmp_path: Path) -> None:
         check_target(tmp_path)
-        with written_aside(tmp_path) as aside:
+        with complete_directory(tmp_path) as aside:
             (aside / "whole").write_text("")
         assert [path.name for path in tmp_path.iterdir()] == ["whole"]
 

@@ -29,7 +29,7 @@ WORDS = ("/opt/my node/bin/distro-node", "join", LINK, "--data-dir", 'a "b" \\c'
 
 
 def unit(**changes: object) -> Service:
-    known = {"name": "distro-node", "command": "join", "words": WORDS}
+    known = {"name": "distro-node", "command": "join", "command_line": WORDS}
     return Service(**{**known, **changes})  # pyright: ignore[reportArgumentType]
 
 
@@ -110,7 +110,7 @@ def test_systemd_takes_the_units(tmp_path: Path, command: str) -> None:
     words = (str(program), command, LINK)
     for system in (True, False):
         file = tmp_path / f"{command}-{system}.service"
-        file.write_bytes(systemd_unit(unit(words=words, command=command, system=system)))
+        file.write_bytes(systemd_unit(unit(command_line=words, command=command, system=system)))
         scope = () if system else ("--user",)
         environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
         done = subprocess.run(
@@ -145,7 +145,7 @@ def test_a_service_comes_and_goes(tmp_path: Path, kind: str) -> None:
     status = manager.status("distro-node")
     assert (status.installed, status.edited) == (True, False)
     # Another command replaces the former one without a question: that one was ours.
-    other = unit(words=(*WORDS, "--wait"))
+    other = unit(command_line=(*WORDS, "--wait"))
     assert manager.install(other, force=False).read_bytes() == manager.content(other)
     assert manager.remove("distro-node", force=False) == path
     assert not path.exists()
@@ -239,7 +239,7 @@ def test_only_printed_nothing_is_written(command, system: System) -> None:
         Service(
             name="distro-node",
             command="bootstrap",
-            words=(*command_module._program(), "bootstrap", "--relay-memory", "64"),
+            command_line=(*command_module._program(), "bootstrap", "--relay-memory", "64"),
         )
     )
     assert system.asked == []
