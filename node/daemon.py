@@ -57,11 +57,11 @@ T = TypeVar("T")
 _TICKET_BYTES = 64
 # Pause before checking again for an address that this machine does not have yet, and the shortest time
 # between log messages about that.
-_ADDRESS_SECONDS = 2.0
-_LOG_SECONDS = 60.0
+_RETRY_SECONDS = 2.0
+_LOG_INTERVAL_SECONDS = 60.0
 
 
-class InSwarm(Supervised, Protocol):
+class Session(Supervised, Protocol):
     """One session between two pauses: as a member, or as an observer (`observer`)."""
 
     async def run(self, ticket: bytes) -> None:
@@ -97,7 +97,7 @@ async def _check_device(settings: TrainerSettings) -> None:
 
 async def serve_owner(
     settings: DaemonSettings,
-    begin: Callable[..., InSwarm],
+    open_session: Callable[..., Session],
     *,
     observer: bool = False,
     invite: Callable[[Manifest], str | None] = lambda _: None,
@@ -120,22 +120,22 @@ async def serve_owner(
         stack.callback(trio.lowlevel.remove_instrument, meter)
         metrics = None
         if settings.metrics_address:
-            metrics = await _bound(
+            metrics = await _bind_when_available(
                 settings, partial(open_metrics_address, settings.metrics_address)
             )
         if metrics is not None:
             stack.callback(metrics.close)
         limits = BandwidthLimits(settings.line.max_upload, settings.line.max_download)
-        address = await _bound(settings, partial(open_address, settings.dashboard))
+        address = await _bind_when_available(settings, partial(open_address, settings.dashboard))
         if address is not None:
             stack.callback(address.close)
-        shifts = WorkSchedule(settings.energy.active)
-        keeper = EnergyManager(settings.energy, shifts, telemetry, observes=observer)
+        schedule = WorkSchedule(settings.energy.active)
+        energy_manager = EnergyManager(settings.energy, schedule, telemetry, observes=observer)
         supervisor = Supervisor(
             socket=data.socket,
             limits=limits,
             link=lambda: link_of(address),
-            shifts=shifts,
+            shifts=schedule,
             telemetry=telemetry,
             node=NodeStatus(
                 version=__version__,
@@ -148,11 +148,13 @@ async def serve_owner(
                 observer=observer,
             ),
             screen=settings.console.draws,
-            energy=keeper.status,
-            at_once=keeper.put_back,
+            energy=energy_manager.status,
+            at_once=energy_manager.put_back,
         )
         files = data.swarm(settings.swarm)
-        served = serve_dashboard(address, supervisor, files, settings.swarm, identity.peer, invite)
+        dashboard_server = serve_dashboard(
+            address, supervisor, files, settings.swarm, identity.peer, invite
+        )
 
         def reading() -> NodeReading:
             return NodeReading(
@@ -163,24 +165,26 @@ async def serve_owner(
                 folder=data.root,
             )
 
-        scraped = serve_metrics(metrics, NODE_METRICS, reading)
-        async with supervisor.open(), served, scraped, _kept(keeper):
+        metrics_server = serve_metrics(metrics, NODE_METRICS, reading)
+        async with supervisor.open(), dashboard_server, metrics_server, _running(energy_manager):
 
             async def listening() -> None:
-                await _bound(settings, partial(_check_listening, settings), telemetry.report)
+                await _bind_when_available(
+                    settings, partial(_check_listening, settings), telemetry.report
+                )
 
             while await supervisor.next_session(listening):
                 async with _network(settings, limits, identity, traffic) as network:
-                    stay = begin(settings, data, identity, network, telemetry)
-                    with supervisor.serving(stay):
-                        await stay.run(ticket)
-                finished = stay.run_is_over
-                if not stay.leave_requested:
+                    session = open_session(settings, data, identity, network, telemetry)
+                    with supervisor.serving(session):
+                        await session.run(ticket)
+                finished = session.run_is_over
+                if not session.leave_requested:
                     break
     return finished
 
 
-async def _bound(
+async def _bind_when_available(
     settings: DaemonSettings,
     bind: Callable[[], T],
     report: ReportProgress = lambda _: None,
@@ -197,11 +201,11 @@ async def _bound(
         except UserError as error:
             if error.code is not ExitCode.ADDRESS_MISSING or not settings.peering.wait:
                 raise
-            if trio.current_time() - logged >= _LOG_SECONDS:
+            if trio.current_time() - logged >= _LOG_INTERVAL_SECONDS:
                 logged = trio.current_time()
                 _log.warning("%s; waiting for it", error.problem)
             report(Progress(what="waiting for the address to listen on"))
-        await trio.sleep(_ADDRESS_SECONDS)
+        await trio.sleep(_RETRY_SECONDS)
 
 
 def _listen(settings: DaemonSettings) -> tuple[str, ...]:
@@ -218,10 +222,10 @@ def _check_listening(settings: DaemonSettings) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _kept(keeper: EnergyManager) -> AsyncIterator[None]:
+async def _running(manager: EnergyManager) -> AsyncIterator[None]:
     """Run the energy manager inside the context; it restores a GPU's power limit at the end."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_running, keeper.run)
+        nursery.start_soon(keep_running, manager.run)
         yield
         nursery.cancel_scope.cancel()
 

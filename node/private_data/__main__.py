@@ -19,7 +19,7 @@ from typing import Any
 
 from ..training.sandbox import confine
 
-_SHOW_SECONDS = 0.2
+_PROGRESS_SECONDS = 0.2
 
 
 def main() -> None:
@@ -39,10 +39,10 @@ def main() -> None:
         writable = [arguments.into, arguments.scratch]
         confine([path.resolve() for path in readable], [path.resolve() for path in writable])
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _say(_answer(arguments))
+    _write_line(_ingest(arguments))
 
 
-def _answer(arguments: argparse.Namespace) -> dict[str, Any]:
+def _ingest(arguments: argparse.Namespace) -> dict[str, Any]:
     from ...protocol.wire.encoding import decode
     from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest
     from ..errors import ExitCode, UserError
@@ -55,9 +55,11 @@ def _answer(arguments: argparse.Namespace) -> dict[str, Any]:
 
     def progress(what: str, done: int, total: int) -> None:
         nonlocal shown
-        if time.monotonic() - shown > _SHOW_SECONDS:
+        if time.monotonic() - shown > _PROGRESS_SECONDS:
             shown = time.monotonic()
-            _say({"progress": ["reading your data" if "reading" in what else what, done, total]})
+            _write_line(
+                {"progress": ["reading your data" if "reading" in what else what, done, total]}
+            )
 
     try:
         data = arguments.manifest.read_bytes()
@@ -80,7 +82,7 @@ def _answer(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"made": own.name}
 
 
-def _say(what: dict[str, Any]) -> None:
+def _write_line(what: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 

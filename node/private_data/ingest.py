@@ -36,7 +36,7 @@ from .store import PrivateFolder, PrivateIndex, read_index, write_state
 
 # A new number makes every member's node read its files again.
 _FORMAT = 2
-_SCHEMA = Path("the swarm's description")
+_DESCRIPTION = Path("the swarm's description")
 
 
 def read_own(
@@ -50,7 +50,9 @@ def read_own(
     """
     spec, folder = manifest.data.private, PrivateFolder(root)
     if spec is None:
-        raise bad_manifest(_SCHEMA, "its data is shared, so members bring no data of their own")
+        raise bad_manifest(
+            _DESCRIPTION, "its data is shared, so members bring no data of their own"
+        )
     file = _as_file(manifest, spec)
     with limited("bad_data", "loading the swarm's tokenizer"):
         tokenizer, chat, known_start = _tokenizer(manifest, spec, blobs)
@@ -58,7 +60,7 @@ def read_own(
     if chat is None:
         borders = Borders(spec.end, manifest.data.start_token, known_start)
     try:
-        found = find_sources(file, _SCHEMA, paths, chat)
+        found = find_sources(file, _DESCRIPTION, paths, chat)
         options = TokenisationOptions(tokenizer, borders, file.data.sequence_length, spec.max_bad)
         cache_names = [cache_name(each.source, each.files, options) for each in found]
         facts = (
@@ -76,11 +78,11 @@ def read_own(
                 known = replace(known, skipped=skipped)
                 write_state(folder.index, known)
             return known
-        making = DataDir(root)
-        for each in (root, making.logs):
+        work_dir = DataDir(root)
+        for each in (root, work_dir.logs):
             each.mkdir(parents=True, exist_ok=True, mode=0o700)
         corpus = read_corpus(
-            file, found, tokenizer, borders, making, progress, spec.filler, "training"
+            file, found, tokenizer, borders, work_dir, progress, spec.filler, "training"
         )
         # The data stored so far is of other files, or was read in another way.
         shutil.rmtree(folder.stores, ignore_errors=True)
@@ -100,7 +102,7 @@ def read_own(
         left_out=exclusions_in(corpus.summary),
     )
     write_state(folder.index, own)
-    shutil.rmtree(making.token_caches, ignore_errors=True)
+    shutil.rmtree(work_dir.token_caches, ignore_errors=True)
     return own
 
 
@@ -111,7 +113,7 @@ def _as_file(manifest: Manifest, spec: PrivateSpec) -> ManifestFile:
         kind = next((each for each in get_args(Format) if each == spec.format), None)
         if kind is None:
             raise bad_manifest(
-                _SCHEMA, f"data.private.format: {spec.format!r} is not supported here"
+                _DESCRIPTION, f"data.private.format: {spec.format!r} is not supported here"
             )
     return ManifestFile(
         name=manifest.name,
@@ -143,27 +145,29 @@ def _tokenizer(
     data = manifest.data
     definition = blobs.get(data.tokenizer)
     if definition is None:
-        raise bad_manifest(_SCHEMA, "its tokenizer is not on this disk: start again")
+        raise bad_manifest(_DESCRIPTION, "its tokenizer is not on this disk: start again")
     tokenizer: Tokenizer = ByteTokenizer() if spec.raw_bytes else FileTokenizer.of(definition)
     found = None if data.tokenizer_settings is None else blobs.get(data.tokenizer_settings)
     try:
         settings = TokenizerSettings() if found is None else decode_settings(found)
     except StructureError as error:
-        raise bad_manifest(_SCHEMA, f"the tokenizer's settings: {error}") from None
+        raise bad_manifest(_DESCRIPTION, f"the tokenizer's settings: {error}") from None
     chat = known_start = None
     if isinstance(tokenizer, FileTokenizer) and settings.bos_token is not None:
         known_start = tokenizer.id_of(settings.bos_token)
     if data.marked or manifest.task == SFT:
         if settings.chat_template is None or not isinstance(tokenizer, FileTokenizer):
-            raise bad_manifest(_SCHEMA, "its tokenizer has no chat template, which its task needs")
+            raise bad_manifest(
+                _DESCRIPTION, "its tokenizer has no chat template, which its task needs"
+            )
         try:
             chat = ChatTemplate(settings)
         except BadTemplate as error:
-            raise bad_manifest(_SCHEMA, f"the chat template {error}") from None
+            raise bad_manifest(_DESCRIPTION, f"the chat template {error}") from None
         tokenizer = ConversationTokenizer(tokenizer, data.end_token)
     fits = (tokenizer.token_bytes, tokenizer.vocabulary) == (data.token_bytes, data.vocabulary)
     if not fits:
         raise bad_manifest(
-            _SCHEMA, "data.tokenizer: its vocabulary differs from the one in the description"
+            _DESCRIPTION, "data.tokenizer: its vocabulary differs from the one in the description"
         )
     return tokenizer, chat, known_start

@@ -48,12 +48,12 @@ async def read_files(
             *("--", *paths),
         ]
         answer: dict[str, Any] = {}
-        with folder.words.open("wb") as words:
+        with folder.reader_log.open("wb") as log:
             process = await trio.lowlevel.open_process(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=words,
+                stderr=log,
                 start_new_session=True,
                 env=environment(None, scratch),
             )
@@ -75,7 +75,7 @@ async def read_files(
         raise UserError(
             ExitCode.TRAINER,
             "the process that reads your data ended without a result (out of memory?)",
-            f"its last output, if any, is in {folder.words}; run the same command to start again",
+            f"its last output, if any, is in {folder.reader_log}; run the same command to start again",
         )
     return own
 
@@ -89,17 +89,17 @@ async def _follow(process: trio.Process, report: ReportProgress) -> dict[str, An
         *lines, buffer = (buffer + data).split(b"\n")
         for line in lines:
             try:
-                said = json.loads(line)
+                message = json.loads(line)
             except ValueError:
-                said = None
-            if not isinstance(said, dict):
+                message = None
+            if not isinstance(message, dict):
                 # This is output of a library.
                 continue
-            if "progress" in said:
-                what, done, total = said["progress"]
+            if "progress" in message:
+                what, done, total = message["progress"]
                 report(Progress(what=what, done=done, total=total or None))
             else:
-                return said
+                return message
         if len(buffer) > _MAX_LINE_BYTES:
             break
     return {}

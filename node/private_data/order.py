@@ -22,7 +22,7 @@ from .store import PrivateIndex, read_state, write_state
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class OrderPosition:
     """A member's order of its data, and its position in this order."""
 
     name: Annotated[str, Length(1, 64)]
@@ -37,29 +37,29 @@ class SampleOrder:
     """The samples of a member's own data in its secret order, epoch after epoch without end."""
 
     def __init__(self, path: Path, own: PrivateIndex, samples: int) -> None:
-        """`path`: the file of the `Place`. `samples`: the number of samples, at least one."""
+        """`path`: the file of the `OrderPosition`. `samples`: the number of samples, at least one."""
         self._path = path
         self._samples = samples
-        place = read_state(Place, path)
-        if place is None or place.name != own.name:
-            place = Place(name=own.name, seed=secrets.randbits(63), position=0)
-        self._place = place
+        position = read_state(OrderPosition, path)
+        if position is None or position.name != own.name:
+            position = OrderPosition(name=own.name, seed=secrets.randbits(63), position=0)
+        self._position = position
 
     def next(self, count: int) -> tuple[int, ...]:
         """Return the next `count` samples, or all samples if there are fewer. A sample occurs twice in
         the result only if an epoch ends in it. Raises `OSError` if the position cannot be written."""
         count = min(count, self._samples)
-        start = self._place.position
-        self._place = replace(self._place, position=start + count)
-        write_state(self._path, self._place)
+        start = self._position.position
+        self._position = replace(self._position, position=start + count)
+        write_state(self._path, self._position)
         order = StreamOrder(
-            seed=self._place.seed, samples=self._samples, streams=1, span=1, mixed=1
+            seed=self._position.seed, samples=self._samples, streams=1, span=1, mixed=1
         )
         rows = np.arange(start, start + count)
         return tuple(order.samples_at(np.zeros_like(rows), rows))
 
 
-def drawn(samples: int, rate: float) -> tuple[int, ...]:
+def draw_samples(samples: int, rate: float) -> tuple[int, ...]:
     """Draw each of `samples` sequences with the probability `rate`, using the operating system's
     randomness."""
     if rate >= 1.0:

@@ -41,10 +41,10 @@ class PrivateIndex:
     left_out: Annotated[tuple[Exclusion, ...], Length(0, 64)] = ()
     """Documents and rows that were left out of the files that were read, by reason."""
 
-    def words(self, *, names: bool) -> str:
+    def summary(self, *, names: bool) -> str:
         """Return one line on what is trained on and what is left out; with `names` it names files."""
         several = "" if self.documents == 1 else "s"
-        parts = ", ".join(each.words(names=names) for each in (*self.skipped, *self.left_out))
+        parts = ", ".join(each.text(names=names) for each in (*self.skipped, *self.left_out))
         end = f"; left out: {parts}" if parts else ""
         return f"your own data: {self.documents:,} document{several}{end}"
 
@@ -62,11 +62,11 @@ class PrivateFolder:
         """The file of the `PrivateIndex`."""
         self.stores = root / "data"
         """The folder of the blob stores."""
-        self.walk = root / "walk"
-        """The file of the position in the order of the sequences (`order.Place`)."""
+        self.order = root / "walk"
+        """The file of the position in the order of the sequences (`order.OrderPosition`)."""
         self.budget = root / "budget"
         """The file of the `PrivacyAccount`."""
-        self.words = root / "reader.log"
+        self.reader_log = root / "reader.log"
         """The file of the reader process's standard error."""
 
     def blobs(self, name: str) -> BlobStore:

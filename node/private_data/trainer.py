@@ -24,12 +24,12 @@ from ..training.local_policy import Clipping, LocalPolicy
 from ..util.progress import ReportProgress
 from .dp_budget import Budget, PrivacyAccount, read_account, spent_error, write_state
 from .ingest_client import read_files
-from .order import SampleOrder, drawn
+from .order import SampleOrder, draw_samples
 from .store import PrivateFolder, PrivateIndex
 
 _log = logging.getLogger(__name__)
 # Without --delta, δ is at most this, and at most 0.1 divided by the number of sequences.
-_MOST_DELTA = 1e-5
+_MAX_DELTA = 1e-5
 _PRIVACY_REMEDY = "docs/private-data.md explains --epsilon and --delta"
 
 
@@ -88,15 +88,15 @@ def check_choices(privacy: PrivacySettings, trainer: TrainerSettings, manifest: 
 class PrivateTraining:
     """Training on a member's own data, for the trainer and its supervisor."""
 
-    ways: LocalPolicy
+    policy: LocalPolicy
     """The trainer's settings: the member's shards, and how gradients are clipped."""
     samples: int
     """Number of sequences that the member's data has."""
-    walk: SampleOrder
+    order: SampleOrder
     """The order of the sequences, used without a budget."""
     budget: Budget | None
     """The privacy budget; None without --epsilon."""
-    told: Callable[[PrivacyStatus], None]
+    report_status: Callable[[PrivacyStatus], None]
     """Called with the budget's status whenever a round was charged or refused."""
 
     async def draw(self, trainer: TrainerClient, count: int) -> tuple[int, ...] | None:
@@ -106,12 +106,12 @@ class PrivateTraining:
         Raises `OSError` if the position or the account cannot be written.
         """
         if self.budget is None:
-            return await trio.to_thread.run_sync(self.walk.next, count)
+            return await trio.to_thread.run_sync(self.order.next, count)
         expected = min(count, self.budget.account.sequences)
         rate = min(1.0, expected / self.samples)
         charged = await self.budget.charge(rate, functools.partial(_epsilon, trainer))
-        self.told(self.budget.status())
-        return drawn(self.samples, rate) if charged else None
+        self.report_status(self.budget.status())
+        return draw_samples(self.samples, rate) if charged else None
 
     def check(self) -> None:
         """Raise `UserError` (`PRIVACY`) once the budget is spent."""
@@ -128,23 +128,23 @@ async def prepare(
     members: int,
     round_: int,
     report: ReportProgress,
-    told: Callable[[PrivacyStatus], None],
-    say: Callable[[str], None],
+    report_status: Callable[[PrivacyStatus], None],
+    report_line: Callable[[str], None],
 ) -> PrivateTraining:
     """Read the member's files, unless that is done, and open its privacy account if --epsilon is given.
 
-    `members`: the number of members including this one; `round_`: the round in which it starts; `told`
-    is called with the budget's status, and `say` with one line on what is trained on and what is left
-    out. Raises `UserError`.
+    `members`: the number of members including this one; `round_`: the round in which it starts;
+    `report_status` is called with the budget's status, and `report_line` with one line on what is
+    trained on and what is left out. Raises `UserError`.
     """
     folder = PrivateFolder(directory.private)
     own = await read_files(
         directory.manifest, blobs, privacy.data, folder, report, confined=settings.sandbox
     )
-    say(own.words(names=False))
+    report_line(own.summary(names=False))
     if own.skipped or own.left_out:
         # Files are named only in the log, because other people may see the status and its web page.
-        _log.info("%s", own.words(names=True))
+        _log.info("%s", own.summary(names=True))
     samples = own.samples(manifest.data)
     if samples == 0:
         raise UserError(
@@ -153,14 +153,16 @@ async def prepare(
             "give more with --data",
         )
     store = folder.blobs(own.name)
-    ways = LocalPolicy(blobs=str(store.root), shards=own.shards)
+    policy = LocalPolicy(blobs=str(store.root), shards=own.shards)
     budget = await _open_budget(privacy, settings, manifest, folder, own, members, round_)
     if budget is not None:
         account = budget.account
         clipping = Clipping(norm=account.clip, noise=account.noise, sequences=account.sequences)
-        ways = replace(ways, clipping=clipping)
-        told(budget.status())
-    return PrivateTraining(ways, samples, SampleOrder(folder.walk, own, samples), budget, told)
+        policy = replace(policy, clipping=clipping)
+        report_status(budget.status())
+    return PrivateTraining(
+        policy, samples, SampleOrder(folder.order, own, samples), budget, report_status
+    )
 
 
 async def _open_budget(
@@ -186,14 +188,14 @@ async def _open_budget(
     spec = manifest.data.private
     delta = privacy.delta
     if delta is None:
-        delta = min(_MOST_DELTA, 0.1 / samples)
+        delta = min(_MAX_DELTA, 0.1 / samples)
         if spec is not None and spec.max_delta is not None:
             delta = min(delta, spec.max_delta)
     try:
         # A trainer that loads no model computes the account within seconds.
         async with trainer_process(settings.threads, (), confined=settings.sandbox) as trainer:
             if account is None or not account.fits(epsilon, delta, privacy.clip, samples):
-                account = await _plan(
+                account = await _plan_account(
                     trainer,
                     manifest,
                     (epsilon, delta, privacy.clip),
@@ -218,25 +220,25 @@ async def _open_budget(
     return Budget(folder.budget, account, spent)
 
 
-async def _plan(
+async def _plan_account(
     trainer: TrainerClient,
     manifest: Manifest,
     bounds: tuple[float, float, float],
     samples: int,
     members: int,
     round_: int,
-    before: PrivacyAccount | None,
+    previous: PrivacyAccount | None,
 ) -> PrivacyAccount:
     """Return an account whose noise makes the budget last to the end of the run, if the member's share
     of a round is as large as every other member's.
 
-    `bounds`: ε, δ and the norm to which a gradient is clipped. `before`: the previous account, whose
+    `bounds`: ε, δ and the norm to which a gradient is clipped. `previous`: the previous account, whose
     spent rounds count.
     """
     epsilon, delta, clip = bounds
     rounds = max(1, manifest.schedule.total_rounds + 1 - max(1, round_))
     sequences = -(-manifest.rounds.sequences // max(manifest.rounds.start_members, members))
-    table = [] if before is None else before.table
+    table = [] if previous is None else previous.table
     noise = await trainer.privacy(
         "noise",
         spent=table,
@@ -253,7 +255,7 @@ async def _plan(
         sequences=sequences,
         samples=samples,
         rounds=rounds,
-        spent=() if before is None else before.spent,
+        spent=() if previous is None else previous.spent,
     )
 
 

@@ -274,7 +274,7 @@ class SwarmSession:
             writable=(context.directory.momentum.parent,),
             caches=context.directory.caches,
             ways=dataclasses.replace(
-                LocalPolicy() if private_training is None else private_training.ways,
+                LocalPolicy() if private_training is None else private_training.policy,
                 stateless=settings.stateless,
             ),
         )

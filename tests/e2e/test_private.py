@@ -93,7 +93,7 @@ def test_a_node_that_comes_back_goes_on_behind_what_it_trained(
     swarm: Swarm, nodes: list[Node]
 ) -> None:
     second = nodes[1]
-    walk = PrivateFolder(second.directory.private).walk
+    walk = PrivateFolder(second.directory.private).order
     before = walk.read_bytes()
     second.program.kill()
     height = second.round

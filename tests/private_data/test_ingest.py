@@ -125,10 +125,10 @@ async def test_rows_by_the_swarms_schema(tmp_path: Path) -> None:
         await member.read()
     (member.files / "b\udcff.jsonl").write_text("")
     own = await member.read()
-    assert own.words(names=False) == (
+    assert own.summary(names=False) == (
         "your own data: 2 documents; left out: 1 file with an unknown ending, 1 file empty, 1 bad row"
     )
-    assert own.words(names=True) == (
+    assert own.summary(names=True) == (
         "your own data: 2 documents; left out: 1 file with an unknown ending (picture.jpg), "
         "1 file empty (b?.jsonl), 1 bad row (rows.jsonl, line 2)"
     )

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from distro_node.crypto.hashing import ContentId
-from distro_node.node.private_data.order import SampleOrder, drawn
+from distro_node.node.private_data.order import SampleOrder, draw_samples
 from distro_node.node.private_data.store import PrivateIndex
 from distro_node.protocol.wire.manifest import ShardSpec
 
@@ -55,7 +55,7 @@ def test_no_sequence_comes_twice_in_a_round_of_a_small_corpus(tmp_path: Path) ->
 def test_each_is_drawn_with_the_rate_and_apart_from_the_others() -> None:
     counts, sizes = Counter[int](), []
     for _ in range(2000):
-        found = drawn(20, 0.1)
+        found = draw_samples(20, 0.1)
         assert list(found) == sorted(set(found))
         counts.update(found)
         sizes.append(len(found))
@@ -65,5 +65,5 @@ def test_each_is_drawn_with_the_rate_and_apart_from_the_others() -> None:
     variance = sum((size - mean) ** 2 for size in sizes) / len(sizes)
     # Binomial: 20 · 0.1 · 0.9; a fixed sample size would have none.
     assert 1.3 < variance < 2.3
-    assert drawn(20, 0.0) == ()
-    assert drawn(20, 1.0) == tuple(range(20))
+    assert draw_samples(20, 0.0) == ()
+    assert draw_samples(20, 1.0) == tuple(range(20))
