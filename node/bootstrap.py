@@ -97,11 +97,11 @@ async def _serve(
         max_connections_per_address=MAX_CONNECTIONS_PER_ADDRESS,
         max_upload=settings.line.max_upload,
         max_download=settings.line.max_download,
-        carry=settings.circuits,
+        circuit_limits=settings.circuits,
     )
     async with open_network(network_settings, settings.identity) as network:
-        if network.carrier is not None:
-            network.favours = network.carrier.holds
+        if network.circuit_relay is not None:
+            network.is_exempt = network.circuit_relay.holds
         registry = Registry()
         IntroductionService(network, registry)
         DialBack(network)
@@ -140,7 +140,7 @@ def _leave(leaving: trio.Event) -> dict[str, Any]:
 
 def read_bootstrap(network: Network, status: Callable[[], BootstrapStatus]) -> BootstrapReading:
     """Return the values from which a bootstrap peer's metrics are written."""
-    relay = network.carrier
+    relay = network.circuit_relay
     if relay is None:
         return BootstrapReading(status=status())
     return BootstrapReading(
@@ -156,7 +156,7 @@ def bootstrap_status(
     started: float,
 ) -> BootstrapStatus:
     """Return the status of a bootstrap peer that `started` at this time, in seconds since 1970."""
-    relay = network.carrier
+    relay = network.circuit_relay
     return BootstrapStatus(
         version=__version__,
         peer=peer_text(network.peer),

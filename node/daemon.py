@@ -242,7 +242,7 @@ async def _network(
             announce=settings.line.announce,
             max_upload=limits.upload,
             max_download=limits.download,
-            carry=MEMBER_CIRCUITS,
+            circuit_limits=MEMBER_CIRCUITS,
         )
         async with open_network(network_settings, identity, totals) as network:
             yield network

@@ -61,7 +61,7 @@ class ManifestSearch:
         Raises `UserError` (`NO_BOOTSTRAP`, `VERSION`, and the codes of `search_failure`), unless `wait`
         makes it search for as long as it takes.
         """
-        lan_only = not self._introducer.knows_anybody
+        lan_only = not self._introducer.has_peers_to_dial
         where = " in the local network: the swarm-id names no bootstrap peer" if lan_only else ""
         self._report(Progress(what=f"searching for the swarm{where}"))
         logged_at = float("-inf")

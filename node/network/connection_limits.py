@@ -50,12 +50,12 @@ class HandshakeLimit:
         return leave
 
 
-def choose_to_leave(guests: Iterable[tuple[Key, str]]) -> Key | None:
-    """Choose one of `guests`, given with their addresses in order of arrival, to make room for another.
+def choose_eviction(candidates: Iterable[tuple[Key, str]]) -> Key | None:
+    """Choose which of `candidates`, given with their addresses in order of arrival, makes room.
 
-    It is the oldest guest of the address that has the most guests; None if there are no guests.
+    It is the oldest candidate of the address that has the most; None if there are no candidates.
     """
-    known = [(guest, household_of(host)) for guest, host in guests]
+    known = [(candidate, household_of(host)) for candidate, host in candidates]
     counts: Counter[str] = Counter(household for _, household in known)
     chosen: Any = max(known, key=lambda entry: counts[entry[1]], default=(None, ""))
     return chosen[0]

@@ -50,12 +50,12 @@ def dial_reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def telling_failure(failures: Sequence[Exception]) -> Exception:
+def most_informative_failure(failures: Sequence[Exception]) -> Exception:
     """Return the most informative of several dials' failures; a missing route says little."""
-    return max(failures, key=_tells)
+    return max(failures, key=_informativeness)
 
 
-def _tells(failure: Exception) -> int:
+def _informativeness(failure: Exception) -> int:
     # A refusal of our own ranks last: it says nothing about the peer.
     if isinstance(failure, DialError):
         return 0
@@ -88,16 +88,16 @@ async def dial_from(
     target: tuple[str, int],
     source: tuple[str, int],
     timeout: float,
-    answering: bool,
+    as_responder: bool,
 ) -> bool:
     """Connect to a peer from an address at which we also listen; return whether it succeeded.
 
     If both ends do so at the same time, TCP makes a single connection of it (simultaneous open).
-    `answering`: take the responder's role in the handshakes.
+    `as_responder`: take the responder's role in the handshakes.
     """
     host, port = target
     address = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}/p2p/{peer}")
-    dial = swarm.dial_addr_as_responder if answering else swarm.dial_addr
+    dial = swarm.dial_addr_as_responder if as_responder else swarm.dial_addr
     try:
         with trio.fail_after(timeout):
             await dial(address, peer, source)

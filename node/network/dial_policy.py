@@ -32,7 +32,7 @@ class Scope(IntEnum):
 class AddressSource:
     """The source of an address to dial, and how far away that source is."""
 
-    teller: PeerId | None
+    peer: PeerId | None
     """None: a machine in our local network, which has not proved any key."""
     scope: Scope
 
@@ -40,13 +40,13 @@ class AddressSource:
 # Failed dials per source. An answer to an introduction names up to 64 peers with up to 8 addresses each.
 # If the source is honest, these peers were online two minutes ago, and few of them have more than three
 # addresses.
-_TELLER = TokenRate(256.0, 1.0)
+_SOURCE_BUDGET = TokenRate(256.0, 1.0)
 # Failed dials per target: enough for a household with a dozen members that all left at once. Beyond
 # that, an uninvolved third party gets six dials a minute, however many faulty peers name it.
-_TARGET = TokenRate(16.0, 0.1)
+_TARGET_BUDGET = TokenRate(16.0, 0.1)
 # The same for targets on this machine or in its network, where a swarm may have hundreds of members at
 # one address.
-_NEAR_TARGET = TokenRate(64.0, 4.0)
+_NEAR_TARGET_BUDGET = TokenRate(64.0, 4.0)
 _MAX_ENTRIES = 4096
 
 
@@ -59,31 +59,31 @@ class DialPolicy:
         # How near each peer is, or was when it was last connected.
         self._scopes: BoundedTable[PeerId, Scope] = BoundedTable(_MAX_ENTRIES)
 
-    def meet(self, peer: PeerId, scope: Scope, *, again: bool) -> None:
-        """Note a new connection to a peer; `again`: another one is still open."""
+    def note_connection(self, peer: PeerId, scope: Scope, *, additional: bool) -> None:
+        """Note a new connection to a peer; `additional`: another one is still open."""
         before = self._scopes.get(peer, Scope.WORLD)
-        self._scopes[peer] = min(before, scope) if again else scope
+        self._scopes[peer] = min(before, scope) if additional else scope
 
     def source_of(self, peer: PeerId) -> AddressSource:
         """Return a peer as a source, with its distance when it was last connected."""
         return AddressSource(peer, self._scopes.get(peer, Scope.WORLD))
 
-    def refusal(self, word: AddressSource, host: str, now: float) -> str | None:
+    def refusal(self, source: AddressSource, host: str, now: float) -> str | None:
         """Return why not to dial an IP address from this source; None to dial it, after charging the
         budgets."""
         scope = scope_of(host)
-        if scope < word.scope:
+        if scope < source.scope:
             return "a private address, reported by a peer outside that network"
-        charged = _charged(word, host, scope)
+        charged = _charged(source, host, scope)
         if any(self._budgets.balance(key, allowance, now) < 1.0 for key, allowance in charged):
             return "too many failed dials to addresses from this source"
         for key, allowance in charged:
             self._budgets.take(key, allowance, now)
         return None
 
-    def refund(self, word: AddressSource, host: str, now: float) -> None:
+    def refund(self, source: AddressSource, host: str, now: float) -> None:
         """Give back what `refusal` charged, since the dial reached its peer."""
-        for key, allowance in _charged(word, host, scope_of(host)):
+        for key, allowance in _charged(source, host, scope_of(host)):
             self._budgets.give(key, allowance, now)
 
 
@@ -97,9 +97,9 @@ def scope_of(host: str) -> Scope:
     return Scope.WORLD if address.is_global else Scope.LOCAL
 
 
-def _charged(word: AddressSource, host: str, scope: Scope) -> list[tuple[Hashable, TokenRate]]:
-    target = _TARGET if scope is Scope.WORLD else _NEAR_TARGET
-    return [(word.teller, _TELLER), (household_of(host), target)]
+def _charged(source: AddressSource, host: str, scope: Scope) -> list[tuple[Hashable, TokenRate]]:
+    target = _TARGET_BUDGET if scope is Scope.WORLD else _NEAR_TARGET_BUDGET
+    return [(source.peer, _SOURCE_BUDGET), (household_of(host), target)]
 
 
 def household_of(host: str) -> str:
@@ -117,4 +117,4 @@ def nearer(one: AddressSource | None, other: AddressSource | None) -> AddressSou
     """Return the nearer of two sources of the same address; None, our own knowledge, is the nearest."""
     if one is None or other is None:
         return None
-    return min(one, other, key=lambda word: word.scope)
+    return min(one, other, key=lambda source: source.scope)

@@ -51,15 +51,17 @@ class Notices(INotifee):
     """Receiver of the library's connection notifications. The library waits for each call to return, so
     the callbacks must not block."""
 
-    def __init__(self, arrived: Callable[[Any], None], departed: Callable[[Any], None]) -> None:
-        self._arrived = arrived
-        self._departed = departed
+    def __init__(
+        self, on_connected: Callable[[Any], None], on_disconnected: Callable[[Any], None]
+    ) -> None:
+        self._on_connected = on_connected
+        self._on_disconnected = on_disconnected
 
     async def connected(self, network: Any, conn: Any) -> None:
-        self._arrived(conn)
+        self._on_connected(conn)
 
     async def disconnected(self, network: Any, conn: Any) -> None:
-        self._departed(conn)
+        self._on_disconnected(conn)
 
     async def _ignore(self, *_: Any, **more: Any) -> None:
         pass

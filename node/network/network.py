@@ -37,9 +37,9 @@ from .addresses import (
 from .cancel_scopes import close_all, close_quietly, shielded
 from .circuit_client import Circuits, is_relayed
 from .circuit_relay import CircuitLimits, CircuitRelay
-from .connection_limits import MAX_HANDSHAKES, HandshakeLimit, choose_to_leave
+from .connection_limits import MAX_HANDSHAKES, HandshakeLimit, choose_eviction
 from .descriptors import make_room
-from .dial import answers, dial_from, dial_reason, telling_failure
+from .dial import answers, dial_from, dial_reason, most_informative_failure
 from .dial_policy import AddressSource, DialPolicy, household_of, scope_of
 from .errors import DialError
 from .events import Events, Notices, PeerDown, PeerEvent, PeerUp
@@ -50,7 +50,7 @@ from .ip_families import with_family
 from .library_patches import DOORWAY
 from .name_resolution import resolve
 from .rate_limits import Rate
-from .remote_addr import Remote, find_remote, guests, host_of, scope_of_connection
+from .remote_addr import Remote, evictable_connections, find_remote, host_of, scope_of_connection
 from .requests import Requests
 from .scores import OffenceScores
 from .segment_size import SegmentSizes
@@ -87,7 +87,7 @@ class NetworkSettings:
     """Payload bytes per second for all peers together; None: unlimited."""
     max_download: float | None = None
     """The same for received bytes."""
-    carry: CircuitLimits | None = None
+    circuit_limits: CircuitLimits | None = None
     """Limits for relaying to peers that cannot be dialled; None: no relaying."""
 
 
@@ -167,14 +167,14 @@ class Network:
         )
         self.knows: Callable[[PeerId], bool] = lambda peer: False
         """Whether a peer is in our swarm, or was introduced to it; set by the component that knows."""
-        self.carries = True
-        """Whether `carrier` accepts reservations; set by the component that knows."""
-        self.carrier = settings.carry and CircuitRelay(
+        self.accepts_reservations = True
+        """Whether `circuit_relay` accepts reservations; set by the component that knows."""
+        self.circuit_relay = settings.circuit_limits and CircuitRelay(
             host,
-            settings.carry,
+            settings.circuit_limits,
             open_stream=self.requests.open_stream,
             refuses=self.refuses,
-            willing=lambda: self.carries,
+            willing=lambda: self.accepts_reservations,
             knows=lambda peer: self.knows(peer),
             rate=traffic.upload,
         )
@@ -184,14 +184,14 @@ class Network:
         self._announced: dict[str, tuple[str, ...]] = {}
         self._max_per_address = settings.max_connections_per_address
         self._scores = OffenceScores()
-        self._hearsay = DialPolicy()
+        self._dial_policy = DialPolicy()
         self._connections: dict[PeerId, set[Any]] = {}
-        self.favours: Callable[[PeerId], bool] = lambda peer: False
+        self.is_exempt: Callable[[PeerId], bool] = lambda peer: False
         """Whether a peer is exempt from making room for newcomers; set by the component that knows."""
         self._max_connections = max(1, settings.max_connections - _SPARE_CONNECTIONS)
-        self._listeners: list[Events] = []
+        self._event_queues: list[Events] = []
         self._closing = False
-        swarm.register_notifee(Notices(self._arrived, self._departed))
+        swarm.register_notifee(Notices(self._on_connected, self._on_disconnected))
 
     @property
     def addresses(self) -> list[str]:
@@ -215,13 +215,13 @@ class Network:
     @property
     def listening_ports(self) -> list[int]:
         """The TCP ports that we listen on at all interfaces, or at one that is not loopback."""
-        return list(dict.fromkeys(port for _, port in self._listening()))
+        return list(dict.fromkeys(port for _, port in self._ports_by_version()))
 
     def listening_port(self, version: int) -> int | None:
         """Return the first of the ports at which we listen in IPv4 or IPv6; None if there is none."""
-        return next((port for family, port in self._listening() if family == version), None)
+        return next((port for family, port in self._ports_by_version() if family == version), None)
 
-    def _listening(self) -> Iterator[tuple[int, int]]:
+    def _ports_by_version(self) -> Iterator[tuple[int, int]]:
         for listener in self._swarm.listeners.values():
             for address in listener.get_addrs():
                 host, port = endpoint(address)
@@ -237,11 +237,11 @@ class Network:
         hosts = (ipaddress.ip_address(endpoint(address)[0]) for address in bound)
         return any(host.is_unspecified and host.version == version for host in hosts)
 
-    def announce(self, source: str, addresses: Iterable[str]) -> None:
-        """Announce these addresses too, replacing what `source` announced before."""
+    def announce(self, component: str, addresses: Iterable[str]) -> None:
+        """Announce these addresses too, replacing what `component` announced before."""
         group = tuple(addresses)
-        if group != self._announced.get(source, ()):
-            self._announced[source] = group
+        if group != self._announced.get(component, ()):
+            self._announced[component] = group
             self.announcements += 1
 
     def relayed(self) -> frozenset[PeerId]:
@@ -268,7 +268,7 @@ class Network:
 
     def source_of(self, peer: PeerId) -> AddressSource:
         """Return a peer as a source of addresses, with its distance when it was last connected."""
-        return self._hearsay.source_of(peer)
+        return self._dial_policy.source_of(peer)
 
     def connected(self) -> frozenset[PeerId]:
         """Return the peers that are connected at present."""
@@ -280,14 +280,14 @@ class Network:
         A reader that lags by a thousand events loses the oldest; `connected` stays right.
         """
         events = Events()
-        self._listeners.append(events)
+        self._event_queues.append(events)
         for peer in self._connections:
             events.put(PeerUp(peer))
         return events.receiver
 
     def relayed_bytes(self) -> int:
         """Return the bytes relayed between others since the start: circuits and updates."""
-        circuits = self.carrier.relayed_bytes if self.carrier else 0
+        circuits = self.circuit_relay.relayed_bytes if self.circuit_relay else 0
         return circuits + self.traffic.relayed
 
     def wire_bytes(self) -> tuple[int, int]:
@@ -305,12 +305,12 @@ class Network:
         timeout: float = 5.0,
         *,
         direct: bool = False,
-        word: AddressSource | None = None,
+        source: AddressSource | None = None,
     ) -> PeerId:
         """Dial one multiaddress that ends in `/p2p/<peer>` and return the peer.
 
         Returns at once if that peer is already connected; with `direct`, only if it is connected
-        directly. An address through a relay also connects to the relay. If `word` is given, it is the
+        directly. An address through a relay also connects to the relay. If `source` is given, it is the
         source of the address, and only what `dial_policy` allows for that source is dialled. `timeout`
         is in seconds. Raises `DialError` if no connection is made, and `BadAddress` if the text is not
         an address.
@@ -328,11 +328,11 @@ class Network:
         try:
             with trio.fail_after(timeout):
                 if circuit is not None:
-                    relay = await self.connect(circuit[0], timeout, word=word)
+                    relay = await self.connect(circuit[0], timeout, source=source)
                     await self.circuits.dial(relay, peer)
                     return peer
                 assert target is not None
-                return await self._dial(address, target, peer, word)
+                return await self._dial(address, target, peer, source)
         except trio.TooSlowError:
             raise DialError(address, f"no answer within {timeout:g} s") from None
         except DialError:
@@ -341,7 +341,7 @@ class Network:
             raise DialError(address, dial_reason(error)) from error
 
     async def _dial(
-        self, address: str, target: Multiaddr, peer: PeerId, word: AddressSource | None
+        self, address: str, target: Multiaddr, peer: PeerId, source: AddressSource | None
     ) -> PeerId:
         """Dial all IP addresses to which a direct address resolves, in short succession, until the peer
         answers.
@@ -351,13 +351,13 @@ class Network:
 
         async def attempt(candidate: Multiaddr) -> PeerId:
             host, now = endpoint(candidate)[0], trio.current_time()
-            reason = self._hearsay.refusal(word, host, now) if word is not None else None
+            reason = self._dial_policy.refusal(source, host, now) if source is not None else None
             if reason is not None:
                 raise DialError(address, reason)
             # Most failures are a `SwarmException`, but the library raises others as well.
             await self._swarm.dial_addr(candidate, id_of(peer))
-            if word is not None:
-                self._hearsay.refund(word, host, now)
+            if source is not None:
+                self._dial_policy.refund(source, host, now)
             return peer
 
         candidates: Candidates[Multiaddr] = Candidates()
@@ -368,7 +368,7 @@ class Network:
         if connected is not None:
             return connected
         if failures:
-            raise telling_failure(failures)
+            raise most_informative_failure(failures)
         raise DialError(address, next(iter(candidates.reasons), "the name has no address"))
 
     async def answers(self, peer: PeerId, host: str, port: int, timeout: float) -> bool | None:
@@ -377,18 +377,18 @@ class Network:
 
         None: not tried, because too many dials of that address have failed.
         """
-        word, now = AddressSource(peer, scope_of(host)), trio.current_time()
-        if self._hearsay.refusal(word, host, now) is not None:
+        source, now = AddressSource(peer, scope_of(host)), trio.current_time()
+        if self._dial_policy.refusal(source, host, now) is not None:
             return None
         answered = await answers(self._swarm, id_of(peer), host, port, timeout)
         if answered:
-            self._hearsay.refund(word, host, now)
+            self._dial_policy.refund(source, host, now)
         return answered
 
     async def dial_from_port(
-        self, peer: PeerId, host: str, port: int, timeout: float, *, answering: bool
+        self, peer: PeerId, host: str, port: int, timeout: float, *, as_responder: bool
     ) -> bool:
-        """Dial a peer from the port that we listen on; `answering`: take the responder's role in the
+        """Dial a peer from the port that we listen on; `as_responder`: take the responder's role in the
         handshakes.
 
         Returns whether a connection was made within `timeout` seconds.
@@ -397,7 +397,9 @@ class Network:
         if port_here is None:
             return False
         source = ("::" if ":" in host else "0.0.0.0", port_here)
-        return await dial_from(self._swarm, id_of(peer), (host, port), source, timeout, answering)
+        return await dial_from(
+            self._swarm, id_of(peer), (host, port), source, timeout, as_responder
+        )
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer."""
@@ -428,32 +430,34 @@ class Network:
             for connection in connections:
                 yield connection.muxed_conn
 
-    def _arrived(self, connection: Any) -> None:
+    def _on_connected(self, connection: Any) -> None:
         if connection.is_closed:
             return
         peer = peer_of(connection.muxed_conn.peer_id)
         known = self._connections.get(peer, set()) if peer is not None else set()
-        crowded = len(known) >= MAX_CONNECTIONS_PER_PEER or self._is_crowded(connection)
-        if peer is None or self.refuses(peer) or crowded:
+        too_many = len(known) >= MAX_CONNECTIONS_PER_PEER or self._is_over_address_limit(connection)
+        if peer is None or self.refuses(peer) or too_many:
             self._nursery.start_soon(close_all, [connection])
             return
         shorten(connection.muxed_conn, self.unsent_bytes)
         self._connections.setdefault(peer, known).add(connection)
-        self._hearsay.meet(peer, scope_of_connection(connection), again=len(known) > 1)
+        self._dial_policy.note_connection(
+            peer, scope_of_connection(connection), additional=len(known) > 1
+        )
         self._make_room()
         if len(known) == 1:
-            self._tell(PeerUp(peer))
+            self._publish_event(PeerUp(peer))
 
     def _make_room(self) -> None:
         connections = [each for group in self._connections.values() for each in group]
         if len(connections) > self._max_connections:
-            favoured = {peer for peer in self._connections if self.favours(peer)}
-            leaving = choose_to_leave(guests(self._connections, favoured))
-            if leaving is not None:
+            exempt = {peer for peer in self._connections if self.is_exempt(peer)}
+            evicted = choose_eviction(evictable_connections(self._connections, exempt))
+            if evicted is not None:
                 self.traffic.reject("crowded_out")
-                self._nursery.start_soon(close_all, [leaving])
+                self._nursery.start_soon(close_all, [evicted])
 
-    def _is_crowded(self, connection: Any) -> bool:
+    def _is_over_address_limit(self, connection: Any) -> bool:
         """Whether the address that a connection comes from has reached its limit."""
         if self._max_per_address is None:
             return False
@@ -465,7 +469,7 @@ class Network:
         same = sum(each is not None and household_of(each) == household for each in hosts)
         return same >= self._max_per_address
 
-    def _departed(self, connection: Any) -> None:
+    def _on_disconnected(self, connection: Any) -> None:
         peer = peer_of(connection.muxed_conn.peer_id)
         if peer is None or connection not in self._connections.get(peer, ()):
             return
@@ -476,10 +480,10 @@ class Network:
         self._connections[peer].remove(connection)
         if not self._connections[peer]:
             del self._connections[peer]
-            self._tell(PeerDown(peer))
+            self._publish_event(PeerDown(peer))
 
-    def _tell(self, event: PeerEvent) -> None:
-        for events in self._listeners:
+    def _publish_event(self, event: PeerEvent) -> None:
+        for events in self._event_queues:
             events.put(event)
 
     async def _close(self) -> None:

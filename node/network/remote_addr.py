@@ -40,11 +40,11 @@ def host_of(connection: Any) -> str | None:
     return str(address[0]) if address is not None else None
 
 
-def guests(
-    connections: Mapping[PeerId, Iterable[Any]], favoured: Collection[PeerId]
+def evictable_connections(
+    connections: Mapping[PeerId, Iterable[Any]], exempt: Collection[PeerId]
 ) -> list[tuple[Any, str]]:
-    """Return the connections to peers that are not favoured, oldest first, each with its address."""
-    found = [each for peer, group in connections.items() if peer not in favoured for each in group]
+    """Return the connections to peers that are not `exempt`, oldest first, each with its address."""
+    found = [each for peer, group in connections.items() if peer not in exempt for each in group]
     return [
         (each, host_of(each) or "") for each in sorted(found, key=lambda each: each._created_at)
     ]

@@ -69,8 +69,8 @@ class SwarmPeering:
             identity,
             settings.swarm,
             settings.entry.bootstrap,
-            known_path=directory.root / "peers.json",
-            patience=_LOCAL_SECONDS if self._discovers else 0.0,
+            peers_path=directory.root / "peers.json",
+            suggestion_seconds=_LOCAL_SECONDS if self._discovers else 0.0,
             numbering=self.numbering,
             registry=registry,
         )

@@ -114,7 +114,7 @@ class SwarmSession:
                 membership = await self._join(ticket)
                 # From here on there are members to say goodbye to.
                 self._membership = membership
-                self._network.favours = lambda peer: peer in membership.runner.member.members
+                self._network.is_exempt = lambda peer: peer in membership.runner.member.members
             if (
                 self._membership is not None
                 and not self._leave_requested

@@ -40,7 +40,7 @@ def say(facts: object) -> None:
 
 async def run_home(number: int, listen: tuple[str, ...], bootstrap: list[str]) -> None:
     numbers = {identity(other).peer: other for other in range(100)}
-    settings = NetworkSettings(listen=listen, carry=MEMBER_CIRCUITS)
+    settings = NetworkSettings(listen=listen, circuit_limits=MEMBER_CIRCUITS)
     async with open_network(settings, identity(number)) as network:
 
         async def echo(peer: PeerId, request: bytes) -> bytes:

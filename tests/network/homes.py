@@ -44,7 +44,9 @@ async def home(
 ) -> AsyncIterator[Home]:
     """Open a node; `hidden` as if behind a router."""
     settings = NetworkSettings(
-        listen=LOOPBACK.listen, announce=(NOWHERE,) if hidden else (), carry=MEMBER_CIRCUITS
+        listen=LOOPBACK.listen,
+        announce=(NOWHERE,) if hidden else (),
+        circuit_limits=MEMBER_CIRCUITS,
     )
     async with open_network(settings, identity(number)) as network:
         introducer = Introducer(network, identity(number), swarm, bootstrap, known)

@@ -64,7 +64,7 @@ async def relay_and(
     count: int, limits: CircuitLimits | None = None
 ) -> AsyncIterator[tuple[Network, list[Network]]]:
     """Open a relay, and others that are connected only to it and serve `ECHO`."""
-    settings = replace(LOOPBACK, carry=limits or CircuitLimits())
+    settings = replace(LOOPBACK, circuit_limits=limits or CircuitLimits())
     async with AsyncExitStack() as stack:
         relay = await stack.enter_async_context(open_network(settings, identity(99)))
         others = await stack.enter_async_context(networks(count))
@@ -77,7 +77,7 @@ async def relay_and(
 @asynccontextmanager
 async def relayed_pair() -> AsyncIterator[tuple[Network, Network, Network]]:
     """Open a relay and two networks that are connected only through it."""
-    settings = replace(LOOPBACK, carry=CircuitLimits())
+    settings = replace(LOOPBACK, circuit_limits=CircuitLimits())
     async with open_network(settings, identity(99)) as relay, networks(2) as (a, b):
         for each in (a, b):
             await each.connect(relay.addresses[0])

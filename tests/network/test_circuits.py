@@ -32,7 +32,7 @@ async def ask(asker: Network, peer: Network, request: bytes = b"hello") -> bytes
 
 async def test_two_peers_talk_through_a_relay() -> None:
     async with relay_and(2) as (relay, (a, b)):
-        assert relay.carrier is not None
+        assert relay.circuit_relay is not None
         reservation = await b.circuits.reserve(relay.peer)
         assert reservation.addresses == tuple(relay.own_addresses)
         assert await a.connect(through(relay, b)) == b.peer
@@ -42,13 +42,13 @@ async def test_two_peers_talk_through_a_relay() -> None:
         big = bytes(range(256)) * 8192
         assert await ask(a, b, big) == big
         assert await ask(b, a, big) == big
-        assert relay.carrier.circuits == 1
-        assert relay.carrier.relayed_bytes > 4 * len(big)
+        assert relay.circuit_relay.circuits == 1
+        assert relay.circuit_relay.relayed_bytes > 4 * len(big)
         # Circuit traffic is not counted twice: as itself and as its carrier's.
         assert 2 * len(big) < a.wire_bytes()[0] < 2.2 * len(big)
         await a.disconnect(b.peer)
         await until(lambda: not a.relayed() and not b.relayed())
-        await until(lambda: relay.carrier is not None and relay.carrier.circuits == 0)
+        await until(lambda: relay.circuit_relay is not None and relay.circuit_relay.circuits == 0)
         assert a.connected() == b.connected() == {relay.peer}
 
 
@@ -77,30 +77,34 @@ async def test_calls_that_cannot_be_put_through() -> None:
         with pytest.raises(DialError, match="the relay is full"):
             await c.connect(through(relay, b))
         # A peer that has no reservation at this relay accepts no calls from it.
-        assert relay.carrier is not None
-        relay.carrier._reservations[stranger.peer] = (trio.current_time() + 60, "")
+        assert relay.circuit_relay is not None
+        relay.circuit_relay._reservations[stranger.peer] = (trio.current_time() + 60, "")
         with pytest.raises(DialError, match="cannot reach the peer"):
             await c.connect(through(relay, stranger))
         # Nor does a peer that is not a relay forward anything.
         with pytest.raises(DialError, match="the peer is not a relay"):
             await c.connect(circuit_through(a.own_addresses[0], stranger.peer))
-        assert dict(relay.carrier.refused) == {"no_reservation": 1, "circuits": 2, "unreachable": 1}
+        assert dict(relay.circuit_relay.refused) == {
+            "no_reservation": 1,
+            "circuits": 2,
+            "unreachable": 1,
+        }
 
 
 async def test_reservations_are_bounded_and_lapse() -> None:
     limits = CircuitLimits(reservations=3, reservations_per_address=2, reservation_seconds=100)
     async with relay_and(3, limits) as (relay, (a, b, c)):
-        assert relay.carrier is not None
+        assert relay.circuit_relay is not None
         for each in (a, b, a):
             await each.circuits.reserve(relay.peer)
         with pytest.raises(DialError, match="the relay is full"):
             await c.circuits.reserve(relay.peer)
-        assert relay.carrier.reservations() == 2
-        relay.carrier._reservations[b.peer] = (trio.current_time(), "127.0.0.1")
+        assert relay.circuit_relay.reservations() == 2
+        relay.circuit_relay._reservations[b.peer] = (trio.current_time(), "127.0.0.1")
         await c.circuits.reserve(relay.peer)
         with pytest.raises(DialError, match="has no reservation"):
             await a.connect(through(relay, b))
-        relay.carries = False
+        relay.accepts_reservations = False
         with pytest.raises(DialError, match="the relay refuses the request"):
             await c.circuits.reserve(relay.peer)
 
@@ -108,14 +112,14 @@ async def test_reservations_are_bounded_and_lapse() -> None:
 async def test_strangers_pour_nothing_through_a_member() -> None:
     """Two that are in no swarm of the member's, with keys of their own."""
     async with relay_and(2, MEMBER_CIRCUITS) as (member, (a, b)):
-        assert member.carrier is not None
+        assert member.circuit_relay is not None
         for stranger in (a, b):
             with pytest.raises(DialError, match="the relay refuses the request"):
                 await stranger.circuits.reserve(member.peer)
         with pytest.raises(DialError, match="has no reservation"):
             await a.connect(through(member, b))
-        assert member.carrier.reservations() == member.carrier.relayed_bytes == 0
-        assert member.carrier.refused["stranger"] == 2
+        assert member.circuit_relay.reservations() == member.circuit_relay.relayed_bytes == 0
+        assert member.circuit_relay.refused["stranger"] == 2
         # Once it is introduced, it is relayed for; its callers call a peer of the swarm.
         member.knows = lambda peer: peer == b.peer
         await b.circuits.reserve(member.peer)
@@ -128,21 +132,21 @@ async def test_a_relay_keeps_to_its_rate(bound: str) -> None:
     rate, size = 400_000, 1 << 18
     limits = CircuitLimits(**{bound: rate})  # type: ignore[arg-type]
     async with relay_and(3, limits) as (relay, (a, b, c)):
-        assert relay.carrier is not None
+        assert relay.circuit_relay is not None
         for each in (b, c):
             await each.circuits.reserve(relay.peer)
             await a.connect(through(relay, each))
-        before, began = relay.carrier.relayed_bytes, trio.current_time()
+        before, began = relay.circuit_relay.relayed_bytes, trio.current_time()
         async with trio.open_nursery() as nursery:
             # Both directions of both circuits.
             for one, other in ((a, b), (b, a), (a, c)):
                 nursery.start_soon(ask, one, other, bytes(size))
-        carried = relay.carrier.relayed_bytes - before
+        carried = relay.circuit_relay.relayed_bytes - before
         # On any machine it was no faster, except for the burst after a pause.
         assert 6 * size < carried < rate * (trio.current_time() - began + 0.5)
         for each in (b, c):
             await a.disconnect(each.peer)
-        await until(lambda: relay.carrier is not None and not relay.carrier._by_address)
+        await until(lambda: relay.circuit_relay is not None and not relay.circuit_relay._by_address)
 
 
 async def test_a_circuit_ends_at_its_limits() -> None:
@@ -163,15 +167,15 @@ async def test_a_circuit_ends_at_its_limits() -> None:
 async def test_a_relay_cannot_pass_for_the_peer_it_should_call() -> None:
     """Over a circuit, too, only the owner of the requested key is accepted."""
     async with relay_and(3) as (relay, (a, b, mallory)):
-        assert relay.carrier is not None
+        assert relay.circuit_relay is not None
         await b.circuits.reserve(relay.peer)
         await mallory.circuits.reserve(relay.peer)
-        honest = relay.carrier._open_stream
+        honest = relay.circuit_relay._open_stream
 
         async def elsewhere(peer: PeerId, protocol: str) -> Any:
             return await honest(mallory.peer if peer == b.peer else peer, protocol)
 
-        relay.carrier._open_stream = elsewhere
+        relay.circuit_relay._open_stream = elsewhere
         with pytest.raises(DialError, match="another peer answers there"):
             await a.connect(through(relay, b))
         assert b.peer not in a.connected()

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from distro_node.node.network import connection_limits
 from distro_node.node.network import network as network_module
-from distro_node.node.network.connection_limits import HandshakeLimit, choose_to_leave
+from distro_node.node.network.connection_limits import HandshakeLimit, choose_eviction
 from distro_node.node.network.cpu_budget import CpuBudget
 from distro_node.node.network.network import open_network
 from distro_node.protocol.util.token_bucket import TokenRate
@@ -59,9 +59,9 @@ def test_nobody_is_alone_at_an_address_of_ipv6() -> None:
 
 
 def test_the_oldest_guest_of_the_largest_crowd_leaves() -> None:
-    guests = [("a", "1.1.1.1"), ("b", "2.2.2.2"), ("c", "2.2.2.2"), ("d", "3.3.3.3")]
-    assert choose_to_leave(guests) == "b"
-    assert choose_to_leave([]) is None
+    candidates = [("a", "1.1.1.1"), ("b", "2.2.2.2"), ("c", "2.2.2.2"), ("d", "3.3.3.3")]
+    assert choose_eviction(candidates) == "b"
+    assert choose_eviction([]) is None
 
 
 async def test_strangers_who_say_nothing_keep_nobody_out() -> None:
@@ -83,7 +83,7 @@ async def test_newcomers_get_in_although_the_house_is_full(
     settings = replace(LOOPBACK, max_connections=6)
     async with open_network(settings, identity(99)) as victim, networks(9) as others:
         friend, *crowd = others
-        victim.favours = lambda peer: peer == friend.peer
+        victim.is_exempt = lambda peer: peer == friend.peer
         await friend.connect(victim.addresses[0])
         for each in crowd:
             await each.connect(victim.addresses[0], timeout=PATIENCE_SECONDS)

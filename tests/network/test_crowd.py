@@ -23,7 +23,7 @@ from network.homes import Bootstrap, home
 from network.support import LOOPBACK, identity, networks, relayed_pair, until
 from prometheus_client import generate_latest
 
-# Private here: `_tried`: whether a node has dialled at all shows nowhere else.
+# Private here: `_dial_outcomes`: whether a node has dialled at all shows nowhere else.
 
 SEED = 20
 
@@ -45,7 +45,7 @@ async def test_ten_nodes_in_any_order_are_one_swarm_however_late_the_bootstrap_p
         homes = []
         for place, number in enumerate(numbers):
             if place == 5:
-                await until(lambda: all(each.introducer._tried for each in homes))
+                await until(lambda: all(each.introducer._dial_outcomes for each in homes))
                 await nursery.start(bootstrap.run)
             hidden = number % 5 == 0
             homes.append(await stack.enter_async_context(home(number, addresses, hidden=hidden)))
@@ -82,9 +82,9 @@ async def test_a_crowd_behind_one_address_leaves_room_for_others(
 
 async def test_a_bootstrap_peer_tells_how_busy_it_is() -> None:
     async with relayed_pair() as (relay, *_):
-        assert relay.carrier is not None
-        relay.carrier.refused["reservations"] += 2
-        carried = relay.carrier.relayed_bytes
+        assert relay.circuit_relay is not None
+        relay.circuit_relay.refused["reservations"] += 2
+        carried = relay.circuit_relay.relayed_bytes
         carried_before = RelayedBytes(None)
         status = partial(bootstrap_status, relay, carried_before, Registry(), None, 0.0)
         registry = registry_of(BOOTSTRAP_METRICS, partial(read_bootstrap, relay, status))

@@ -89,8 +89,8 @@ async def test_a_node_knows_where_it_stands() -> None:
             assert open_one.reach.verdict == "local"
             await until(lambda: open_one.reach.relays == [])
             await until(lambda: "circuit" not in " ".join(open_one.network.addresses))
-            await until(lambda: open_one.network.carries)
-            assert not hidden.network.carries
+            await until(lambda: open_one.network.accepts_reservations)
+            assert not hidden.network.accepts_reservations
         bootstrap.scope.cancel()
 
 

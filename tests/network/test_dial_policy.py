@@ -29,8 +29,8 @@ from distro_node.protocol.wire.manifest import SwarmId
 from network.support import LOOPBACK, identity, networks, star, until
 
 # Private here: `_swarm`, `_connections`: faults of libp2p that a test can't cause from outside.
-# Private here: `_budgets`, `_tried`: the bound of a table, and the end of hundreds of dials, show
-# nowhere else.
+# Private here: `_budgets`, `_dial_outcomes`: the bound of a table, and the end of hundreds of dials,
+# show nowhere else.
 
 SWARM = SwarmId(bytes(range(32)))
 TELLER = PeerId(bytes(32))
@@ -63,20 +63,20 @@ def test_how_near_an_address_is(host: str, scope: Scope) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "allowed"),
+    ("source", "allowed"),
     [(FAR, ["8.8.8.8"]), (LOCAL, ["8.8.8.8", "10.0.0.1"])],
 )
 def test_near_addresses_take_the_word_of_somebody_near(
-    word: AddressSource, allowed: list[str]
+    source: AddressSource, allowed: list[str]
 ) -> None:
     hosts = ["8.8.8.8", "10.0.0.1", "127.0.0.1"]
     told = DialPolicy()
-    assert [host for host in hosts if told.refusal(word, host, 0.0) is None] == allowed
+    assert [host for host in hosts if told.refusal(source, host, 0.0) is None] == allowed
     assert all(told.refusal(HERE, host, 0.0) is None for host in hosts)
 
 
 def calls(told: DialPolicy, words: list[AddressSource], hosts: list[str], now: float) -> int:
-    return sum(told.refusal(word, host, now) is None for word in words for host in hosts)
+    return sum(told.refusal(source, host, now) is None for source in words for host in hosts)
 
 
 def test_a_teller_has_a_budget_whatever_it_tells() -> None:
@@ -109,8 +109,8 @@ def test_a_call_that_is_answered_costs_nothing() -> None:
 def test_a_crowd_of_tellers_does_not_fill_the_memory() -> None:
     told = DialPolicy()
     for number in range(20_000):
-        word = AddressSource(PeerId(number.to_bytes(32, "big")), Scope.WORLD)
-        assert told.refusal(word, f"8.{number >> 8 & 255}.{number & 255}.1", 0.0) is None
+        source = AddressSource(PeerId(number.to_bytes(32, "big")), Scope.WORLD)
+        assert told.refusal(source, f"8.{number >> 8 & 255}.{number & 255}.1", 0.0) is None
     assert len(told._budgets) <= 4096
 
 
@@ -130,8 +130,8 @@ async def test_a_name_does_not_lead_into_our_network_either() -> None:
         port = b.addresses[0].split("/")[4]
         address = f"/dns4/localhost/tcp/{port}/p2p/{peer_text(b.peer)}"
         with pytest.raises(DialError, match="outside that network"):
-            await a.connect(address, word=FAR)
-        assert await a.connect(address, word=HERE) == b.peer
+            await a.connect(address, source=FAR)
+        assert await a.connect(address, source=HERE) == b.peer
 
 
 async def test_what_the_library_raises_at_a_dial_is_a_dial_that_failed(
@@ -222,10 +222,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_liar_on_this_machine_spends_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
     small = TokenRate(at_once=40.0, per_second=0.0)
-    monkeypatch.setattr(dial_policy, "_TELLER", small)
+    monkeypatch.setattr(dial_policy, "_SOURCE_BUDGET", small)
     async with third_party() as (victim, port), liar(port) as address:
         async with introduced(address) as introducer:
-            await until(lambda: len(introducer._tried) > 300)
+            await until(lambda: len(introducer._dial_outcomes) > 300)
         assert 0 < victim.knocks <= 40
 
 
@@ -238,7 +238,7 @@ async def test_a_liar_far_away_sends_us_nowhere_near(
     known = tmp_path / "peers.json"
     async with third_party() as (victim, port), liar(port) as address:
         async with introduced(address, known) as introducer:
-            await until(lambda: len(introducer._tried) > 300)
+            await until(lambda: len(introducer._dial_outcomes) > 300)
             assert len(introducer.peer_records) > 60
         assert not victim.knocks
         # Nor after a restart, when they would be our own knowledge.

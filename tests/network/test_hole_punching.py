@@ -31,9 +31,9 @@ class Dials:
         target.dial_from_port = self.dial
 
     async def dial(
-        self, peer: PeerId, host: str, port: int, timeout: float, *, answering: bool
+        self, peer: PeerId, host: str, port: int, timeout: float, *, as_responder: bool
     ) -> bool:
-        self.made.append((peer, host, port, answering))
+        self.made.append((peer, host, port, as_responder))
         return False
 
 

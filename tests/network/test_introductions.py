@@ -39,9 +39,9 @@ from distro_node.protocol.wire.introductions import (
 from distro_node.protocol.wire.manifest import SwarmId
 from network.support import LOOPBACK, identity, networks, star, until
 
-# Private here: `_remembered`, `_registry`, `_contact`, `_save`: what a node knows before it dials any
-# peer.
-# Private here: `_hear`, `_heard`: how long a record is valid, which takes ten minutes to see.
+# Private here: `_remembered_records`, `_registry`, `_introduced`, `_save`: what a node knows before it
+# dials any peer.
+# Private here: `_receive`, `_received`: how long a record is valid, which takes ten minutes to see.
 
 SWARM = SwarmId(bytes(range(32)))
 OTHER = SwarmId(bytes(32))
@@ -201,12 +201,12 @@ async def test_what_is_newer_holds_no_longer_for_being_contradicted() -> None:
             introductions.open_peer_record(seal_peer_record(identity(2), SWARM, [], number), SWARM)
             for number in (3600, 60)
         )
-        introducer._hear(newer, AddressSource(None, Scope.WORLD))
-        then = introducer._heard[newer.peer].then
+        introducer._receive(newer, AddressSource(None, Scope.WORLD))
+        then = introducer._received[newer.peer].received_at
         await trio.sleep(0.01)
-        introducer._hear(older, AddressSource(None, Scope.WORLD))
-        assert introducer._heard[newer.peer].record == newer
-        assert introducer._heard[newer.peer].then == then
+        introducer._receive(older, AddressSource(None, Scope.WORLD))
+        assert introducer._received[newer.peer].record == newer
+        assert introducer._received[newer.peer].received_at == then
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ async def test_a_damaged_memory_is_ignored(tmp_path: Path, content: bytes) -> No
     known.write_bytes(content)
     async with networks(1) as (network,):
         introducer = Introducer(network, identity(1), SWARM, [], known)
-        assert introducer._remembered == []
+        assert introducer._remembered_records == []
         # Nothing worth remembering came in its place, so it is not touched.
         await introducer._save()
         assert known.read_bytes() == content
@@ -260,7 +260,7 @@ async def test_a_bootstrap_peer_that_comes_late_is_found(monkeypatch: pytest.Mon
         with pytest.raises(NoBootstrap):
             await early.introducer.first_contact(20)
         IntroductionService(late, Registry())
-        await until(early.introducer._contact.is_set)
+        await until(early.introducer._introduced.is_set)
         await early.introducer.first_contact(0)
 
 

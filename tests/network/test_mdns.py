@@ -28,7 +28,8 @@ from network.support import identity, networks, until
 from zeroconf import ServiceStateChange
 
 # Private here: `_open`, `_open_sockets`: nothing is announced in the network in which the tests run.
-# Private here: `_followed`, `_contact`: what is followed, and which peer it led to, shows nowhere else.
+# Private here: `_followed`, `_introduced`: what is followed, and which peer it led to, shows nowhere
+# else.
 
 ME, OTHER = identity(1).peer, identity(2).peer
 
@@ -219,11 +220,11 @@ async def test_a_suggestion_is_enough_to_find_a_swarm() -> None:
             # Far more than are queued; the rest is dropped.
             other.introducer.suggest(one.network.addresses)
         await until(lambda: one.network.peer in other.network.connected())
-        await until(other.introducer._contact.is_set)
+        await until(other.introducer._introduced.is_set)
 
 
 async def test_a_node_waits_for_suggestions_before_it_gives_up() -> None:
     async with networks(1) as (network,):
-        introducer = Introducer(network, identity(1), SWARM, patience=0.3)
+        introducer = Introducer(network, identity(1), SWARM, suggestion_seconds=0.3)
         with pytest.raises(NoBootstrap):
             await introducer.first_contact(20)

@@ -33,7 +33,8 @@ from network.support import (
 )
 
 # Private here: `_host`, `_swarm`, `_wire`: peers of other programs, which have libp2p and not our
-# network; and its faults. Private here: `_tell`: events that 300 real peers would take minutes to cause.
+# network; and its faults.
+# Private here: `_publish_event`: events that 300 real peers would take minutes to cause.
 # Private here: `_connections`, `_last_connect_attempt`, `_recent_disconnects`: what must not accumulate
 # shows nowhere else.
 
@@ -125,7 +126,7 @@ async def test_events_that_nobody_reads_hold_nothing_up() -> None:
     async with networks(1) as (a,):
         events = a.peer_events()
         for number in range(3000):
-            a._tell(PeerUp(PeerId(number.to_bytes(32, "big"))))
+            a._publish_event(PeerUp(PeerId(number.to_bytes(32, "big"))))
         first = events.receive_nowait()
         assert first == PeerUp(PeerId((3000 - 1024).to_bytes(32, "big")))
 
@@ -203,8 +204,8 @@ async def test_dialling_what_is_no_peer() -> None:
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("answering", [True, False])
-async def test_who_hangs_up_in_the_handshake_is_not_reached(answering: bool) -> None:
+@pytest.mark.parametrize("as_responder", [True, False])
+async def test_who_hangs_up_in_the_handshake_is_not_reached(as_responder: bool) -> None:
     async def hang_up(stream: trio.SocketStream) -> None:
         await stream.send_all(b"\x13/multistream/1.0.0\n\x07/noise\n")
         await stream.receive_some()
@@ -215,7 +216,7 @@ async def test_who_hangs_up_in_the_handshake_is_not_reached(answering: bool) -> 
         port = listeners[0].socket.getsockname()[1]
         peer = identity(9).peer
         there, here = ("127.0.0.1", port), ("127.0.0.1", 0)
-        assert not await dial_from(a._swarm, id_of(peer), there, here, 5.0, answering)
+        assert not await dial_from(a._swarm, id_of(peer), there, here, 5.0, as_responder)
         with pytest.raises(DialError):
             await a.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer_text(peer)}")
         nursery.cancel_scope.cancel()

@@ -109,7 +109,7 @@ async def test_a_crowd_gets_no_more_than_the_bounds_and_breaks_no_honest_circuit
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with relay_and(10, LIMITS) as (relay, (a, b, *crowd)):
-        assert relay.carrier is not None
+        assert relay.circuit_relay is not None
         # The honest pair, and two households with four attackers each.
         houses = {each.peer: f"7.7.0.{1 + n % 2}" for n, each in enumerate(crowd)}
 
@@ -119,7 +119,7 @@ async def test_a_crowd_gets_no_more_than_the_bounds_and_breaks_no_honest_circuit
             return houses.get(peer, "7.7.0.9")
 
         monkeypatch.setattr(circuit_relay, "_address", house)
-        ledger = Ledger(relay.carrier, monkeypatch)
+        ledger = Ledger(relay.circuit_relay, monkeypatch)
         for each in crowd:
             each._host.set_stream_handler(STOP, swallow)
         await b.circuits.reserve(relay.peer)
@@ -140,7 +140,7 @@ async def test_a_crowd_gets_no_more_than_the_bounds_and_breaks_no_honest_circuit
             assert most <= getattr(LIMITS, name), name
         # The bounds were reached, and everything available was granted.
         assert ledger.most["reservations"] == LIMITS.reservations
-        assert relay.carrier.refused.keys() >= {
+        assert relay.circuit_relay.refused.keys() >= {
             "reservations",
             "circuits",
             "no_reservation",
@@ -150,7 +150,7 @@ async def test_a_crowd_gets_no_more_than_the_bounds_and_breaks_no_honest_circuit
         # The crowd loses its places with its connections, and others get them.
         for each in crowd:
             await each.disconnect(relay.peer)
-        await until(lambda: relay.carrier is not None and relay.carrier.circuits == 1)
+        await until(lambda: relay.circuit_relay is not None and relay.circuit_relay.circuits == 1)
         assert await a.request(b.peer, ECHO, b"x", max_response=1, timeout=20) == b"x"
 
 
@@ -246,7 +246,7 @@ async def test_cancelled_transfers_garbage_and_failures_break_no_circuit() -> No
                 await _torment(mallory, end, chance)
             assert end.refuses(mallory.peer)
         await until(lambda: mallory.connected() == {relay.peer})
-        await until(lambda: relay.carrier is not None and relay.carrier.circuits == 1)
+        await until(lambda: relay.circuit_relay is not None and relay.circuit_relay.circuits == 1)
         # What is left is the circuit itself.
         await until(lambda: requests_open(a) == requests_open(b) == 1)
 
@@ -268,7 +268,7 @@ async def _torment(mallory: Network, target: Network, chance: random.Random) -> 
 async def test_calls_cancelled_at_random_leave_nothing_at_the_relay() -> None:
     chance = random.Random(SEED)
     async with relay_and(2) as (relay, (a, b)):
-        assert relay.carrier is not None
+        assert relay.circuit_relay is not None
         await b.circuits.reserve(relay.peer)
         way = circuit_through(relay.own_addresses[0], b.peer)
         cancelled = 0
@@ -278,9 +278,9 @@ async def test_calls_cancelled_at_random_leave_nothing_at_the_relay() -> None:
             cancelled += scope.cancelled_caught
             await a.disconnect(b.peer)
         assert cancelled > 0
-        await until(lambda: relay.carrier is not None and relay.carrier.circuits == 0)
-        assert not relay.carrier._ends
-        assert not relay.carrier._callers
+        await until(lambda: relay.circuit_relay is not None and relay.circuit_relay.circuits == 0)
+        assert not relay.circuit_relay._ends
+        assert not relay.circuit_relay._callers
         try:
             await a.connect(way)
         except DialError as error:

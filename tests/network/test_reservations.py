@@ -49,12 +49,12 @@ async def test_members_alone_put_each_other_through() -> None:
         one, other = hidden
         await until(lambda: one.network.relayed() == {other.network.peer})
         await until(lambda: other.network.relayed() == {one.network.peer})
-        assert open_to_all.network.carrier is not None
+        assert open_to_all.network.circuit_relay is not None
         # Two, if both have called at the same time.
-        assert open_to_all.network.carrier.circuits in (1, 2)
+        assert open_to_all.network.circuit_relay.circuits in (1, 2)
         assert [each.reach.relays for each in hidden] != [[], []]
         # A node that cannot be dialled relays for no other.
-        assert [each.network.carries for each in hidden] == [False, False]
+        assert [each.network.accepts_reservations for each in hidden] == [False, False]
 
 
 async def test_a_member_carries_its_swarm_and_no_other() -> None:
@@ -65,11 +65,11 @@ async def test_a_member_carries_its_swarm_and_no_other() -> None:
         other = SwarmId(bytes([7]) * 32)
         stranger = await stack.enter_async_context(home(2, [address], swarm=other))
         await until(lambda: member.network.peer in friend.reach.relays)
-        carrier = member.network.carrier
-        assert carrier is not None
-        await until(lambda: carrier.refused["stranger"] > 0)
-        assert carrier.holds(friend.network.peer)
-        assert not carrier.holds(stranger.network.peer)
+        circuit_relay = member.network.circuit_relay
+        assert circuit_relay is not None
+        await until(lambda: circuit_relay.refused["stranger"] > 0)
+        assert circuit_relay.holds(friend.network.peer)
+        assert not circuit_relay.holds(stranger.network.peer)
         assert not stranger.reach.relays
 
 
@@ -113,10 +113,10 @@ async def test_a_bootstrap_peer_puts_several_swarms_through_and_mixes_none(
             90,
         )
         (network,) = opened
-        assert network.carrier is not None
-        assert network.carrier.reservations() == 9
+        assert network.circuit_relay is not None
+        assert network.circuit_relay.reservations() == 9
         # A circuit for each pair of a swarm's three; two for a pair that called each other at once.
-        assert 9 <= network.carrier.circuits <= 18
+        assert 9 <= network.circuit_relay.circuits <= 18
         bootstrap.scope.cancel()
 
 

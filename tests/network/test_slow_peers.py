@@ -32,7 +32,7 @@ _SOON = 0.5
 @asynccontextmanager
 async def attacked() -> AsyncIterator[tuple[Network, Hostile, Network]]:
     """Open a node that serves what is tried, a hostile peer connected to it, and an honest one."""
-    settings = replace(LOOPBACK, carry=CircuitLimits())
+    settings = replace(LOOPBACK, circuit_limits=CircuitLimits())
     async with open_network(settings, identity(70)) as node, networks(1) as (honest,):
         node.serve(ECHO, echo, max_request=1 << 10, max_concurrent=4)
         await honest.connect(node.addresses[0], timeout=PATIENCE_SECONDS)

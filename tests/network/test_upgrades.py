@@ -37,10 +37,10 @@ class Attempts:
         return AddressSource(peer, Scope.WORLD)
 
     async def connect(
-        self, address: str, timeout: float, *, direct: bool, word: AddressSource
+        self, address: str, timeout: float, *, direct: bool, source: AddressSource
     ) -> None:
         assert direct
-        assert word.scope is Scope.WORLD
+        assert source.scope is Scope.WORLD
         self.dialled.append(address)
         raise DialError(address, "nobody is there")
 

@@ -122,7 +122,7 @@ async def serve(root: Path, wire: Any) -> None:
     workshop = Workshop(me.peer, 0)
     workshop.seconds = 0.1
     telemetry, address = Telemetry(me.peer), open_metrics_address(("127.0.0.1", 0))
-    network_settings = NetworkSettings(listen=LOOPBACK.listen, carry=CircuitLimits())
+    network_settings = NetworkSettings(listen=LOOPBACK.listen, circuit_limits=CircuitLimits())
     async with (
         open_network(network_settings, me) as network,
         serve_metrics(address, NODE_METRICS, lambda: NOTHING),

@@ -78,7 +78,7 @@ _CHECK_INTERVAL_SECONDS = 3.0
 # The source of suggestions, which any machine in the local network can make. It does not limit where we
 # dial, because `mdns` passes on only addresses in that network.
 _LOCAL_SOURCE = AddressSource(None, Scope.MACHINE)
-_OUTDONE = (
+_NEWER_RECORD_EXISTS = (
     "peers have a newer record of this peer and refuse ours: the clock was ahead before the "
     "data directory was lost, or another node uses a copy of this key (then stop that node). "
     "Continuing from the newer record"
@@ -103,16 +103,16 @@ class Introducer:
         identity: Identity,
         swarm: SwarmId,
         bootstrap: Sequence[str] = (),
-        known_path: Path | None = None,
+        peers_path: Path | None = None,
         *,
-        patience: float = 0.0,
+        suggestion_seconds: float = 0.0,
         numbering: MonotonicCounter | None = None,
         registry: Registry | None = None,
     ) -> None:
         """Serve introductions for the swarm, unless a `registry` is given, whose owner serves them over
         this network already.
 
-        `known_path` is the file of remembered peers; `patience` is for how many seconds `first_contact`
+        `peers_path` is the file of remembered peers; `suggestion_seconds` is how long `first_contact`
         waits for suggestions before it gives up; our own peer records take their numbers from
         `numbering`. Raises `BadAddress` if a bootstrap address is invalid.
         """
@@ -120,32 +120,32 @@ class Introducer:
         self._identity = identity
         self._swarm = swarm
         self._bootstrap = {address: parse_dial(address)[1] for address in bootstrap}
-        self._known = PeersFile(known_path, swarm) if known_path is not None else None
+        self._peers_file = PeersFile(peers_path, swarm) if peers_path is not None else None
         self._numbering = numbering or MonotonicCounter()
-        self._outdone = False
-        self._patience = patience
-        self._suggest, self._suggestions = trio.open_memory_channel[tuple[str, ...]](
+        self._newer_record_logged = False
+        self._suggestion_seconds = suggestion_seconds
+        self._suggestion_sender, self._suggestions = trio.open_memory_channel[tuple[str, ...]](
             _MAX_SUGGESTIONS
         )
-        self._suggested: set[PeerId] = set()
+        self._suggested_peers: set[PeerId] = set()
         if registry is None:
             registry = Registry()
             IntroductionService(network, registry, {swarm})
         self._registry = registry
-        self._heard: BoundedTable[PeerId, _Heard] = BoundedTable(_MAX_INTRODUCED)
+        self._received: BoundedTable[PeerId, _ReceivedRecord] = BoundedTable(_MAX_INTRODUCED)
         self._members: set[PeerId] = set()
-        self._tried: BoundedTable[str, _Tried] = BoundedTable(_MAX_INTRODUCED)
-        self._contact = trio.Event()
-        self._news = trio.Event()
+        self._dial_outcomes: BoundedTable[str, _DialOutcome] = BoundedTable(_MAX_INTRODUCED)
+        self._introduced = trio.Event()
+        self._changed = trio.Event()
         self._dialling: set[PeerId] = set()
-        self._turns: Backoff[PeerId] = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
-        remembered = self._known.load() if self._known is not None else []
-        self._remembered = [record for record in remembered if record.peer != network.peer]
+        self._retries: Backoff[PeerId] = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
+        loaded = self._peers_file.load() if self._peers_file is not None else []
+        self._remembered_records = [record for record in loaded if record.peer != network.peer]
 
     @property
     def peer_records(self) -> dict[PeerId, PeerRecord]:
         """The newest known peer record of each other peer of the swarm."""
-        result = {peer: heard.record for peer, heard in self._heard.items()}
+        result = {peer: received.record for peer, received in self._received.items()}
         for record in self._registry.peer_records(self._swarm, trio.current_time()):
             result[record.peer] = record
         result.pop(self._network.peer, None)
@@ -154,14 +154,18 @@ class Introducer:
     def introduction_of(self, peer: PeerId) -> AddressSource | None:
         """Return the source of a peer's addresses, which limits where we dial it; None if they come from
         our own disk, which sets no limit, or if the peer is unknown."""
-        heard, told = self._heard.get(peer), None
+        received, registered = self._received.get(peer), None
         for record in self._registry.peer_records(self._swarm, trio.current_time()):
             if record.peer == peer:
-                told = _Heard(record, 0.0, self._network.source_of(peer))
-        if told is None:
-            return heard.word if heard is not None else None
-        same = heard is not None and heard.record.addresses == told.record.addresses
-        return nearer(told.word, heard.word) if heard is not None and same else told.word
+                registered = _ReceivedRecord(record, 0.0, self._network.source_of(peer))
+        if registered is None:
+            return received.source if received is not None else None
+        same = received is not None and received.record.addresses == registered.record.addresses
+        return (
+            nearer(registered.source, received.source)
+            if received is not None and same
+            else registered.source
+        )
 
     @property
     def bootstrap_peers(self) -> frozenset[PeerId]:
@@ -183,18 +187,20 @@ class Introducer:
         """Return the result of the last dial of each address that a peer announces."""
         record = self.peer_records.get(peer)
         addresses = () if record is None else record.addresses
-        return {address: self._tried.get(address, _UNTRIED).outcome for address in addresses}
+        return {
+            address: self._dial_outcomes.get(address, _NO_OUTCOME).outcome for address in addresses
+        }
 
     def suggest(self, addresses: Sequence[str]) -> None:
         """Queue the addresses at which a peer of the swarm may be, to be dialled; they are dropped if
         too many are queued."""
         with contextlib.suppress(trio.WouldBlock):
-            self._suggest.send_nowait(tuple(addresses))
+            self._suggestion_sender.send_nowait(tuple(addresses))
 
     @property
-    def knows_anybody(self) -> bool:
+    def has_peers_to_dial(self) -> bool:
         """Whether there is a bootstrap peer or a remembered peer to dial."""
-        return bool(self._bootstrap or self._remembered)
+        return bool(self._bootstrap or self._remembered_records)
 
     async def first_contact(self, timeout: float = 20.0) -> None:
         """Return once a peer has introduced us; `run` must be running.
@@ -202,17 +208,19 @@ class Introducer:
         Raises `NoBootstrap` when all bootstrap peers and all remembered peers have been tried twice
         without success, or after `timeout` seconds.
         """
-        patient_until = trio.current_time() + self._patience
-        expected = [*self._bootstrap, *(a for r in self._remembered for a in r.addresses)]
+        patient_until = trio.current_time() + self._suggestion_seconds
+        expected = [*self._bootstrap, *(a for r in self._remembered_records for a in r.addresses)]
         with trio.move_on_after(timeout):
-            while not self._contact.is_set():
-                tried = all(self._tried.get(a, _UNTRIED).attempts >= 2 for a in expected)
+            while not self._introduced.is_set():
+                tried = all(self._dial_outcomes.get(a, _NO_OUTCOME).attempts >= 2 for a in expected)
                 if tried and trio.current_time() >= patient_until:
                     break
                 with trio.move_on_after(_POLL_SECONDS):
-                    await self._contact.wait()
-        if not self._contact.is_set():
-            raise NoBootstrap({a: self._tried.get(a, _UNTRIED).outcome for a in expected})
+                    await self._introduced.wait()
+        if not self._introduced.is_set():
+            raise NoBootstrap(
+                {a: self._dial_outcomes.get(a, _NO_OUTCOME).outcome for a in expected}
+            )
 
     async def run(self) -> None:
         """Introduce ourselves, dial the peers we learn of, and remember them; for ever."""
@@ -222,7 +230,7 @@ class Introducer:
                     nursery.start_soon(self._keep_bootstrap, address, peer)
                 nursery.start_soon(self._watch_peers)
                 nursery.start_soon(self._ask_members)
-                nursery.start_soon(self._dial_missing, nursery)
+                nursery.start_soon(self._dial_unconnected, nursery)
                 nursery.start_soon(self._follow_suggestions)
                 nursery.start_soon(self._save_regularly)
         finally:
@@ -241,7 +249,7 @@ class Introducer:
 
     async def _keep_bootstrap(self, address: str, peer: PeerId) -> None:
         retry = BackoffTimer(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
-        pause = _Pause(lambda: self._news)
+        pause = _Pause(lambda: self._changed)
         while True:
             lost = peer not in self._network.connected()
             if await self._dial(address) and await self._introduce(peer, address):
@@ -249,7 +257,7 @@ class Introducer:
                 if lost:
                     # Peers that could not be reached before may be reachable through this bootstrap peer
                     # now.
-                    self._turns.clear()
+                    self._retries.clear()
                 await pause.wait()
             else:
                 await trio.sleep(retry.after_failure() * random.uniform(0.7, 1.0))
@@ -259,9 +267,9 @@ class Introducer:
         async with trio.open_nursery() as nursery:
             async for addresses in self._suggestions:
                 peer = parse_dial(addresses[0])[1]
-                if peer not in self._network.connected() and peer not in self._suggested:
+                if peer not in self._network.connected() and peer not in self._suggested_peers:
                     await slots.acquire()
-                    self._suggested.add(peer)
+                    self._suggested_peers.add(peer)
                     nursery.start_soon(self._follow_suggestion, peer, addresses, slots)
 
     async def _follow_suggestion(
@@ -272,11 +280,11 @@ class Introducer:
             if peer in self._network.connected():
                 await self._introduce(peer, addresses[0])
         finally:
-            self._suggested.discard(peer)
+            self._suggested_peers.discard(peer)
             slots.release()
 
     async def _ask_members(self) -> None:
-        pause = _Pause(lambda: self._news)
+        pause = _Pause(lambda: self._changed)
         while True:
             connected = self._network.connected()
             members = [peer for peer in self.peer_records if peer in connected]
@@ -302,56 +310,61 @@ class Introducer:
             for sealed in response.records:
                 opened = open_peer_record(sealed, self._swarm)
                 if opened.peer == self._network.peer:
-                    self._go_beyond(opened)
+                    self._number_above(opened)
                 else:
-                    self._hear(opened, self._network.source_of(peer))
+                    self._receive(opened, self._network.source_of(peer))
         except RequestError as error:
-            self._note(address, f"connected, but it sends no introductions ({error.reason})")
+            self._note_outcome(
+                address, f"connected, but it sends no introductions ({error.reason})"
+            )
             return False
         except ProtocolError as error:
-            self._note(address, "connected, but its introductions are invalid")
+            self._note_outcome(address, "connected, but its introductions are invalid")
             self._network.penalise(peer, error.reason)
             return False
-        self._note(address, "connected")
-        self._contact.set()
+        self._note_outcome(address, "connected")
+        self._introduced.set()
         return True
 
-    def _go_beyond(self, record: PeerRecord) -> None:
+    def _number_above(self, record: PeerRecord) -> None:
         """Number our next records above this one of our own, which another peer has: that peer may have
         refused records with smaller numbers."""
         if self._numbering.beyond(record.number):
-            log.log(logging.DEBUG if self._outdone else logging.WARNING, _OUTDONE)
-            self._outdone = True
+            log.log(
+                logging.DEBUG if self._newer_record_logged else logging.WARNING,
+                _NEWER_RECORD_EXISTS,
+            )
+            self._newer_record_logged = True
             self._announce_changes()
 
-    def _hear(self, record: PeerRecord, word: AddressSource) -> None:
-        kept: AddressSource | None = word
-        known = self._heard.get(record.peer)
+    def _receive(self, record: PeerRecord, source: AddressSource) -> None:
+        kept: AddressSource | None = source
+        known = self._received.get(record.peer)
         if known is not None and known.record.number > record.number:
             # An older record does not refresh the age of the known one either: so a peer that has lost
             # its record numbers is accepted once the known record has expired.
             return
-        self._heard.pop(record.peer, None)
+        self._received.pop(record.peer, None)
         if known is not None and known.record.addresses == record.addresses:
             # If a nearer source confirms the addresses, they may be dialled within that source's range.
-            kept = nearer(known.word, word)
-        self._heard[record.peer] = _Heard(record, trio.current_time(), kept)
+            kept = nearer(known.source, source)
+        self._received[record.peer] = _ReceivedRecord(record, trio.current_time(), kept)
         if known is None or known.record.addresses != record.addresses:
             # The new address may be a reservation at a relay: so dial it now rather than when the next
             # retry is due.
-            self._turns.pop(record.peer, None)
+            self._retries.pop(record.peer, None)
             self._announce_changes()
 
     def _announce_changes(self) -> None:
-        self._news.set()
-        self._news = trio.Event()
+        self._changed.set()
+        self._changed = trio.Event()
 
-    async def _dial_missing(self, nursery: trio.Nursery) -> None:
+    async def _dial_unconnected(self, nursery: trio.Nursery) -> None:
         """Keep dialling the known peers that are not connected, up to `MAX_CONNECTED`, and announce
         changes of our own addresses."""
-        for record in self._remembered:
-            self._heard[record.peer] = _Heard(record, trio.current_time(), None)
-        announced, machine, looked = self._network.announcements, (), float("-inf")
+        for record in self._remembered_records:
+            self._received[record.peer] = _ReceivedRecord(record, trio.current_time(), None)
+        announced, machine, checked_at = self._network.announcements, (), float("-inf")
         while True:
             now = trio.current_time()
             connected = self._network.connected()
@@ -360,44 +373,46 @@ class Introducer:
                 # We have a new address to announce.
                 announced = self._network.announcements
                 self._announce_changes()
-            if now - looked >= _CHECK_INTERVAL_SECONDS:
-                before, machine, looked = machine, tuple(self._network.own_addresses), now
+            if now - checked_at >= _CHECK_INTERVAL_SECONDS:
+                before, machine, checked_at = machine, tuple(self._network.own_addresses), now
                 if before and machine != before:
                     # The machine is in another network: the other peers must learn our new address, and
                     # may be reachable from here.
-                    self._turns.clear()
+                    self._retries.clear()
                     self._announce_changes()
-            for peer, record in self._by_turn():
+            for peer, record in self._by_due_time():
                 if len(connected) + len(self._dialling) >= MAX_CONNECTED:
                     break
                 if len(self._dialling) >= _CONCURRENT_DIALS:
                     break
                 if peer in connected or peer in self._dialling or self._network.refuses(peer):
                     continue
-                if peer not in self._turns:
+                if peer not in self._retries:
                     polite = _POLITE_SECONDS if self._network.peer > peer else 0.0
-                    self._turns.put_off(peer, now + polite)
-                if not self._turns.rests(peer, now):
+                    self._retries.put_off(peer, now + polite)
+                if not self._retries.rests(peer, now):
                     self._dialling.add(peer)
                     nursery.start_soon(self._dial_peer, record)
-            news = self._news
+            changed = self._changed
             with trio.move_on_after(_POLL_SECONDS):
-                await news.wait()
+                await changed.wait()
 
-    def _by_turn(self) -> list[tuple[PeerId, PeerRecord]]:
+    def _by_due_time(self) -> list[tuple[PeerId, PeerRecord]]:
         # Peers whose next dial is due earliest come first: those with the fewest failures, so that
         # invented peers cannot delay real ones.
-        return sorted(self.peer_records.items(), key=lambda item: self._turns.due(item[0]))
+        return sorted(self.peer_records.items(), key=lambda item: self._retries.due(item[0]))
 
     def _forget(self, now: float, connected: Collection[PeerId]) -> None:
         for peer in [
-            p for p, heard in self._heard.items() if heard.then + _INTRODUCED_SECONDS < now
+            p
+            for p, received in self._received.items()
+            if received.received_at + _INTRODUCED_SECONDS < now
         ]:
             if peer not in connected:
-                del self._heard[peer]
+                del self._received[peer]
         records = self.peer_records
-        for peer in [p for p in self._turns if p in connected or p not in records]:
-            del self._turns[peer]
+        for peer in [p for p in self._retries if p in connected or p not in records]:
+            del self._retries[peer]
 
     async def _dial_peer(self, record: PeerRecord) -> None:
         peer = record.peer
@@ -409,40 +424,40 @@ class Introducer:
                 await self._introduce(peer)
         finally:
             self._dialling.discard(peer)
-            self._turns.failed(peer, trio.current_time(), random.uniform(0.7, 1.0))
+            self._retries.failed(peer, trio.current_time(), random.uniform(0.7, 1.0))
 
-    async def _race(self, addresses: Sequence[str], word: AddressSource | None) -> None:
+    async def _race(self, addresses: Sequence[str], source: AddressSource | None) -> None:
         """Dial the addresses of a peer in short succession until one answers."""
         async with trio.open_nursery() as nursery:
             for address in addresses:
                 ended = trio.Event()
-                nursery.start_soon(self._dial_one, address, word, ended, nursery)
+                nursery.start_soon(self._dial_one, address, source, ended, nursery)
                 with trio.move_on_after(_NEXT_ADDRESS_SECONDS):
                     await ended.wait()
 
     async def _dial_one(
-        self, address: str, word: AddressSource | None, ended: trio.Event, nursery: trio.Nursery
+        self, address: str, source: AddressSource | None, ended: trio.Event, nursery: trio.Nursery
     ) -> None:
-        if await self._dial(address, word):
+        if await self._dial(address, source):
             nursery.cancel_scope.cancel()
         ended.set()
 
-    async def _dial(self, address: str, word: AddressSource | None = None) -> bool:
+    async def _dial(self, address: str, source: AddressSource | None = None) -> bool:
         limit = _CIRCUIT_SECONDS if through_relay(address) else _DIAL_SECONDS
         try:
-            await self._network.connect(address, timeout=limit, word=word)
+            await self._network.connect(address, timeout=limit, source=source)
         except DialError as error:
-            self._note(address, error.reason)
+            self._note_outcome(address, error.reason)
             return False
         except BadAddress as error:
-            self._note(address, error.why)
+            self._note_outcome(address, error.why)
             return False
         return True
 
-    def _note(self, address: str | None, outcome: str) -> None:
+    def _note_outcome(self, address: str | None, outcome: str) -> None:
         if address is not None:
-            attempts = self._tried.get(address, _UNTRIED).attempts + 1
-            self._tried[address] = _Tried(outcome, attempts)
+            attempts = self._dial_outcomes.get(address, _NO_OUTCOME).attempts + 1
+            self._dial_outcomes[address] = _DialOutcome(outcome, attempts)
 
     async def _save_regularly(self) -> None:
         while True:
@@ -453,39 +468,39 @@ class Introducer:
         """Store our record number, and the peers that are worth a dial after a restart, the connected
         ones first."""
         await trio.to_thread.run_sync(self._numbering.keep)
-        if self._known is not None:
+        if self._peers_file is not None:
             connected = self._network.connected()
             known = [record for record in self.peer_records.values() if self._may_remember(record)]
             known.sort(key=lambda record: record.peer not in connected)
-            await trio.to_thread.run_sync(self._known.save, known)
+            await trio.to_thread.run_sync(self._peers_file.save, known)
 
     def _may_remember(self, record: PeerRecord) -> bool:
         # A record read from disk has no source that limits where we dial its peer. So a record whose
         # addresses its source does not cover is stored only while its peer is connected.
-        word = self.introduction_of(record.peer)
-        if word is None or record.peer in self._network.connected():
+        source = self.introduction_of(record.peer)
+        if source is None or record.peer in self._network.connected():
             return True
-        return all(_scope(address) >= word.scope for address in record.addresses)
+        return all(_scope(address) >= source.scope for address in record.addresses)
 
 
 @dataclass(frozen=True)
-class _Tried:
+class _DialOutcome:
     """The result of the last dial of an address, and the number of dials."""
 
     outcome: str
     attempts: int
 
 
-_UNTRIED = _Tried("no answer yet", 0)
+_NO_OUTCOME = _DialOutcome("no answer yet", 0)
 
 
 @dataclass(frozen=True)
-class _Heard:
+class _ReceivedRecord:
     """A peer record, the time we received it, and its source, None for our own disk."""
 
     record: PeerRecord
-    then: float
-    word: AddressSource | None
+    received_at: float
+    source: AddressSource | None
 
 
 def _scope(address: str) -> Scope:
@@ -504,17 +519,17 @@ def _scope(address: str) -> Scope:
 class _Pause:
     """The pause before asking again: short after news, then longer and longer."""
 
-    def __init__(self, news: Callable[[], trio.Event]) -> None:
-        self._news = news
+    def __init__(self, changed: Callable[[], trio.Event]) -> None:
+        self._changed = changed
         self._pause = BackoffTimer(_SOON_SECONDS, _SETTLED_SECONDS)
 
     async def wait(self) -> None:
-        news = self._news()
+        changed = self._changed()
         # At least this long even with news, because otherwise many newcomers would keep all members
         # asking.
         await trio.sleep(_SOON_SECONDS * random.uniform(0.5, 1.0))
         longer = self._pause.after_failure() - _SOON_SECONDS
         with trio.move_on_after(longer * random.uniform(0.7, 1.0)):
-            await news.wait()
-        if news.is_set():
+            await changed.wait()
+        if changed.is_set():
             self._pause.reset()

@@ -86,7 +86,7 @@ class Punching:
                 await trio.sleep(min(delay, _MAX_DELAY_SECONDS))
                 # The asker takes the responder's role in the handshake: two initiators at the ends of
                 # one connection would wait for each other's answers.
-                await self._dial_all(peer, there, answering=True)
+                await self._dial_all(peer, there, as_responder=True)
         except RequestError:
             return False
         except ProtocolError as error:
@@ -112,11 +112,13 @@ class Punching:
         return encode_endpoints(own)
 
     async def _answer_call(self, peer: PeerId, there: Endpoints) -> None:
-        await self._dial_all(peer, there, answering=False)
+        await self._dial_all(peer, there, as_responder=False)
 
-    async def _dial_all(self, peer: PeerId, there: Endpoints, *, answering: bool) -> None:
+    async def _dial_all(self, peer: PeerId, there: Endpoints, *, as_responder: bool) -> None:
         async def dial(endpoint: Endpoint) -> None:
-            await self._network.dial_from_port(peer, *endpoint, _DIAL_SECONDS, answering=answering)
+            await self._network.dial_from_port(
+                peer, *endpoint, _DIAL_SECONDS, as_responder=as_responder
+            )
 
         # All endpoints at the same time: each dial has to start at the agreed moment.
         async with trio.open_nursery() as nursery:

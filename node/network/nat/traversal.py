@@ -48,7 +48,10 @@ class Reach:
                 nursery.start_soon(keep_running, self._mapping.run)
             while True:
                 # A node that cannot be dialled cannot relay for others.
-                self._network.carries = self._reachability.verdict in ("reachable", "local")
+                self._network.accepts_reservations = self._reachability.verdict in (
+                    "reachable",
+                    "local",
+                )
                 await trio.sleep(_CHECK_SECONDS)
 
     @property

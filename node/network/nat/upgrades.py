@@ -42,7 +42,7 @@ class Upgrades:
         self._network = network
         self._introducer = introducer
         self._punching = punching
-        self._turns: Backoff[tuple[PeerId, Way]] = Backoff(
+        self._retries: Backoff[tuple[PeerId, Way]] = Backoff(
             _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS
         )
         # What was known about each way when it was last considered: the peer's addresses, or our
@@ -60,7 +60,7 @@ class Upgrades:
                 for key in self._known.keys() - self._trying:
                     if key[0] not in relayed:
                         del self._known[key]
-                        self._turns.pop(key, None)
+                        self._retries.pop(key, None)
                 for peer in relayed:
                     for way, known in self._ways(peer):
                         if (peer, way) not in self._trying and self._is_due(peer, way, known, now):
@@ -84,14 +84,14 @@ class Upgrades:
     def _is_due(self, peer: PeerId, way: Way, known: Hashable, now: float) -> bool:
         key = (peer, way)
         if key not in self._known:
-            self._turns.put_off(key, now)
+            self._retries.put_off(key, now)
         elif self._known[key] != known:
             # The peer's router has a new mapping, or we have a new public address. The next attempt
             # comes sooner, but not at once: otherwise a peer that announces something new all the time
             # would keep us dialling.
-            self._turns.put_off(key, min(self._turns.due(key), now + self._turns.first))
+            self._retries.put_off(key, min(self._retries.due(key), now + self._retries.first))
         self._known[key] = known
-        return not self._turns.rests(key, now)
+        return not self._retries.rests(key, now)
 
     async def _try(self, peer: PeerId, way: Way) -> None:
         began = trio.current_time()
@@ -102,19 +102,19 @@ class Upgrades:
                 await self._dial_all(peer)
         finally:
             self._trying.discard((peer, way))
-            self._turns.failed((peer, way), began, random.uniform(0.7, 1.0))
+            self._retries.failed((peer, way), began, random.uniform(0.7, 1.0))
 
     async def _dial_all(self, peer: PeerId) -> None:
-        word = self._introducer.introduction_of(peer)
+        source = self._introducer.introduction_of(peer)
         async with trio.open_nursery() as nursery:
             for address in self._addresses(peer):
-                nursery.start_soon(self._dial, address, word, nursery.cancel_scope)
+                nursery.start_soon(self._dial, address, source, nursery.cancel_scope)
 
     async def _dial(
-        self, address: str, word: AddressSource | None, others: trio.CancelScope
+        self, address: str, source: AddressSource | None, others: trio.CancelScope
     ) -> None:
         try:
-            await self._network.connect(address, _DIAL_SECONDS, direct=True, word=word)
+            await self._network.connect(address, _DIAL_SECONDS, direct=True, source=source)
         except (DialError, BadAddress):
             # Most attempts fail; the next one follows later.
             return

@@ -54,10 +54,10 @@ class SimulatedNetwork:
         self.peer = peer
         self.traffic = Traffic()
         self.announcements = 0
-        self.carries = False
+        self.accepts_reservations = False
         self.knows: Callable[[PeerId], bool] = lambda peer: True
         self.unsent_bytes = 0
-        self.favours: Callable[[PeerId], bool] = lambda peer: False
+        self.is_exempt: Callable[[PeerId], bool] = lambda peer: False
         self.is_open = False
         self.on_publish: Callable[[bytes], None] = lambda data: None
         """Called with every message before any other node receives it."""
@@ -65,7 +65,7 @@ class SimulatedNetwork:
         """May wrap a protocol's handler."""
         self.circuits = self
         self._scores = OffenceScores()
-        self._hearsay = DialPolicy()
+        self._dial_policy = DialPolicy()
         self._listeners: list[Events] = []
         self._ends: dict[PeerId, list[End]] = {}
         self._handlers: dict[str, Callable[[Any], Awaitable[None]]] = {}
@@ -130,7 +130,7 @@ class SimulatedNetwork:
         return [end.link for group in self._ends.values() for end in group]
 
     def source_of(self, peer: PeerId) -> AddressSource:
-        return self._hearsay.source_of(peer)
+        return self._dial_policy.source_of(peer)
 
     def peer_events(self) -> trio.MemoryReceiveChannel[PeerUp | PeerDown]:
         events = Events()
@@ -157,7 +157,7 @@ class SimulatedNetwork:
         timeout: float = 5.0,
         *,
         direct: bool = False,
-        word: AddressSource | None = None,
+        source: AddressSource | None = None,
     ) -> PeerId:
         host, peer = _read_address(address)
         if peer == self.peer:
@@ -169,7 +169,7 @@ class SimulatedNetwork:
         if peer in self._ends:
             return peer
         now = trio.current_time()
-        reason = self._hearsay.refusal(word, host, now) if word is not None else None
+        reason = self._dial_policy.refusal(source, host, now) if source is not None else None
         if reason is not None:
             raise DialError(address, reason)
         try:
@@ -182,8 +182,8 @@ class SimulatedNetwork:
         if link.ends[1].home.peer != peer:
             link.break_off()
             raise DialError(address, "another peer answers there")
-        if word is not None:
-            self._hearsay.refund(word, host, now)
+        if source is not None:
+            self._dial_policy.refund(source, host, now)
         return peer
 
     async def reserve(self, relay: PeerId) -> None:
@@ -222,9 +222,9 @@ class SimulatedNetwork:
             return
         group = self._ends.setdefault(peer, [])
         group.append(end)
-        self._hearsay.meet(peer, Scope.WORLD, again=len(group) > 1)
+        self._dial_policy.note_connection(peer, Scope.WORLD, additional=len(group) > 1)
         if len(group) == 1:
-            self._tell(PeerUp(peer))
+            self._publish_event(PeerUp(peer))
 
     def departed(self, end: End) -> None:
         """Note the end of a connection."""
@@ -236,9 +236,9 @@ class SimulatedNetwork:
             self.traffic.wire_received += end.received
         if peer in self._ends and not group:
             del self._ends[peer]
-            self._tell(PeerDown(peer))
+            self._publish_event(PeerDown(peer))
 
-    def _tell(self, event: PeerUp | PeerDown) -> None:
+    def _publish_event(self, event: PeerUp | PeerDown) -> None:
         if self.is_open:
             for listener in self._listeners:
                 listener.put(event)
