@@ -82,8 +82,8 @@ def test_a_founder_that_left_wins_nothing_by_a_lost_ledger(
     honest = identity(110).peer
     peers = {peer: answers(forged.ledger) for peer in liars} | {honest: answers(chain.ledger)}
     while not machine.done:
-        for question in machine.questions(peers, 0.0):
-            machine.answered(question.peer, peers[question.peer](question), 0.0)
+        for question in machine.requests(peers, 0.0):
+            machine.on_answer(question.peer, peers[question.peer](question), 0.0)
     assert ledger.anchored
     assert ledger.head == chain.ledger.head
 
@@ -124,8 +124,8 @@ def test_a_link_to_a_record_that_nobody_has_moves_nothing(chain: Chain, round_: 
     peers = {identity(100 + number).peer: answers(chain.ledger) for number in range(5)}
     asked = 0
     while not machine.done:
-        for question in machine.questions(peers, 0.0):
-            machine.answered(question.peer, peers[question.peer](question), 0.0)
+        for question in machine.requests(peers, 0.0):
+            machine.on_answer(question.peer, peers[question.peer](question), 0.0)
             asked += 1
     assert not ledger.anchored
     assert len(ledger) == 0

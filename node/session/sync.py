@@ -270,7 +270,7 @@ class Synchronizer:
             me=self._member.me,
             abandoned=abandoned,
         )
-        self._unreported += self._diverged.seen(comparison.named)
+        self._unreported += self._diverged.take_reports(comparison.reported)
         return better
 
     def diverged_peers(self) -> frozenset[PeerId]:
@@ -295,9 +295,11 @@ class _Machine(Protocol):
 
     def deadline(self, now: float) -> float: ...
 
-    def questions(self, now: float) -> list[SyncQuery]: ...
+    def requests(self, now: float) -> list[SyncQuery]: ...
 
-    def answered(self, peer: PeerId, answer: SyncAnswer | None, now: float) -> PeerFault | None: ...
+    def on_answer(
+        self, peer: PeerId, answer: SyncAnswer | None, now: float
+    ) -> PeerFault | None: ...
 
 
 class _ConnectedPeers:
@@ -307,16 +309,16 @@ class _ConnectedPeers:
         self._machine = machine
         self._peers = peers
         self.deadline = machine.deadline
-        self.answered = machine.answered
+        self.on_answer = machine.on_answer
 
     @property
     def done(self) -> bool:
         return self._machine.done
 
-    def questions(self, now: float) -> list[SyncQuery]:
+    def requests(self, now: float) -> list[SyncQuery]:
         connected = list(self._peers())
         random.shuffle(connected)
-        return self._machine.questions(connected, now)
+        return self._machine.requests(connected, now)
 
 
 async def _run_machine(
@@ -333,7 +335,7 @@ async def _run_machine(
         answer = await ask_peer(network, manifest, question)
         async with step:
             now = trio.current_time()
-            blame = await trio.to_thread.run_sync(machine.answered, question.peer, answer, now)
+            blame = await trio.to_thread.run_sync(machine.on_answer, question.peer, answer, now)
             await after()
         if blame is not None:
             _log.info("peer %s: %s", short_peer(blame.peer), blame.text)
@@ -345,7 +347,7 @@ async def _run_machine(
         while True:
             answer_arrived = trio.Event()
             async with step:
-                for question in machine.questions(trio.current_time()):
+                for question in machine.requests(trio.current_time()):
                     nursery.start_soon(ask, question)
                 if machine.done:
                     break

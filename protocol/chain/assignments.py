@@ -48,7 +48,7 @@ class SampleAssignments:
         self.rules = AssignmentRules(order, rounds.max_share, self._steps.trains, lent)
         self._order = order
         self._overlap = rounds.overlap
-        self._say = manifest.optimizer.update_weight
+        self._weight_rule = manifest.optimizer.update_weight
         self._memberships = memberships
         self._records = records
         self._length = 0
@@ -123,8 +123,8 @@ class SampleAssignments:
         found.sort(key=lambda each: each[0])
         round_of = self._steps.round_of
         return [
-            (round_of(due), round_of(dealt), partial(self._samples, dealt, streams))
-            for due, dealt, streams in found
+            (round_of(due), round_of(assigned_in), partial(self._samples, assigned_in, streams))
+            for due, assigned_in, streams in found
             if round_of(due) >= len(self)
         ]
 
@@ -138,7 +138,7 @@ class SampleAssignments:
 
     def update_weights(self, shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
         """Return the update weights of updates with these numbers of sequences."""
-        return equal_weights(shares) if self._say == "equal" else by_share(shares)
+        return equal_weights(shares) if self._weight_rule == "equal" else by_share(shares)
 
     def follow(self, record: Record) -> None:
         """Process the last `record`, which must have been checked."""
@@ -187,5 +187,5 @@ class SampleAssignments:
     def _row(self, work: LentStream) -> int:
         return int(self._cursors[work.assigned_in - 1].rows(self._order.streams)[work.stream])
 
-    def _samples(self, dealt: int, streams: Streams) -> tuple[int, ...]:
-        return samples_of(self._order, [self._cursors[dealt - 1]], [streams])
+    def _samples(self, assigned_in: int, streams: Streams) -> tuple[int, ...]:
+        return samples_of(self._order, [self._cursors[assigned_in - 1]], [streams])

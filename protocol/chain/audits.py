@@ -75,7 +75,7 @@ class AuditLedger:
         self._kept = {0: self.reputation.copy()}
         # Votes by epoch, and by round the members whose updates do not count.
         self._earned: list[Mapping[PeerId, int]] = [self.reputation.earned]
-        self._left_out: list[frozenset[PeerId]] = [frozenset()]
+        self._excluded: list[frozenset[PeerId]] = [frozenset()]
 
     def __len__(self) -> int:
         return self._length
@@ -100,8 +100,8 @@ class AuditLedger:
         """Process the last `record`, which must have been checked."""
         self.reputation.close(self._facts(record), self._memberships[record.round + 1].peers)
         self._length += 1
-        out = self.reputation.excluded()
-        self._left_out.append(self._left_out[-1] if out == self._left_out[-1] else out)
+        excluded = self.reputation.excluded()
+        self._excluded.append(self._excluded[-1] if excluded == self._excluded[-1] else excluded)
         if self._length % EPOCH_ROUNDS:
             return
         earned = self.reputation.earned
@@ -126,14 +126,14 @@ class AuditLedger:
         copy._beacon = beacon
         # Copied in one step: another thread may extend it.
         kept = list(self._kept.items())
-        copy._kept = {round_: accounts for round_, accounts in kept if round_ <= length}
+        copy._kept = {round_: table for round_, table in kept if round_ <= length}
         start = max(copy._kept)
         copy._earned = self._earned[: start // EPOCH_ROUNDS + 1]
-        copy._left_out = self._left_out[: start + 1]
+        copy._excluded = self._excluded[: start + 1]
         copy._length, copy.reputation = start, copy._kept[start].copy()
         if length == self._length:
             copy._length, copy.reputation = length, self.reputation.copy()
-            copy._earned, copy._left_out = list(self._earned), list(self._left_out)
+            copy._earned, copy._excluded = list(self._earned), list(self._excluded)
         for round_ in range(copy._length, length):
             copy.follow(records(round_))
         return copy
@@ -142,14 +142,14 @@ class AuditLedger:
         """Return the update weights of a record under audits. `counts`: the weights without audits.
         Updates that cannot be audited have weight 0. The record is the next one at most."""
         round_ = record.round
-        seen = self.share_sizes(round_)
-        out = {peer for peer in counts if peer in self._left_out[round_] or peer not in seen}
+        sizes = self.share_sizes(round_)
+        excluded = {peer for peer in counts if peer in self._excluded[round_] or peer not in sizes}
         voters = self.votes(round_).keys()
-        return audited_weights(counts, voters, out, self._beacon[round_ - 1])
+        return audited_weights(counts, voters, excluded, self._beacon[round_ - 1])
 
     # Audits
 
-    def bound_in(self, round: int) -> int:
+    def commitment_round(self, round: int) -> int:
         """Return the round in which auditors committed to the secrets that draw their audits in
         `round`; below 1 there is none."""
         return round - self._ahead - DRAW_LAG_ROUNDS
@@ -157,16 +157,16 @@ class AuditLedger:
     def drawn(self, auditor: PeerId, secret: bytes, round: int) -> AuditTarget | None:
         """Return the audit that a member's secret draws in a round; None if it draws none, or if the
         member had not committed to this secret. The record that draws it must be decided."""
-        base, drawing = self.bound_in(round), round - self._ahead
-        if base < 1 or not self._bound_to(auditor, secret, base):
+        base, drawing = self.commitment_round(round), round - self._ahead
+        if base < 1 or not self._has_committed(auditor, secret, base):
             return None
-        dealt, votes = self.share_sizes(round), self.votes(drawing + 1)
+        sizes, votes = self.share_sizes(round), self.votes(drawing + 1)
         return draw_audit(
             secret,
             self._beacon[drawing],
             auditor,
-            dealt,
-            self._assignments.update_weights(dealt),
+            sizes,
+            self._assignments.update_weights(sizes),
             votes,
             audit_probability(votes, auditor, self.spec.interval),
         )
@@ -183,20 +183,20 @@ class AuditLedger:
         of round `now` may not hold it."""
         if not entry.round < now:
             raise ProtocolError("audit", f"an audit of round {entry.round} in round {now}")
-        look = self.drawn(entry.auditor, entry.secret, entry.round)
-        if look is None:
+        target = self.drawn(entry.auditor, entry.secret, entry.round)
+        if target is None:
             raise ProtocolError("audit", "an audit that was not drawn")
-        if self._records(entry.round).update_by(look.peer) is None:
+        if self._records(entry.round).update_by(target.peer) is None:
             raise ProtocolError("audit", "an audit of an update that does not count")
-        if not self.reputation.may_record_audit(entry.auditor, look.peer, entry.round, now):
+        if not self.reputation.may_record_audit(entry.auditor, target.peer, entry.round, now):
             raise ProtocolError(
                 "audit",
                 "an audit that is too old, is recorded already, or is by a member without a vote",
             )
-        share = self.share_sizes(entry.round)[look.peer]
+        share = self.share_sizes(entry.round)[target.peer]
         score = SignSums(entry.total, entry.squares).thousandths
-        beginning = None if entry.first_half is None else thousandths(entry.first_half)
-        return Audit(entry.auditor, look.peer, entry.round, share, score, beginning)
+        first_half = None if entry.first_half is None else thousandths(entry.first_half)
+        return Audit(entry.auditor, target.peer, entry.round, share, score, first_half)
 
     # Re-audits
 
@@ -204,41 +204,43 @@ class AuditLedger:
         """Return the open dispute about a member's audit in a round."""
         return next(
             (
-                first
-                for first in self.reputation.disputes
-                if (first.auditor, first.round) == (auditor, round)
+                low_audit
+                for low_audit in self.reputation.disputes
+                if (low_audit.auditor, low_audit.round) == (auditor, round)
             ),
             None,
         )
 
-    def reaudit_sequences(self, reauditor: PeerId, first: Audit) -> tuple[int, ...] | None:
+    def reaudit_sequences(self, reauditor: PeerId, low_audit: Audit) -> tuple[int, ...] | None:
         """Return the sequences of the share that a member has to re-audit; None if it is not called, or
         has already re-audited."""
-        if reauditor not in self.reputation.pending_reauditors(first):
+        if reauditor not in self.reputation.pending_reauditors(low_audit):
             return None
-        lot = self._beacon[self.reputation.disputes[first].since + DRAW_LAG_ROUNDS]
-        return draw_sequences(first.name + lot + reauditor, first.share, MAX_REAUDITED_SEQUENCES)
+        beacon = self._beacon[self.reputation.disputes[low_audit].since + DRAW_LAG_ROUNDS]
+        return draw_sequences(
+            low_audit.name + beacon + reauditor, low_audit.share, MAX_REAUDITED_SEQUENCES
+        )
 
     def reaudit_of(self, entry: ReauditEntry) -> Reaudit:
         """Return the re-audit that an entry reports. Raises `ProtocolError` (`audit`) if the next record
         may not hold it."""
-        first = self.dispute(entry.auditor, entry.round)
-        if first is None:
+        low_audit = self.dispute(entry.auditor, entry.round)
+        if low_audit is None:
             raise ProtocolError("audit", "a re-audit without an open dispute")
-        if not self.reputation.may_reaudit(entry.reauditor, first):
+        if not self.reputation.may_reaudit(entry.reauditor, low_audit):
             raise ProtocolError(
                 "audit", "a re-audit by a member that was not drawn, or has no vote"
             )
-        sequences = self.reaudit_sequences(entry.reauditor, first)
+        sequences = self.reaudit_sequences(entry.reauditor, low_audit)
         if sequences is None or len(sequences) != len(entry.scores):
             raise ProtocolError("audit", "a re-audit of other sequences than those drawn")
-        bound = self.reputation.disputes[first].bound
-        low = failed(first.score, [thousandths(score) for score in entry.scores], bound)
-        return Reaudit(entry.reauditor, first, low)
+        bound = self.reputation.disputes[low_audit].bound
+        low = failed(low_audit.score, [thousandths(score) for score in entry.scores], bound)
+        return Reaudit(entry.reauditor, low_audit, low)
 
     # Private
 
-    def _bound_to(self, peer: PeerId, secret: bytes, round: int) -> bool:
+    def _has_committed(self, peer: PeerId, secret: bytes, round: int) -> bool:
         if not 0 < round < self._length:
             return False
         entry = self._records(round).update_by(peer)
@@ -293,15 +295,15 @@ def check_audits(
         if record.audits or record.reaudits:
             raise ProtocolError("audit", "audits in a swarm that does not audit work")
         return
-    firsts = [(entry.auditor, entry.round) for entry in record.audits]
-    if firsts != sorted(set(firsts)):
+    audit_keys = [(entry.auditor, entry.round) for entry in record.audits]
+    if audit_keys != sorted(set(audit_keys)):
         raise ProtocolError("record", "audits are not sorted and distinct")
-    again = [(entry.reauditor, entry.auditor, entry.round) for entry in record.reaudits]
-    if again != sorted(set(again)):
+    reaudit_keys = [(entry.reauditor, entry.auditor, entry.round) for entry in record.reaudits]
+    if reaudit_keys != sorted(set(reaudit_keys)):
         raise ProtocolError("record", "re-audits are not sorted and distinct")
-    for look in record.audits:
-        work.audit_of(look, record.round)
-        if not signed("audit", look.auditor, look.message(parent(look.round)), look.signature):
+    for entry in record.audits:
+        work.audit_of(entry, record.round)
+        if not signed("audit", entry.auditor, entry.message(parent(entry.round)), entry.signature):
             raise ProtocolError("record", "an audit that its auditor did not sign")
     for entry in record.reaudits:
         work.reaudit_of(entry)
@@ -323,5 +325,5 @@ def check_root(record: Record, work: AuditLedger | None) -> None:
     if record.contributions and not due:
         raise ProtocolError("record", "a contributions root where none is due")
     if record.contributions != due:
-        said = "another" if record.contributions else "no"
-        raise ProtocolError("record", f"a snapshot with {said} contributions root")
+        which = "another" if record.contributions else "no"
+        raise ProtocolError("record", f"a snapshot with {which} contributions root")

@@ -53,7 +53,7 @@ class Beacon:
             raise IndexError(f"no beacon of round {round}")
         return self._values[round + 1]
 
-    def bound(self, leader: PeerId, round: int) -> bytes:
+    def commitment_due(self, leader: PeerId, round: int) -> bytes:
         """Return the commitment whose secret the leader of the next round has to reveal; empty if it
         reveals none."""
         if round - REVEALED_AFTER < 1:
@@ -84,11 +84,11 @@ def beacon_of(manifest: Manifest, records: Callable[[int], Record]) -> Beacon | 
     return Beacon(manifest.swarm, records) if draws else None
 
 
-def check_commitment(bound_to: bytes, beacon: Beacon | None) -> None:
+def check_commitment(announced: bytes, beacon: Beacon | None) -> None:
     """Check that an update has a commitment if the swarm draws something, and none otherwise. Raises
     `ProtocolError` (`audit`)."""
-    if len(bound_to) != (0 if beacon is None else CONTENT_ID_BYTES):
-        raise ProtocolError("audit", f"an update with a commitment of {len(bound_to)} bytes")
+    if len(announced) != (0 if beacon is None else CONTENT_ID_BYTES):
+        raise ProtocolError("audit", f"an update with a commitment of {len(announced)} bytes")
 
 
 def check_reveal(record: Record, beacon: Beacon | None, leader: PeerId) -> None:
@@ -96,10 +96,10 @@ def check_reveal(record: Record, beacon: Beacon | None, leader: PeerId) -> None:
     reveals. Raises `ProtocolError` (`audit`, `record`)."""
     for update in record.updates:
         check_commitment(update.commitment, beacon)
-    bound = b"" if beacon is None else beacon.bound(leader, record.round)
-    if not bound and record.secret:
+    due = b"" if beacon is None else beacon.commitment_due(leader, record.round)
+    if not due and record.secret:
         raise ProtocolError("record", "a secret to which its leader had not committed")
-    if bound and (not record.secret or commitment(record.secret) != bound):
+    if due and (not record.secret or commitment(record.secret) != due):
         raise ProtocolError(
             "record", "its leader does not reveal the secret to which it had committed"
         )

@@ -79,23 +79,27 @@ def may_aggregate(
 
 
 def agreed_aggregate(
-    committee: Committee, said: Mapping[PeerId, ContentId], present: Collection[PeerId]
+    committee: Committee, announced: Mapping[PeerId, ContentId], present: Collection[PeerId]
 ) -> ContentId | None:
-    """Return the aggregate of a committee that counts; None if none does. `said`: the announced
+    """Return the aggregate of a committee that counts; None if none does. `announced`: the announced
     aggregate of each member with one in the record; `present`: the members of the round."""
-    told = [said[peer] for peer in committee if peer in said]
+    aggregates = [announced[peer] for peer in committee if peer in announced]
     needed = min(2, len(present))
-    return told[0] if told and len(told) >= needed and len({*told}) == 1 else None
+    return (
+        aggregates[0]
+        if aggregates and len(aggregates) >= needed and len({*aggregates}) == 1
+        else None
+    )
 
 
-def dissenters(committee: Committee, said: Mapping[PeerId, ContentId]) -> frozenset[PeerId]:
+def dissenters(committee: Committee, announced: Mapping[PeerId, ContentId]) -> frozenset[PeerId]:
     """Return the members of a committee that deviated from its most frequent aggregate; if two or more
-    are equally frequent, all members that announced one. `said` as for `agreed_aggregate`."""
-    told = {peer: said[peer] for peer in committee if peer in said}
-    ranked = Counter(told.values()).most_common(2)
+    are equally frequent, all members that announced one. `announced` as for `agreed_aggregate`."""
+    aggregates = {peer: announced[peer] for peer in committee if peer in announced}
+    ranked = Counter(aggregates.values()).most_common(2)
     if len(ranked) < 2:
         return frozenset()
     (first, most), (_, next_most) = ranked
     return frozenset(
-        peer for peer, aggregate in told.items() if aggregate != first or most == next_most
+        peer for peer, aggregate in aggregates.items() if aggregate != first or most == next_most
     )

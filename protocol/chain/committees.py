@@ -110,10 +110,10 @@ class CommitteeChain:
     def aggregates(self, record: Record) -> tuple[ContentId | None, ...]:
         """Return, for a record of a round in which committees aggregate, each section's aggregate that
         counts; None for a section without one."""
-        said = _said(record)
+        announced = _announced_aggregates(record)
         present = self._memberships[record.round].peers
         committees = self.epoch(record.round).committees
-        return tuple(agreed_aggregate(committee, said, present) for committee in committees)
+        return tuple(agreed_aggregate(committee, announced, present) for committee in committees)
 
     def counts(self, record: Record) -> dict[PeerId, int]:
         """Return the update weights of a record in the step: 1 for the first announcement of each
@@ -123,8 +123,10 @@ class CommitteeChain:
             return found
         counted = self.aggregates(record)
         for committee, aggregate in zip(self.epoch(record.round).committees, counted, strict=True):
-            said = (e.peer for e in record.updates if e.peer in committee and e.update == aggregate)
-            if (first := next(said, None)) is not None:
+            announcers = (
+                e.peer for e in record.updates if e.peer in committee and e.update == aggregate
+            )
+            if (first := next(announcers, None)) is not None:
                 found[first] = 1
         return found
 
@@ -146,7 +148,7 @@ class CommitteeChain:
         if not self._manifest.schedule.trains(following) or self._manifest.aggregates_in(following):
             return
         if self._number(following) == len(self._epochs):
-            self._epochs.append(self._drawn(following))
+            self._epochs.append(self._draw_epoch(following))
             self._begin_notes()
 
     def before(
@@ -190,7 +192,7 @@ class CommitteeChain:
         self._admitted: set[PeerId] = set()
 
     def _copy_notes(self, other: CommitteeChain) -> None:
-        self._agreed = {section: [*said] for section, said in other._agreed.items()}
+        self._agreed = {section: [*aggregates] for section, aggregates in other._agreed.items()}
         self._announced, self._penalised = {*other._announced}, {*other._penalised}
         self._admitted = {*other._admitted}
 
@@ -200,15 +202,15 @@ class CommitteeChain:
             self._admitted |= {entry.peer for entry in record.admitted}
         if not self._manifest.aggregates_in(record.round):
             return
-        said = _said(record)
+        announced = _announced_aggregates(record)
         for committee in self.epoch(record.round).committees:
-            self._penalised |= dissenters(committee, said)
-        self._announced |= said.keys()
+            self._penalised |= dissenters(committee, announced)
+        self._announced |= announced.keys()
         for section, aggregate in enumerate(self.aggregates(record)):
             so_far = self._agreed.get(section, [])
             self._agreed[section] = [] if aggregate is None else [*so_far, aggregate]
 
-    def _drawn(self, round: int) -> CommitteeEpoch:
+    def _draw_epoch(self, round: int) -> CommitteeEpoch:
         """Return the epoch that begins with a round."""
         number, members = len(self._epochs), self._memberships[round].peers
         standings = self._standings()
@@ -245,10 +247,10 @@ class CommitteeChain:
         return known if after == known else after
 
 
-def _said(record: Record) -> dict[PeerId, ContentId]:
+def _announced_aggregates(record: Record) -> dict[PeerId, ContentId]:
     """Return the aggregates of a record by the member that announces them."""
-    said = ((entry.peer, entry.update) for entry in record.updates)
-    return {peer: aggregate for peer, aggregate in said if aggregate != ABSTENTION}
+    announcements = ((entry.peer, entry.update) for entry in record.updates)
+    return {peer: aggregate for peer, aggregate in announcements if aggregate != ABSTENTION}
 
 
 def new_committee_chain(

@@ -235,8 +235,8 @@ class Consensus:
             # ballot with the new mask, may be preferable.
             ballot_set.tried = (0, 0)
         if self.votes[sender]:
-            called = weigh(silent, self.membership, self.votes)
-            ballot_set.silent[sender] = max(ballot_set.silent.get(sender, 0), called)
+            marked = weigh(silent, self.membership, self.votes)
+            ballot_set.silent[sender] = max(ballot_set.silent.get(sender, 0), marked)
         elif disinherits(ballot.silent, self.membership, self.votes):
             ballot_set.silent[sender] = max(ballot_set.silent.get(sender, 0), silent.bit_count())
         versions = ballot_set.cast.setdefault(sender, {})
@@ -362,8 +362,8 @@ class Consensus:
     def doubts(self, certificate: Certificate) -> bool:
         """Whether byzantine members alone may have signed `certificate`, and this member has not."""
         signers = [signed.peer for signed in certificate.ballots]
-        liars = max_byzantine_votes(self._model, self.votes.total)
-        return self.votes.among(signers) <= liars and self._me not in signers
+        byzantine_votes = max_byzantine_votes(self._model, self.votes.total)
+        return self.votes.among(signers) <= byzantine_votes and self._me not in signers
 
     def accused_by(self, certificate: Certificate) -> bool:
         """Whether all signers of `certificate` mark this member as silent."""
@@ -380,8 +380,8 @@ class Consensus:
             (kind, slot, block)
             for slot, state in self._slots.items()
             for kind, by_block in state.ballots.items()
-            for block, seen in by_block.items()
-            if self._me in seen and kind not in state.certificates
+            for block, ballot_set in by_block.items()
+            if self._me in ballot_set and kind not in state.certificates
         ]
 
     # Private
@@ -505,7 +505,9 @@ class Consensus:
         )
 
     def _cast(self, kind: BallotKind, slot: int) -> bool:
-        return any(self._me in seen for seen in self._state(slot).ballots[kind].values())
+        return any(
+            self._me in ballot_set for ballot_set in self._state(slot).ballots[kind].values()
+        )
 
     def _state(self, slot: int) -> SlotBallots:
         return self._slots.setdefault(slot, SlotBallots())

@@ -24,28 +24,28 @@ class DivergedPeers:
     """Peers on a diverged chain, by their latest reports."""
 
     def __init__(self) -> None:
-        self._now: BoundedTable[PeerId, None] = BoundedTable(_MOST_PEERS)
-        self._told: BoundedTable[PeerId, None] = BoundedTable(_MOST_PEERS)
+        self._diverged: BoundedTable[PeerId, None] = BoundedTable(_MOST_PEERS)
+        self._ever_diverged: BoundedTable[PeerId, None] = BoundedTable(_MOST_PEERS)
         self._chains: BoundedTable[RecordId, None] = BoundedTable(_MOST_CHAINS)
 
     @property
     def peers(self) -> frozenset[PeerId]:
         """Peers that are on a diverged chain now."""
-        return frozenset(self._now)
+        return frozenset(self._diverged)
 
-    def seen(self, named: Mapping[PeerId, RecordId | None]) -> list[PeerId]:
+    def take_reports(self, reported: Mapping[PeerId, RecordId | None]) -> list[PeerId]:
         """Process the ids that peers reported for the record before our floor; None: the same id as
         ours.
 
         Returns the peers of which the owner should learn, one for each id: those that were never on a
         diverged chain before and whose record id was not seen before.
         """
-        news = []
-        for peer, record in named.items():
+        new_peers = []
+        for peer, record in reported.items():
             if record is None:
-                self._now.pop(peer, None)
+                self._diverged.pop(peer, None)
                 continue
-            if peer not in self._told and record not in self._chains:
-                news.append(peer)
-            self._now[peer] = self._told[peer] = self._chains[record] = None
-        return news
+            if peer not in self._ever_diverged and record not in self._chains:
+                new_peers.append(peer)
+            self._diverged[peer] = self._ever_diverged[peer] = self._chains[record] = None
+        return new_peers

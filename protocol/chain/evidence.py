@@ -93,17 +93,17 @@ def check_evidence(
 
 
 def _check_announcements(evidence: Evidence, swarm: bytes, verify: Verify) -> None:
-    spelling = (evidence.slot, evidence.first, evidence.second, len(evidence.announcements))
-    if spelling != (1, None, None, 2):
+    fields = (evidence.slot, evidence.first, evidence.second, len(evidence.announcements))
+    if fields != (1, None, None, 2):
         raise ProtocolError("evidence", "it does not consist of exactly two announcements")
     if not encode(evidence.announcements[0]) < encode(evidence.announcements[1]):
         raise ProtocolError("evidence", "announcements that do not contradict each other")
-    for said in evidence.announcements:
-        place = said.announcement.round, said.announcement.parent
+    for announced in evidence.announcements:
+        place = announced.announcement.round, announced.announcement.parent
         if place != (evidence.round, evidence.parent):
             raise ProtocolError("evidence", "announcements of another round")
-        body = encode(said.announcement)
-        if not verify("announcement", swarm, evidence.peer, body, said.signature):
+        body = encode(announced.announcement)
+        if not verify("announcement", swarm, evidence.peer, body, announced.signature):
             raise ProtocolError("evidence", "a signature is not valid")
 
 

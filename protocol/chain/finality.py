@@ -158,9 +158,9 @@ class Finality:
         known = self._supporters if len(copy._steps) == len(self._steps) else []
         for round_ in range(step.first, length):
             index = round_ - step.first
-            fresh = index >= len(known)
-            said = _supporters(records(round_), memberships) if fresh else known[index]
-            copy._count(round_, said, memberships, votes)
+            is_new = index >= len(known)
+            supporters = _supporters(records(round_), memberships) if is_new else known[index]
+            copy._count(round_, supporters, memberships, votes)
         return copy
 
     def _start_over(self) -> None:
@@ -176,11 +176,15 @@ class Finality:
         self._reached: list[int] = []
 
     def _count(
-        self, round_: int, said: _Supporters, memberships: Sequence[Membership], votes: VotesOf
+        self,
+        round_: int,
+        supporters: _Supporters,
+        memberships: Sequence[Membership],
+        votes: VotesOf,
     ) -> None:
         step = self._steps[-1]
-        self._supporters.append(said)
-        *masks, gone = said
+        self._supporters.append(supporters)
+        *masks, gone = supporters
         for at, mask in zip((round_, round_ - 1), masks, strict=True):
             if at >= step.first and mask:
                 for peer in memberships[at].marked(mask):
@@ -222,9 +226,11 @@ class Finality:
         votes = among.counted
         missing = quorum(self._model, votes.total)
         known = self._steps[-1].final
-        spoke = among.members & self._last.keys()
-        for last, said in sorted(((self._last[peer], votes[peer]) for peer in spoke), reverse=True):
-            missing -= said
+        supporters = among.members & self._last.keys()
+        for last, weight in sorted(
+            ((self._last[peer], votes[peer]) for peer in supporters), reverse=True
+        ):
+            missing -= weight
             if missing <= 0:
                 return max(known, last - 1)
         return known

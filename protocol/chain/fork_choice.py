@@ -35,9 +35,11 @@ def prefers(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bo
         return other.anchored
     members = ours.votes(fork), ours.membership(fork).one_each
     if not ours.binding and fork <= max(ours.final_round, other.final_round):
-        here, there = (chain.contributors(chain.final_round + 1) for chain in (ours, other))
-        if here != there:
-            return there > here
+        own_count, other_count = (
+            chain.contributors(chain.final_round + 1) for chain in (ours, other)
+        )
+        if own_count != other_count:
+            return other_count > own_count
         # Equal numbers of contributors decide nothing: a chain that byzantine members continue alone has
         # all contributors from before the fork, too.
         return _more_went_on(ours, other, fork, members)
@@ -66,9 +68,12 @@ def _more_went_on(ours: Ledger, other: Ledger, fork: int, weights: Iterable[Vote
     end = fork + COMPARED_ROUNDS
     sides = ours.followers(fork, end), other.followers(fork, end)
     for votes in weights:
-        here, there = _count(sides[0], sides[1], votes), _count(sides[1], sides[0], votes)
-        if here != there:
-            return there > here
+        own_count, other_count = (
+            _count(sides[0], sides[1], votes),
+            _count(sides[1], sides[0], votes),
+        )
+        if own_count != other_count:
+            return other_count > own_count
     return _lower(ours, other, fork)
 
 

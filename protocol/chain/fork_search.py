@@ -10,7 +10,7 @@ its budget. Nothing before our last final record is requested.
 Several peers are asked at a time, present and former members first, so slow peers and strangers delay
 no one. A peer whose chain was fetched in vain is not asked again for a while.
 
-Nothing here sends anything: `questions` returns the requests to send now, `answered` processes answers.
+Nothing here sends anything: `requests` returns the requests to send now, `on_answer` processes answers.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class ChainComparison:
         self,
         ours: Ledger,
         peers: Iterable[PeerId],
-        rests: FetchBackoff,
+        backoff: FetchBackoff,
         *,
         me: PeerId,
         abandoned: bool,
     ) -> None:
-        """`peers` are reachable from `me`, in random order. `rests`: the pauses of peers whose chains
+        """`peers` are reachable from `me`, in random order. `backoff`: the pauses of peers whose chains
         were fetched in vain. `abandoned`: no member of our chain is left on it
         (`Member.is_abandoned`)."""
         peers = list(peers)
@@ -84,22 +84,22 @@ class ChainComparison:
         chosen = [*known, *strangers[:_MAX_STRANGERS]]
         self.better: Ledger | None = None
         """The chain to follow instead of ours, once one was found."""
-        self.named: dict[PeerId, RecordId | None] = {}
+        self.reported: dict[PeerId, RecordId | None] = {}
         """For each present or former member that answered, its record of our last final round; None if
         it is the same as ours (`diverged_peers.DivergedPeers`)."""
         self._ours = ours
-        self._rests = rests
+        self._backoff = backoff
         self._me = me
         self._abandoned = abandoned
         self._fork = 0
         self._waiting = chosen[:_MOST_PEERS]
         self._asked: dict[PeerId, float] = {}
-        self._walks: dict[PeerId, ChainProbe] = {}
+        self._chain_probes: dict[PeerId, ChainProbe] = {}
 
     @property
     def done(self) -> bool:
         """Whether no request is left."""
-        return self.better is not None or not (self._waiting or self._walks)
+        return self.better is not None or not (self._waiting or self._chain_probes)
 
     def better_than(self, ours: Ledger) -> Ledger | None:
         """Return the chain to follow instead of `ours`, which may have grown since: its new records
@@ -111,55 +111,55 @@ class ChainComparison:
         return better if still else None
 
     def deadline(self, now: float) -> float:
-        """Return the latest time for the next call of `questions`."""
+        """Return the latest time for the next call of `requests`."""
         return max(now, min(self._asked.values(), default=now) + PATIENCE_SECONDS)
 
-    def questions(self, now: float) -> list[SyncQuery]:
+    def requests(self, now: float) -> list[SyncQuery]:
         """Return the requests to send now. Drops peers that have not answered for too long."""
         for peer in [p for p, at in self._asked.items() if now >= at + PATIENCE_SECONDS]:
             self._drop(peer)
-        while not self.done and self._waiting and len(self._walks) < AT_ONCE:
+        while not self.done and self._waiting and len(self._chain_probes) < AT_ONCE:
             peer = self._waiting.pop(0)
-            self._walks[peer] = ChainProbe(self._ours, self._me, self._abandoned)
+            self._chain_probes[peer] = ChainProbe(self._ours, self._me, self._abandoned)
         if self.done:
             return []
-        questions: list[SyncQuery] = []
-        for peer, walk in list(self._walks.items()):
+        requests: list[SyncQuery] = []
+        for peer, probe in list(self._chain_probes.items()):
             if peer not in self._asked:
-                question = walk.question(peer)
+                request = probe.next_request(peer)
                 self._asked[peer] = now
-                questions.append(question)
-        return questions
+                requests.append(request)
+        return requests
 
-    def answered(self, peer: PeerId, answer: SyncAnswer | None, now: float) -> PeerFault | None:
+    def on_answer(self, peer: PeerId, answer: SyncAnswer | None, now: float) -> PeerFault | None:
         """Process the answer of `peer`; None if it gave none. Returns the fault to charge it with, if
         any."""
-        walk = self._walks.get(peer)
-        if walk is None or peer not in self._asked or self.done:
+        probe = self._chain_probes.get(peer)
+        if probe is None or peer not in self._asked or self.done:
             return None
         del self._asked[peer]
         if answer is None:
             self._drop(peer)
             return None
         try:
-            continues = walk.take(answer)
+            continues = probe.take(answer)
         except ProtocolError as error:
             self._drop(peer)
-            self._rests.failed(peer, now)
+            self._backoff.failed(peer, now)
             return PeerFault(peer, error.reason, str(error))
-        if walk.named is not None and self._ours.has_been_member(peer):
-            self.named[peer] = walk.named if walk.elsewhere else None
-        if walk.better is not None:
-            self.better, self._fork = walk.better, walk.fork
-        elif continues and not (walk.fetching and self._rests.rests(peer, now)):
+        if probe.reported is not None and self._ours.has_been_member(peer):
+            self.reported[peer] = probe.reported if probe.diverged else None
+        if probe.better is not None:
+            self.better, self._fork = probe.better, probe.fork
+        elif continues and not (probe.fetching and self._backoff.rests(peer, now)):
             return None
-        elif walk.fetched:
-            self._rests.failed(peer, now)
+        elif probe.fetched:
+            self._backoff.failed(peer, now)
         self._drop(peer)
         return None
 
     def _drop(self, peer: PeerId) -> None:
-        self._walks.pop(peer, None)
+        self._chain_probes.pop(peer, None)
         self._asked.pop(peer, None)
 
 
@@ -169,7 +169,7 @@ class ChainProbe:
     def __init__(self, ours: Ledger, me: PeerId, abandoned: bool) -> None:
         self.better: Ledger | None = None
         self.fetched = 0
-        self.named: RecordId | None = None
+        self.reported: RecordId | None = None
         """The id of its record before our floor (`Ledger.floor`), once it has reported one."""
         self._ours = ours
         self._me = me
@@ -192,16 +192,16 @@ class ChainProbe:
         return self._same + 1
 
     @property
-    def elsewhere(self) -> bool:
+    def diverged(self) -> bool:
         """Whether its chain diverges from ours before the floor, by its own report."""
-        return self.named is not None and self.named != self._ours.parent(self._floor)
+        return self.reported is not None and self.reported != self._ours.parent(self._floor)
 
     @property
     def fetching(self) -> bool:
         """Whether the fork is known and entries from there on are requested."""
         return self._chain is not None
 
-    def question(self, peer: PeerId) -> SyncQuery:
+    def next_request(self, peer: PeerId) -> SyncQuery:
         """Return the next request."""
         if self._chain is not None:
             return SyncQuery(peer, len(self._chain), most=_PORTION)
@@ -217,8 +217,8 @@ class ChainProbe:
         self._end = min(len(self._ours), answer.height)
         below = ids.get(self._floor - 1)
         if below is not None:
-            self.named = below
-            if self.elsewhere:
+            self.reported = below
+            if self.diverged:
                 return False
         if self._other is None or self._other >= self._end:
             self._other = None

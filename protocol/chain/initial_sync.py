@@ -8,7 +8,7 @@ have together. A node with a checkpoint follows no chain that lacks the checkpoi
 before it does not fit, all entries are fetched again from other peers. docs/protocol.md has the rules,
 under "Sync".
 
-`questions` returns the requests to send now, `answered` processes the answer to one, and `drain` returns
+`requests` returns the requests to send now, `on_answer` processes the answer to one, and `drain` returns
 the entries that were checked and added to the ledger, so that they can be written to disk together.
 """
 
@@ -28,7 +28,7 @@ from .ledger import Ledger
 from .request_failover import DAWDLE_SECONDS
 from .sync import SyncAnswer, SyncQuery
 
-ENOUGH = 5
+MAX_ASKED_PEERS = 5
 """Peers that are asked for the chain's height. A peer that is behind is not byzantine, but a newcomer
 should not rely on it alone."""
 
@@ -69,17 +69,17 @@ class InitialSync:
         self._tip = len(ledger) - 1
         # Open requests by peer, with the time at which each was sent.
         self._asked: dict[PeerId, tuple[SyncQuery, float]] = {}
-        self._offers: dict[PeerId, ChainReport] = {}
+        self._reports: dict[PeerId, ChainReport] = {}
         # Peers that are not asked any more: they did not answer, or their answers are of no use.
-        self._out: set[PeerId] = set()
+        self._dropped: set[PeerId] = set()
         self._goal: int | None = None
         # Peers asked for their last certificate, the latest such request, and whether one of these
         # certificates has proved a height beyond the goal.
         self._heads: set[PeerId] = set()
         self._head_asked: SyncQuery | None = None
-        self._vouched = False
+        self._height_proved = False
         # Entries added since the last `drain`, and the peers that sent entries of this ledger.
-        self._fresh: list[Decided] = []
+        self._added: list[Decided] = []
         self._sources: set[PeerId] = set()
         self._rewound = False
         self.done = False
@@ -88,7 +88,7 @@ class InitialSync:
     @property
     def found(self) -> bool:
         """Whether any asked peer has reported a chain that may be followed."""
-        return bool(self._offers)
+        return bool(self._reports)
 
     @property
     def height(self) -> int:
@@ -99,7 +99,7 @@ class InitialSync:
     def stale(self) -> int:
         """How many of the asked peers are more than `_STALE_ROUNDS` behind this ledger."""
         return sum(
-            offer.height < len(self._ledger) - _STALE_ROUNDS for offer in self._offers.values()
+            report.height < len(self._ledger) - _STALE_ROUNDS for report in self._reports.values()
         )
 
     def rewound(self) -> bool:
@@ -110,49 +110,49 @@ class InitialSync:
 
     def drain(self) -> list[Decided]:
         """Return the entries that were added to the ledger since the last call."""
-        fresh, self._fresh = self._fresh, []
-        return fresh
+        added, self._added = self._added, []
+        return added
 
     def deadline(self, now: float) -> float:
-        """Return the latest time for the next call of `questions`."""
+        """Return the latest time for the next call of `requests`."""
         asked = [at for _, at in self._asked.values()] or [now]
         until = min(asked) + PATIENCE_SECONDS
-        if self._goal is None and self._offers:
+        if self._goal is None and self._reports:
             # The goal is chosen once the latest of the open requests is this old, too.
             until = min(until, max(asked) + DAWDLE_SECONDS)
         return max(now, until)
 
-    def questions(self, connected: Iterable[PeerId], now: float) -> list[SyncQuery]:
+    def requests(self, connected: Iterable[PeerId], now: float) -> list[SyncQuery]:
         """Return the requests to send now. `connected`: the connected peers, in random order."""
         for peer, (_, at) in list(self._asked.items()):
             if now >= at + PATIENCE_SECONDS:
                 del self._asked[peer]
-                self._out.add(peer)
-        connected = [peer for peer in connected if peer not in self._out]
-        asked = self._offers_wanted(connected) if self._goal is None else []
-        if not asked and self._goal is None and self._all_offered(now):
+                self._dropped.add(peer)
+        connected = [peer for peer in connected if peer not in self._dropped]
+        asked = self._report_requests(connected) if self._goal is None else []
+        if not asked and self._goal is None and self._all_reported(now):
             self._choose_goal()
         if self._goal is not None and not self.done:
             # If the ledger is outdated, later rounds use a protocol version that this program does not
             # support, so nothing more is requested.
-            asked = [] if self._ledger.versions.outdated else self._on_the_way()
-        for question in asked:
-            self._asked[question.peer] = (question, now)
+            asked = [] if self._ledger.versions.outdated else self._requests_to_goal()
+        for request in asked:
+            self._asked[request.peer] = (request, now)
         if not self._asked and not asked:
             self.done = True
         return asked
 
-    def answered(self, peer: PeerId, answer: SyncAnswer | None, now: float) -> PeerFault | None:
+    def on_answer(self, peer: PeerId, answer: SyncAnswer | None, now: float) -> PeerFault | None:
         """Process the answer of `peer`; None if it gave none. Returns the fault to charge it with, if
         any."""
-        question, _ = self._asked.pop(peer, (None, 0.0))
-        if question is None or self.done:
+        request, _ = self._asked.pop(peer, (None, 0.0))
+        if request is None or self.done:
             return None
         if answer is None:
-            self._out.add(peer)
+            self._dropped.add(peer)
             return None
         try:
-            self._take(peer, question, answer)
+            self._take(peer, request, answer)
         except ProtocolError as error:
             return self._refused(peer, error)
         return None
@@ -165,10 +165,10 @@ class InitialSync:
             # Whether the remaining peers are honest shows when the ledger reaches the checkpoint. Each
             # restart drops at least one peer, so restarts end.
             others = self._sources - {peer}
-            self._out |= others if other_chain and others else {peer}
+            self._dropped |= others if other_chain and others else {peer}
             self._rewind()
         else:
-            self._out.add(peer)
+            self._dropped.add(peer)
         # The peer may be on another valid chain, so it is not charged with a fault: once the member
         # runs, fork choice examines that chain.
         return None if other_chain else PeerFault(peer, error.reason, str(error))
@@ -176,29 +176,29 @@ class InitialSync:
     def _rewind(self) -> None:
         """Restart with an empty ledger."""
         self._ledger.cut(0)
-        self._fresh.clear()
+        self._added.clear()
         self._sources.clear()
         self._began, self._tip, self._rewound = 0, -1, True
-        for offer in self._offers.values():
-            offer.same = True
+        for report in self._reports.values():
+            report.same = True
 
     # Before the goal is chosen: the peers' reports
 
-    def _offers_wanted(self, connected: list[PeerId]) -> list[SyncQuery]:
+    def _report_requests(self, connected: list[PeerId]) -> list[SyncQuery]:
         known = [peer for peer in connected if self._is_known(peer)]
         strangers = [peer for peer in connected if not self._is_known(peer)]
         if known:
             # Identities are free, so few strangers are asked; but some are, since the only known member
             # may be byzantine. Strangers that were asked already come first.
-            asked = [p for p in strangers if p in self._asked or p in self._offers]
+            asked = [p for p in strangers if p in self._asked or p in self._reports]
             strangers = [*asked, *(p for p in strangers if p not in asked)]
             strangers = strangers[: max(_MAX_STRANGERS, len(known))]
         waiting = [
             peer
             for peer in (*known, *strangers)
-            if peer not in self._asked and peer not in self._offers
+            if peer not in self._asked and peer not in self._reports
         ]
-        room = ENOUGH - len(self._offers) - len(self._asked)
+        room = MAX_ASKED_PEERS - len(self._reports) - len(self._asked)
         at = self._ledger.checkpoint
         known = {at.round} if at is not None and not self._ledger.anchored else set[int]()
         probes = tuple(sorted({self._tip, *known} - {-1}))
@@ -212,14 +212,14 @@ class InitialSync:
         ledger is empty: it shows only the founder."""
         return len(self._ledger) > 0 and self._ledger.has_been_member(peer)
 
-    def _all_offered(self, now: float) -> bool:
+    def _all_reported(self, now: float) -> bool:
         dawdling = all(now >= at + DAWDLE_SECONDS for _, at in self._asked.values())
-        return bool(self._offers) and dawdling
+        return bool(self._reports) and dawdling
 
     def _choose_goal(self) -> None:
         """Set the goal to the greatest height that more than half of the peers on our chain have
         reached, but to no less than our own and at most `_MOST_ROUNDS` above where the sync began."""
-        heights = sorted((o.height for o in self._offers.values() if o.same), reverse=True)
+        heights = sorted((o.height for o in self._reports.values() if o.same), reverse=True)
         # With two reports this is the lesser height, since only one peer has reached the greater.
         goal = heights[len(heights) // 2] if heights else 0
         self._goal = min(max(goal, len(self._ledger)), self._began + _MOST_ROUNDS)
@@ -228,83 +228,83 @@ class InitialSync:
 
     # Towards the goal
 
-    def _on_the_way(self) -> list[SyncQuery]:
-        assert self._goal is not None  # `questions` ensures it
+    def _requests_to_goal(self) -> list[SyncQuery]:
+        assert self._goal is not None  # `requests` ensures it
         if len(self._ledger) >= self._goal:
-            return self._further()
-        able = [p for p in self._offers if p not in self._out and self._reaches(p)]
+            return self._requests_beyond_goal()
+        able = [p for p in self._reports if p not in self._dropped and self._reaches(p)]
         unsure = [
             peer
             for peer in able
-            if self._offers[peer].asked_goal != self._goal and peer not in self._asked
+            if self._reports[peer].asked_goal != self._goal and peer not in self._asked
         ]
         for peer in unsure:
-            self._offers[peer].asked_goal = self._goal
+            self._reports[peer].asked_goal = self._goal
         if unsure:
             # Ask for their records at the goal: the one that most peers name is followed.
             probes = (self._goal - 1,)
             return [SyncQuery(p, self._goal, probes=probes, most=0) for p in unsure]
         if self._asked:
             return []
-        namers = [(p, goal) for p in able if (goal := self._offers[p].goal) is not None]
+        namers = [(p, goal) for p in able if (goal := self._reports[p].goal) is not None]
         if not namers:
             self.done = True
             return []
         named = Counter(goal for _, goal in namers)
         by_known = Counter(goal for peer, goal in namers if self._is_known(peer))
         chosen = min(named, key=lambda goal: (-named[goal], -by_known[goal], goal))
-        source = next(peer for peer in able if self._offers[peer].goal == chosen)
+        source = next(peer for peer in able if self._reports[peer].goal == chosen)
         missing = self._goal - len(self._ledger)
         return [SyncQuery(source, len(self._ledger), most=min(_PORTION, missing))]
 
     def _reaches(self, peer: PeerId) -> bool:
-        offer = self._offers[peer]
-        return offer.same and offer.height >= (self._goal or 0)
+        report = self._reports[peer]
+        return report.same and report.height >= (self._goal or 0)
 
-    def _further(self) -> list[SyncQuery]:
+    def _requests_beyond_goal(self) -> list[SyncQuery]:
         """Ask a peer that is beyond the goal for its last certificate."""
         if self._asked:
             return []
         ahead = [
             peer
-            for peer, offer in self._offers.items()
-            if offer.same
-            and offer.height > len(self._ledger)
-            and peer not in self._out
+            for peer, report in self._reports.items()
+            if report.same
+            and report.height > len(self._ledger)
+            and peer not in self._dropped
             and peer not in self._heads
         ]
-        if self._vouched or not ahead:
+        if self._height_proved or not ahead:
             self.done = True
             return []
         # The first peer that proves its height sets the new goal. Ask one after another, the most
         # advanced first.
-        peer = max(ahead, key=lambda one: self._offers[one].height)
+        peer = max(ahead, key=lambda one: self._reports[one].height)
         self._heads.add(peer)
-        height = min(self._offers[peer].height, self._began + _MOST_ROUNDS)
+        height = min(self._reports[peer].height, self._began + _MOST_ROUNDS)
         if height <= len(self._ledger):
-            return self._further()
+            return self._requests_beyond_goal()
         self._head_asked = SyncQuery(peer, height - 1, most=1)
         return [self._head_asked]
 
     # Answers
 
-    def _take(self, peer: PeerId, question: SyncQuery, answer: SyncAnswer) -> None:
+    def _take(self, peer: PeerId, request: SyncQuery, answer: SyncAnswer) -> None:
         if self._goal is None:
-            self._take_offer(peer, answer.height, answer.ids_of(question.probes))
-        elif question.probes:
-            self._offers[peer].goal = answer.ids_of(question.probes).get(question.probes[0])
-        elif question is self._head_asked:
-            self._judge_head(peer, question, answer)
+            self._take_report(peer, answer.height, answer.ids_of(request.probes))
+        elif request.probes:
+            self._reports[peer].goal = answer.ids_of(request.probes).get(request.probes[0])
+        elif request is self._head_asked:
+            self._judge_head(peer, request, answer)
         else:
             self._append(peer, answer)
 
-    def _take_offer(self, peer: PeerId, height: int, ids: dict[int, RecordId]) -> None:
+    def _take_report(self, peer: PeerId, height: int, ids: dict[int, RecordId]) -> None:
         at = self._ledger.checkpoint
         same = self._tip < 0 or ids.get(self._tip) in (None, self._ledger.head)
         if at is not None and not self._ledger.anchored:
             if at.round not in ids:
                 # The peer has not reached the checkpoint.
-                self._out.add(peer)
+                self._dropped.add(peer)
                 return
             if ids[at.round] != at.record:
                 raise ProtocolError(
@@ -316,15 +316,15 @@ class InitialSync:
                 # Our last records are on another chain.
                 self._rewind()
                 same = True
-        self._offers[peer] = ChainReport(height, same)
+        self._reports[peer] = ChainReport(height, same)
 
-    def _judge_head(self, peer: PeerId, question: SyncQuery, answer: SyncAnswer) -> None:
+    def _judge_head(self, peer: PeerId, request: SyncQuery, answer: SyncAnswer) -> None:
         head = next(iter(answer.entries()), None)
         if head is None:
             raise ProtocolError(
                 "invalid", "it states a height, but sends none of the records up to it"
             )
-        if head.record.round != question.round or head.certificate.block != head.record.id:
+        if head.record.round != request.round or head.certificate.block != head.record.id:
             raise ProtocolError("invalid", "another record than the one requested")
         votes = self._ledger.votes(len(self._ledger))
         signers = check_signatures(head.certificate, self._ledger.swarm, self._ledger.verify)
@@ -332,12 +332,12 @@ class InitialSync:
             self._ledger.manifest.fault_model, votes.total
         ):
             # At least one signer is honest.
-            self._goal = question.round + 1
-            for offer in self._offers.values():
-                offer.goal = None
-            self._offers[peer].goal = head.record.id
-            self._offers[peer].asked_goal = self._goal
-            self._vouched = True
+            self._goal = request.round + 1
+            for report in self._reports.values():
+                report.goal = None
+            self._reports[peer].goal = head.record.id
+            self._reports[peer].asked_goal = self._goal
+            self._height_proved = True
 
     def _append(self, peer: PeerId, answer: SyncAnswer) -> None:
         before = len(self._ledger)
@@ -346,7 +346,7 @@ class InitialSync:
             if len(self._ledger) >= self._goal or self._ledger.versions.outdated:
                 break
             self._ledger.append(decided)
-            self._fresh.append(decided)
+            self._added.append(decided)
             self._sources.add(peer)
         if len(self._ledger) == before:
             raise ProtocolError(

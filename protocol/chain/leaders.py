@@ -58,14 +58,14 @@ class Leaders:
 
     def __getitem__(self, slot: int) -> PeerId:
         if self._votes.equal:
-            turn = slot - 1
+            index = slot - 1
         elif slot % 2:
             return self._drawn(slot)
         else:
-            turn = slot // 2 - 1
-        if turn < len(self._first):
-            return self._first[turn]
-        return self._circle[turn % len(self._circle)]
+            index = slot // 2 - 1
+        if index < len(self._first):
+            return self._first[index]
+        return self._circle[index % len(self._circle)]
 
     def _drawn(self, slot: int) -> PeerId:
         """Return the member that leads a slot drawn by votes. The members' votes lie on a line, one
@@ -111,10 +111,10 @@ class LeaderRecord:
 
     def skipped_again(self, round: int, members: int) -> LeaderRecord:
         """Return the state after one more skipped slot, in a round with this many members."""
-        skipped, over = self.skipped + 1, self.skipped - _MAY_BE_SKIPPED
-        if over < 0:
+        skipped, excess = self.skipped + 1, self.skipped - _MAY_BE_SKIPPED
+        if excess < 0:
             return LeaderRecord(skipped, self.back)
-        return LeaderRecord(skipped, round + 1 + (members << min(over, _MOST_DOUBLINGS)))
+        return LeaderRecord(skipped, round + 1 + (members << min(excess, _MOST_DOUBLINGS)))
 
 
 class LeaderHistory:
@@ -127,14 +127,14 @@ class LeaderHistory:
 
     def passed_over(self, round: int, members: Membership) -> frozenset[PeerId]:
         """Return the members that lead none of the first slots of a round, which has these members."""
-        out = {
+        candidates = {
             peer: lead
             for peer, lead in self._rounds[round].items()
             if lead.back > round and peer in members
         }
-        if not out:
+        if not candidates:
             return frozenset()
-        worst = sorted(out, key=lambda peer: (-out[peer].skipped, peer))
+        worst = sorted(candidates, key=lambda peer: (-candidates[peer].skipped, peer))
         return frozenset(worst[: (len(members) - 1) // _MOST_PASSED_OVER])
 
     def leaders(self, round: int, members: Membership, votes: Votes) -> Leaders:

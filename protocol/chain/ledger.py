@@ -87,7 +87,7 @@ class Ledger:
             manifest, self.assignments, self._memberships, self._record, self.beacon
         )
         """The audit results; None if work is not audited."""
-        self._leads = LeaderHistory(manifest.swarm)
+        self._leader_history = LeaderHistory(manifest.swarm)
         self.versions = VersionHistory(manifest, max_version)
         """Protocol version of the swarm by round."""
         # Certified snapshots with the round of the record that certifies each, and each peer with the
@@ -126,26 +126,26 @@ class Ledger:
 
     def leaders(self, round: int) -> Leaders:
         """Return the leaders of a round's slots, at most the next round."""
-        return self._leads.leaders(round, self._memberships[round], self.votes(round))
+        return self._leader_history.leaders(round, self._memberships[round], self.votes(round))
 
     def counts(self, record: Record) -> tuple[int, ...]:
         """Return the update weights of a record in the step, in the order of its updates. An update of
         weight 0 is not applied. Sign votes have weight 0, because with committees a step consists of
         their aggregates only. The record must have been checked, and is the next one at most."""
-        who_says = self.assignments if self.committee_chain is None else self.committee_chain
-        found = who_says.counts(record)
+        source = self.assignments if self.committee_chain is None else self.committee_chain
+        found = source.counts(record)
         if self.audits is not None:
             found = self.audits.counts(record, found)
         return tuple(found[entry.peer] for entry in record.updates)
 
-    def deal(self, round: int) -> StreamCursors:
+    def cursors(self, round: int) -> StreamCursors:
         """Return the stream cursors of a round: 1 to the next round, with `overlap` to the one after
         it."""
         return self.assignments.cursors(round)
 
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
         """Return the samples of the update that is due from `peer` in a round, for the same rounds as
-        `deal`; None if none is due."""
+        `cursors`; None if none is due."""
         return self.assignments.share(round, peer)
 
     def _record(self, round: int) -> Record:
@@ -300,7 +300,7 @@ class Ledger:
                 f"the record of round {round_} is not the one that the checkpoint names",
             )
         self._memberships.follow(record)
-        self._leads.follow(record, membership, votes, self._memberships[-1])
+        self._leader_history.follow(record, membership, votes, self._memberships[-1])
         self.assignments.follow(record)
         self._entries.append(decided)
         self._ids.append(record.id)
@@ -320,8 +320,8 @@ class Ledger:
 
     def _estimate(self, record: Record) -> int:
         """Return the approximate size of the updates that are needed to apply a record's step."""
-        entries, spoken = record.updates, self.committee_chain
-        needed = {e.peer for e in entries} if spoken is None else spoken.counted(record)
+        entries, committees = record.updates, self.committee_chain
+        needed = {e.peer for e in entries} if committees is None else committees.counted(record)
         sizes = sorted(entry.size for entry in entries if entry.peer in needed)
         # An update larger than a snapshot is never worth fetching: the snapshot is the shorter way.
         most = 8 * self.manifest.elements
@@ -336,7 +336,7 @@ class Ledger:
         copy._entries = self._entries.before(length)
         copy._ids = self._ids[:length]
         copy._memberships = self._memberships.before(length + 1)
-        copy._leads = self._leads.before(length)
+        copy._leader_history = self._leader_history.before(length)
         if self.beacon is not None:
             copy.beacon = self.beacon.before(length, copy._record)
         if self.committee_chain is not None and copy.beacon is not None:
@@ -383,15 +383,15 @@ class Ledger:
                 followers |= {entry.peer for entry in record.updates}
         return {peer: admitted.get(peer, -1) for peer in followers}
 
-    def allows_leave(self, said: int, peer: PeerId) -> bool:
-        """Whether the next record may hold a leave that `peer` announced for round `said`.
+    def allows_leave(self, leave_round: int, peer: PeerId) -> bool:
+        """Whether the next record may hold a leave that `peer` announced for round `leave_round`.
 
         The leave must be recent and not withdrawn: an update of `peer` in a later round withdraws it.
         """
         now = len(self)
-        if not leave_is_current(said, peer, now, self.membership(now)):
+        if not leave_is_current(leave_round, peer, now, self.membership(now)):
             return False
-        since = (self[round_].record.updates for round_ in range(said + 1, now))
+        since = (self[round_].record.updates for round_ in range(leave_round + 1, now))
         return all(entry.peer != peer for updates in since for entry in updates)
 
     def contributors(self, end: int) -> int:
@@ -464,9 +464,9 @@ def _check_admissions(record: Record, ledger: Ledger, membership: Membership) ->
             *(admission.peer, admission.request, record.round, manifest),
             *(membership, verify, ledger.audits),
         )
-        said = encode(admission.request)
+        body = encode(admission.request)
         swarm, peer, signature = manifest.swarm, admission.peer, admission.signature
-        if problem is None and not verify("join", swarm, peer, said, signature):
+        if problem is None and not verify("join", swarm, peer, body, signature):
             problem = "the request's signature is not valid"
         if problem is not None:
             raise ProtocolError("record", f"an admission that is not allowed: {problem}")
@@ -504,15 +504,20 @@ def _check_witness(witness: WitnessEntry, record: Record, ledger: Ledger, signed
     if witness.peer in {entry.peer for entry in record.updates}:
         raise ProtocolError("record", "a witness whose update is in the record")
     parent = ledger.parent(record.round - 1)
-    said = Ballot(record.round - 1, parent, witness.slot, record.parent, witness.silent)
-    if not signed("finalize", witness.peer, said, witness.signature):
+    ballot = Ballot(record.round - 1, parent, witness.slot, record.parent, witness.silent)
+    if not signed("finalize", witness.peer, ballot, witness.signature):
         raise ProtocolError("record", "a witness that did not sign")
 
 
-def leave_is_current(said: int, peer: PeerId, round: int, membership: Membership) -> bool:
-    """Whether a leave that `peer` announced for round `said` may be put into the record of `round`."""
+def leave_is_current(leave_round: int, peer: PeerId, round: int, membership: Membership) -> bool:
+    """Whether a leave that `peer` announced for round `leave_round` may be put into the record of
+    `round`."""
     since = membership.since.get(peer)
-    return since is not None and since < said and round - LEAVE_WINDOW <= said <= round + 1
+    return (
+        since is not None
+        and since < leave_round
+        and round - LEAVE_WINDOW <= leave_round <= round + 1
+    )
 
 
 def _check_snapshot(record: Record, manifest: Manifest) -> None:

@@ -150,8 +150,8 @@ def write_receipt(ledger: Ledger, round: int, peer: PeerId) -> Receipt | None:
 def with_claim(receipt: Receipt, relayed: int, sign: Callable[[bytes], bytes]) -> Receipt:
     """Return the receipt with its peer's claim of how many bytes it relayed between others; `sign`
     signs with the peer's key."""
-    said = encode(ClaimedBytes(receipt.anchor.round, relayed))
-    signature = sign(signing_bytes(CLAIM, receipt.swarm, said))
+    body = encode(ClaimedBytes(receipt.anchor.round, relayed))
+    signature = sign(signing_bytes(CLAIM, receipt.swarm, body))
     return replace(receipt, claim=RelayClaim(relayed, signature))
 
 
@@ -185,8 +185,8 @@ def examine(receipt: Receipt, verify: Verify = verify_detached) -> ReceiptConten
         raise ProtocolError("mismatch", "the signers are not sorted and distinct")
     claim = receipt.claim
     if claim is not None:
-        said = encode(ClaimedBytes(record.round, claim.bytes))
-        if not verify(CLAIM, receipt.swarm, receipt.peer, said, claim.signature):
+        body = encode(ClaimedBytes(record.round, claim.bytes))
+        if not verify(CLAIM, receipt.swarm, receipt.peer, body, claim.signature):
             raise ProtocolError(
                 "mismatch", "the peer did not sign the claim of bytes that it relayed"
             )

@@ -41,14 +41,14 @@ class PeerFailover:
         return self.found is not None or not (self._waiting or self._asked)
 
     def deadline(self, now: float) -> float:
-        """Return the latest time for the next call of `questions`."""
+        """Return the latest time for the next call of `requests`."""
         asked = self._asked.values() or [now]
         until = min(asked) + PATIENCE_SECONDS
         if self._waiting and len(self._asked) < AT_ONCE:
             until = min(until, max(asked) + DAWDLE_SECONDS)
         return max(now, until)
 
-    def questions(self, now: float) -> list[SyncQuery]:
+    def requests(self, now: float) -> list[SyncQuery]:
         """Return the requests to send now. Drops peers that have not answered for too long."""
         for peer in [p for p, at in self._asked.items() if now >= at + PATIENCE_SECONDS]:
             del self._asked[peer]
@@ -59,7 +59,7 @@ class PeerFailover:
         self._asked[peer] = now
         return [SyncQuery(peer, self._round)]
 
-    def answered(self, peer: PeerId, answer: SyncAnswer | None, now: float) -> None:
+    def on_answer(self, peer: PeerId, answer: SyncAnswer | None, now: float) -> None:
         """Process the answer of `peer`; None if it gave none."""
         asked = self._asked.pop(peer, None)
         if asked is not None and answer is not None and self.found is None:

@@ -75,34 +75,34 @@ class VersionVotes:
     def __init__(self, records: Iterable[Record] = ()) -> None:
         """Start after these `records`, of which only the last `VERSION_VOTE_ROUNDS` matter."""
         # By member, the round of its last announced version, and that version.
-        self._said: dict[PeerId, tuple[int, int]] = {}
+        self._announced: dict[PeerId, tuple[int, int]] = {}
         for record in records:
             self.follow(record)
 
     def copy(self) -> VersionVotes:
         """Return a copy that is extended independently."""
         copy = VersionVotes()
-        copy._said = dict(self._said)
+        copy._announced = dict(self._announced)
         return copy
 
     def follow(self, record: Record) -> None:
         """Process the next record."""
         for entry in record.updates:
             # Moved to the end, so that the oldest come first.
-            self._said.pop(entry.peer, None)
-            self._said[entry.peer] = record.round, entry.max_version
-        while self._said:
-            oldest = next(iter(self._said))
-            if self._said[oldest][0] > record.round - VERSION_VOTE_ROUNDS:
+            self._announced.pop(entry.peer, None)
+            self._announced[entry.peer] = record.round, entry.max_version
+        while self._announced:
+            oldest = next(iter(self._announced))
+            if self._announced[oldest][0] > record.round - VERSION_VOTE_ROUNDS:
                 break
-            del self._said[oldest]
+            del self._announced[oldest]
 
     def is_quorum(self, version: int, votes: Votes, model: FaultModel) -> bool:
         """Whether members with a quorum of the `votes` have announced at least this version."""
-        said = votes.among(
-            peer for peer, (_, max_version) in self._said.items() if max_version >= version
+        supporting = votes.among(
+            peer for peer, (_, max_version) in self._announced.items() if max_version >= version
         )
-        return said >= quorum(model, votes.total)
+        return supporting >= quorum(model, votes.total)
 
 
 class VersionHistory:
@@ -114,7 +114,7 @@ class VersionHistory:
         self._manifest = manifest
         # Most rounds share one object.
         self._rounds = [VersionState(manifest.version)]
-        self._spoken = VersionVotes()
+        self._version_votes = VersionVotes()
 
     def __getitem__(self, round: int) -> VersionState:
         return self._rounds[round]
@@ -141,8 +141,8 @@ class VersionHistory:
     def follow(self, record: Record, votes: Votes) -> None:
         """Process the last `record`, with the `votes` of the next round."""
         before, manifest = self._rounds[-1], self._manifest
-        self._spoken.follow(record)
-        ready = self._spoken.is_quorum(before.now + 1, votes, manifest.fault_model)
+        self._version_votes.follow(record)
+        ready = self._version_votes.is_quorum(before.now + 1, votes, manifest.fault_model)
         notice = manifest.rounds.version_notice
         self._rounds.append(next_versions(before, record.round, ready=ready, notice=notice))
 
@@ -152,9 +152,9 @@ class VersionHistory:
         copy._rounds = self._rounds[: length + 1]
         if length + 1 == len(self._rounds):
             # Most copies are of the whole chain, and reading entries from disk takes a while.
-            copy._spoken = self._spoken.copy()
+            copy._version_votes = self._version_votes.copy()
         else:
-            copy._spoken = VersionVotes(
+            copy._version_votes = VersionVotes(
                 map(records, range(max(0, length - VERSION_VOTE_ROUNDS), length))
             )
         return copy

@@ -69,7 +69,7 @@ class Auditor:
         """Return the secret to reveal in a record of the next round that this member proposes; empty if
         none is due."""
         round_ = len(ledger)
-        if ledger.beacon is None or not ledger.beacon.bound(self._me, round_):
+        if ledger.beacon is None or not ledger.beacon.commitment_due(self._me, round_):
             return b""
         base = round_ - REVEALED_AFTER
         return self._secret(base, ledger.parent(base))
@@ -81,7 +81,7 @@ class Auditor:
         work = ledger.audits
         if work is None or effect.long or not effect.samples:
             return effect
-        base = work.bound_in(effect.round)
+        base = work.commitment_round(effect.round)
         if base < 1:
             return effect
         look = work.drawn(self._me, self._secret(base, ledger.parent(base)), effect.round)
@@ -109,7 +109,7 @@ class Auditor:
         look = self._drawn.pop(what.round, None)
         if look is None or ledger.audits is None or what.squares == 0 or what.round >= len(ledger):
             return []
-        base = ledger.audits.bound_in(what.round)
+        base = ledger.audits.commitment_round(what.round)
         secret = self._secret(base, ledger.parent(base))
         parent = ledger.parent(what.round)
         said = AuditMessage(what.round, parent, secret, what.total, what.squares, what.beginning)

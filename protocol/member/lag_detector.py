@@ -80,7 +80,7 @@ class LagDetector:
             self.stray(sender, message, ledger)
             raise ProtocolError("not_member", "a message from a non-member")
 
-    def questions(
+    def requests(
         self, ledger: Ledger, *, last: float, patience: float, follows: bool, now: float
     ) -> list[Effect]:
         """Return the requests to send now.

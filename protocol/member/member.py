@@ -155,7 +155,7 @@ class Member(MemberParts):
                 self._presence.lost(peer, now)
                 effects = []
             case Recalled(round_):
-                self._vote_recovery.answered(round_)
+                self._vote_recovery.note_all_answered(round_)
                 effects = []
             case Rebased(ledger):
                 return self._rebase(ledger, now)
@@ -266,7 +266,7 @@ class Member(MemberParts):
         waiting = seen and self.is_member and self._current.ready_since is None
         patience = self._pacing.lease / 4 if waiting else 0.0
         follows, last = not self.is_member or not self.at_tip, self._last_decision
-        return effects + self._divergence.questions(
+        return effects + self._divergence.requests(
             self._ledger, last=last, patience=patience, follows=follows, now=now
         )
 

@@ -49,7 +49,7 @@ class VoteRecovery:
         self.complete = members == 1 or round > self._round or now >= self._until
         return []
 
-    def answered(self, round: int) -> None:
+    def note_all_answered(self, round: int) -> None:
         """Note that every other member has answered for `round`."""
         self.complete |= round == self._round
 
@@ -79,10 +79,10 @@ class RecallRequests:
         return not self._missing
 
     def deadline(self, now: float) -> float:
-        """Return when to call `questions` again at the latest."""
+        """Return when to call `requests` again at the latest."""
         return min(self._until, now + CHECK_INTERVAL_SECONDS) if self._unasked else self._until
 
-    def questions(self, connected: Iterable[PeerId], now: float) -> list[SyncQuery]:
+    def requests(self, connected: Iterable[PeerId], now: float) -> list[SyncQuery]:
         """Return the questions for the `connected` members."""
         self.done = self.complete or now >= self._until
         if self.done:
@@ -91,7 +91,7 @@ class RecallRequests:
         self._unasked.difference_update(asked)
         return [SyncQuery(peer, self.round) for peer in asked]
 
-    def answered(self, peer: PeerId, answer: SyncAnswer | None, now: float) -> None:
+    def on_answer(self, peer: PeerId, answer: SyncAnswer | None, now: float) -> None:
         """Note the `answer` of `peer`; None means that it sent none."""
         if answer is not None and peer in self._missing - self._unasked:
             self._came.append((peer, answer))

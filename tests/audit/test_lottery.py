@@ -53,9 +53,9 @@ def test_a_draw_follows_from_secret_and_beacon() -> None:
     shares = dict.fromkeys(PEERS, 4)
     one, other = secrets()[:2]
     assert draw(one, shares) == draw(one, shares)
-    others = [draw(one, shares, lot=b"%d" % number) for number in range(64)]
+    others = [draw(one, shares, beacon=b"%d" % number) for number in range(64)]
     assert len(set(others)) > 10
-    assert others != [draw(other, shares, lot=b"%d" % number) for number in range(64)]
+    assert others != [draw(other, shares, beacon=b"%d" % number) for number in range(64)]
 
 
 def test_each_count_is_looked_at_alike_whatever_is_behind_it_and_never_one_s_own() -> None:

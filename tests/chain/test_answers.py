@@ -49,13 +49,13 @@ def _take_in(taking: AnswerIngest[Any], *, refuses: bool = False) -> int:
 def test_all_are_recalled() -> None:
     """Of three peers one has no messages of ours, one answers late, and one answer is cut short."""
     machine, peers = RecallRequests(3, _others(), 0.0), _others()
-    machine.questions(peers[:2], 0.0)
-    machine.answered(peers[0], SyncAnswer(3), 0.1)
+    machine.requests(peers[:2], 0.0)
+    machine.on_answer(peers[0], SyncAnswer(3), 0.1)
     _hear(machine, all_held=True)
     first = machine.complete
-    machine.questions(peers, 0.5)
-    machine.answered(peers[1], SyncAnswer(3), 1.0)
-    machine.answered(peers[2], SyncAnswer(3), 1.0)
+    machine.requests(peers, 0.5)
+    machine.on_answer(peers[1], SyncAnswer(3), 1.0)
+    machine.on_answer(peers[2], SyncAnswer(3), 1.0)
     _hear(machine, all_held=False)
     assert not first
     assert not machine.complete
@@ -72,12 +72,12 @@ def _hear(machine: RecallRequests, *, all_held: bool) -> None:
 
 def test_who_comes_late_is_asked() -> None:
     machine, peers = RecallRequests(3, _others(), 0.0), _others()
-    asked = [q.peer for now in (0.0, 1.0) for q in machine.questions(peers[: 1 + int(now)], now)]
+    asked = [q.peer for now in (0.0, 1.0) for q in machine.requests(peers[: 1 + int(now)], now)]
     assert asked == peers[:2]
     assert machine.deadline(1.0) < 1.5
 
 
 def test_memory_is_not_waited_for_for_ever() -> None:
     machine = RecallRequests(3, _others(), 0.0)
-    machine.questions(_others(), 10.0)
+    machine.requests(_others(), 10.0)
     assert machine.done

@@ -314,7 +314,7 @@ def test_what_nobody_can_look_at_does_not_count_and_earns_nothing() -> None:
             seen += 1
             assert counts[slow] == 0
             # And it is hardly ever lent a stream.
-            assert len(chain.ledger.assignments.shares(chain.round).works) <= 2
+            assert len(chain.ledger.assignments.shares(chain.round).lent_streams) <= 2
         before = chain.work.contributions[slow]
         chain.ledger.append(chain.decide(record))
         if counts.get(slow) == 0:

@@ -109,7 +109,7 @@ def test_so_many_members_are_asked() -> None:
 def test_so_many_are_asked_at_a_time() -> None:
     ours, peers = _silent_members(12)
     machine = ChainComparison(ours, peers, FetchBackoff(), me=identity(0).peer, abandoned=False)
-    assert len(machine.questions(0.0)) <= 4
+    assert len(machine.requests(0.0)) <= 4
 
 
 def test_a_search_ends() -> None:
@@ -151,10 +151,10 @@ def test_a_strangers_word_is_not_taken_down() -> None:
     machine = ChainComparison(
         ours, [stranger], FetchBackoff(), me=identity(0).peer, abandoned=False
     )
-    (question,) = machine.questions(0.0)
-    machine.answered(stranger, answers(forged_chain().ledger)(question), 0.0)
+    (question,) = machine.requests(0.0)
+    machine.on_answer(stranger, answers(forged_chain().ledger)(question), 0.0)
     assert machine.done
-    assert machine.named == {}
+    assert machine.reported == {}
 
 
 def _is_blamed(ours: Chain, liar: Answering) -> bool:
@@ -283,8 +283,8 @@ def _found(ours: Chain, theirs: Chain) -> ChainComparison:
     seen = ours.ledger.truncated(ours.round)
     machine = ChainComparison(seen, [peer], FetchBackoff(), me=me, abandoned=False)
     while not machine.done:
-        for question in machine.questions(0.0):
-            machine.answered(peer, answers(theirs.ledger)(question), 0.0)
+        for question in machine.requests(0.0):
+            machine.on_answer(peer, answers(theirs.ledger)(question), 0.0)
     assert machine.better_than(ours.ledger) is machine.better is not None
     return machine
 

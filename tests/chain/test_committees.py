@@ -42,7 +42,7 @@ def test_each_sample_is_dealt_once_though_a_step_takes_two_rounds(chain: Spoken)
         samples = {
             s for p in chain.membership.peers for s in chain.ledger.share(chain.round, p) or ()
         }
-        assert chain.ledger.deal(chain.round).rows(streams).tolist() == [step - 1] * streams
+        assert chain.ledger.cursors(chain.round).rows(streams).tolist() == [step - 1] * streams
         assert samples == {
             s for p in plain.membership.peers for s in plain.ledger.share(step, p) or ()
         }

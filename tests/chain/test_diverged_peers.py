@@ -33,52 +33,52 @@ def look(ours: Ledger, theirs: Ledger, who: int) -> ChainComparison:
     comparison = ChainComparison(ours, [identity(who).peer], FetchBackoff(), me=A, abandoned=False)
     answering = answers(theirs)
     while not comparison.done:
-        for question in comparison.questions(0.0):
-            assert comparison.answered(question.peer, answering(question), 0.0) is None
+        for question in comparison.requests(0.0):
+            assert comparison.on_answer(question.peer, answering(question), 0.0) is None
     return comparison
 
 
 def test_a_member_on_such_a_chain_is_named_and_not_followed(chains: tuple[Chain, Chain]) -> None:
     ours, theirs = chains
     comparison = look(ours.ledger, theirs.ledger, 1)
-    assert comparison.named == {B: theirs.ledger.parent(ours.ledger.final_round + 1)}
+    assert comparison.reported == {B: theirs.ledger.parent(ours.ledger.final_round + 1)}
     assert comparison.better is None
 
 
 def test_who_has_our_final_record_is_named_as_such(chains: tuple[Chain, Chain]) -> None:
     ours, _ = chains
-    assert look(ours.ledger, ours.ledger.truncated(len(ours.ledger)), 1).named == {B: None}
+    assert look(ours.ledger, ours.ledger.truncated(len(ours.ledger)), 1).reported == {B: None}
 
 
 def test_a_strangers_word_is_not_taken_down(chains: tuple[Chain, Chain]) -> None:
     ours, theirs = chains
-    assert look(ours.ledger, theirs.ledger, 40).named == {}
+    assert look(ours.ledger, theirs.ledger, 40).reported == {}
 
 
 def test_who_has_nothing_of_that_round_is_not_named(chains: tuple[Chain, Chain]) -> None:
     ours, theirs = chains
-    assert look(ours.ledger, theirs.ledger.truncated(1), 1).named == {}
+    assert look(ours.ledger, theirs.ledger.truncated(1), 1).reported == {}
 
 
 def test_a_chain_is_told_of_once() -> None:
     apart = DivergedPeers()
-    assert apart.seen({A: FIRST, B: FIRST}) == [A]
-    assert apart.seen({C: FIRST}) == []
+    assert apart.take_reports({A: FIRST, B: FIRST}) == [A]
+    assert apart.take_reports({C: FIRST}) == []
     # Later, by the record of another round: the peer is still on that chain.
-    assert apart.seen({B: SECOND}) == []
+    assert apart.take_reports({B: SECOND}) == []
     assert apart.peers == {A, B, C}
 
 
 def test_another_chain_is_told_of_as_well() -> None:
     apart = DivergedPeers()
-    assert apart.seen({A: FIRST, B: SECOND}) == [A, B]
+    assert apart.take_reports({A: FIRST, B: SECOND}) == [A, B]
 
 
 def test_a_liar_is_told_of_once_whatever_it_says() -> None:
     apart = DivergedPeers()
     told = []
     for number in range(100):
-        told += apart.seen({A: RecordId(content_id(bytes([number]))), B: None})
-        told += apart.seen({A: None})
+        told += apart.take_reports({A: RecordId(content_id(bytes([number]))), B: None})
+        told += apart.take_reports({A: None})
         assert not apart.peers
     assert told == [A]

@@ -317,8 +317,8 @@ def test_what_became_final_meanwhile_is_kept(chain: Chain) -> None:
         abandoned=False,
     )
     while not comparison.done:
-        for question in comparison.questions(0.0):
-            assert not comparison.answered(question.peer, answers(theirs.ledger)(question), 0.0)
+        for question in comparison.requests(0.0):
+            assert not comparison.on_answer(question.peer, answers(theirs.ledger)(question), 0.0)
     assert comparison.better_than(ours.ledger) is comparison.better is not None
     back = [who for who in range(5) if identity(who).peer in peers[2:]]
     ours.grow(admitted=[ours.admission(who) for who in back])
@@ -487,11 +487,11 @@ class Crowd:
     def run(self, answering: Callable[[SyncQuery], SyncAnswer | str | None], limit: float) -> None:
         """Answer at once, or not at all where the peer is a string."""
         while not self.comparison.done and self.now <= limit:
-            for question in self.comparison.questions(self.now):
+            for question in self.comparison.requests(self.now):
                 self.asked.append(question)
                 answer = answering(question)
                 if not isinstance(answer, str):
-                    self.comparison.answered(question.peer, answer, self.now)
+                    self.comparison.on_answer(question.peer, answer, self.now)
             if not self.comparison.done:
                 self.now = min(self.now + 1.0, self.comparison.deadline(self.now))
 

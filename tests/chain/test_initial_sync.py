@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.initial_sync import ENOUGH, InitialSync
+from distro_node.protocol.chain.initial_sync import MAX_ASKED_PEERS, InitialSync
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import SyncAnswer, SyncQuery
 from distro_node.protocol.wire.checkpoint import Checkpoint
@@ -49,13 +49,13 @@ def catch_up(
     while True:
         connected = list(peers)
         order(connected)
-        questions = machine.questions(connected, 0.0)
+        questions = machine.requests(connected, 0.0)
         if machine.done:
             break
         for question in questions:
             asked += 1
             assert asked < _MOST_QUESTIONS
-            blame = machine.answered(question.peer, peers[question.peer](question), 0.0)
+            blame = machine.on_answer(question.peer, peers[question.peer](question), 0.0)
             if blame is not None:
                 blamed[blame.peer] = blame.reason
         if machine.rewound():
@@ -160,13 +160,13 @@ def test_members_that_our_chain_knows_are_asked_before_names_that_are_free(
     crowd = [identity(100 + number).peer for number in range(20)]
     machine = InitialSync(ledger)
     asked: list[PeerId] = []
-    while questions := machine.questions([*crowd, *known], 0.0):
+    while questions := machine.requests([*crowd, *known], 0.0):
         for question in questions:
             asked.append(question.peer)
             if machine.height == AT:
-                machine.answered(question.peer, SyncAnswer(AT, (ledger.head,)), 0.0)
+                machine.on_answer(question.peer, SyncAnswer(AT, (ledger.head,)), 0.0)
     assert asked[:members] == known
-    assert len(asked) == max(members + 2, min(2 * members, ENOUGH))
+    assert len(asked) == max(members + 2, min(2 * members, MAX_ASKED_PEERS))
 
 
 def test_of_two_records_that_as_many_name_the_one_that_members_name_is_taken(true: Chain) -> None:
@@ -178,6 +178,6 @@ def test_of_two_records_that_as_many_name_the_one_that_members_name_is_taken(tru
     names |= {identity(100 + number).peer: answers(other.ledger) for number in range(2)}
     machine = InitialSync(ledger)
     while not machine.done:
-        for question in machine.questions([*reversed(names)], 0.0):
-            machine.answered(question.peer, names[question.peer](question), 0.0)
+        for question in machine.requests([*reversed(names)], 0.0):
+            machine.on_answer(question.peer, names[question.peer](question), 0.0)
     assert ledger.head == true.ledger.head

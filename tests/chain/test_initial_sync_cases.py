@@ -70,19 +70,19 @@ def test_members_are_asked_first() -> None:
     members = {identity(who).peer for who in range(3)}
     names = [*(identity(200 + number).peer for number in range(20)), *members]
     while not machine.done:
-        for question in machine.questions(names, 0.0):
+        for question in machine.requests(names, 0.0):
             answer = (honest if question.peer in members else alone)(question)
-            machine.answered(question.peer, answer, 0.0)
+            machine.on_answer(question.peer, answer, 0.0)
     assert len(chain) == len(true_chain().ledger)
 
 
 def test_who_is_slow_is_not_waited_for() -> None:
     """One answer has arrived, and another peer is slow."""
     machine, names = InitialSync(Ledger(true_chain().manifest)), [identity(n).peer for n in (1, 2)]
-    _, question = machine.questions(names, 0.0)
-    machine.answered(question.peer, answers(true_chain().ledger)(question), 0.0)
+    _, question = machine.requests(names, 0.0)
+    machine.on_answer(question.peer, answers(true_chain().ledger)(question), 0.0)
     now = 0.0
-    while not machine.questions(names, now):
+    while not machine.requests(names, now):
         now = machine.deadline(now + 0.1)
     assert now < 4.0
 

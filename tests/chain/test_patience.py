@@ -19,10 +19,10 @@ def test_whoever_does_not_answer_is_given_up_at_the_very_time(began: float) -> N
     ledger = Chain(4).ledger
     comparison = ChainComparison(ledger, PEERS[1:2], FetchBackoff(), me=PEERS[0], abandoned=False)
     catching_up = InitialSync(ledger)
-    assert comparison.questions(began)
-    assert catching_up.questions(PEERS[1:2], began)
-    comparison.questions(comparison.deadline(began))
-    catching_up.questions(PEERS[1:2], catching_up.deadline(began))
+    assert comparison.requests(began)
+    assert catching_up.requests(PEERS[1:2], began)
+    comparison.requests(comparison.deadline(began))
+    catching_up.requests(PEERS[1:2], catching_up.deadline(began))
     assert comparison.done
     assert catching_up.done
 
@@ -32,13 +32,13 @@ def test_who_was_asked_later_is_waited_for_without_a_circle() -> None:
     ledger = Chain(4).ledger
     catching_up = InitialSync(ledger)
     answered, slow, gone, later = PEERS
-    assert len(catching_up.questions([answered, slow, gone], 0.0)) == 3
-    catching_up.answered(answered, SyncAnswer(len(ledger), (ledger.head,)), 0.1)
-    catching_up.answered(gone, None, 2.0)
-    assert [question.peer for question in catching_up.questions([slow, later], 2.0)] == [later]
+    assert len(catching_up.requests([answered, slow, gone], 0.0)) == 3
+    catching_up.on_answer(answered, SyncAnswer(len(ledger), (ledger.head,)), 0.1)
+    catching_up.on_answer(gone, None, 2.0)
+    assert [question.peer for question in catching_up.requests([slow, later], 2.0)] == [later]
     again = catching_up.deadline(DAWDLE_SECONDS)
     assert again > DAWDLE_SECONDS
-    catching_up.questions([slow, later], again)
+    catching_up.requests([slow, later], again)
     assert catching_up.done
 
 
@@ -53,7 +53,7 @@ def test_one_that_is_ahead_with_proof_is_followed_to_its_end(ahead: int) -> None
     ledger = full.truncated(2)
     catching_up, now, asked = InitialSync(ledger), 0.0, 0
     while not catching_up.done:
-        questions = catching_up.questions(PEERS[1:], now)
+        questions = catching_up.requests(PEERS[1:], now)
         asked += len(questions)
         assert asked < 20
         now += 0.1
@@ -62,5 +62,5 @@ def test_one_that_is_ahead_with_proof_is_followed_to_its_end(ahead: int) -> None
             request = question.request(full.swarm)
             height, ids, rounds, _ = answer_to(request, theirs, lambda round_: [])
             answer = SyncAnswer(height, ids, at_hand=[theirs[number] for number in rounds])
-            assert catching_up.answered(question.peer, answer, now) is None
+            assert catching_up.on_answer(question.peer, answer, now) is None
     assert ledger.head == full.head

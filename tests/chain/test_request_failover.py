@@ -16,7 +16,7 @@ ROUND = 7
 
 
 def asked(asking: PeerFailover, now: float) -> list[bytes]:
-    questions = asking.questions(now)
+    questions = asking.requests(now)
     assert all(question.round == ROUND and question.most > 0 for question in questions)
     return [question.peer for question in questions]
 
@@ -32,18 +32,18 @@ def test_the_next_one_is_asked_when_one_dawdles_and_the_first_answer_counts() ->
     assert asked(asking, DAWDLE_SECONDS / 2) == []
     assert asking.deadline(DAWDLE_SECONDS / 2) == DAWDLE_SECONDS
     assert asked(asking, DAWDLE_SECONDS) == [PEERS[1]]
-    asking.answered(PEERS[1], SyncAnswer(9), DAWDLE_SECONDS + 1)
+    asking.on_answer(PEERS[1], SyncAnswer(9), DAWDLE_SECONDS + 1)
     assert asking.done
-    asking.answered(PEERS[0], SyncAnswer(1000), DAWDLE_SECONDS + 2)
+    asking.on_answer(PEERS[0], SyncAnswer(1000), DAWDLE_SECONDS + 2)
     assert asking.found == (PEERS[1], SyncAnswer(9))
 
 
 def test_the_next_one_is_asked_at_once_when_one_fails() -> None:
     asking = PeerFailover(PEERS[:2], set(), ROUND)
     assert asked(asking, 0.0) == [PEERS[0]]
-    asking.answered(PEERS[0], None, 0.1)
+    asking.on_answer(PEERS[0], None, 0.1)
     assert asked(asking, 0.1) == [PEERS[1]]
-    asking.answered(PEERS[1], None, 0.2)
+    asking.on_answer(PEERS[1], None, 0.2)
     assert asking.done
     assert asking.found is None
 
@@ -66,7 +66,7 @@ def test_few_are_asked_at_a_time_and_each_is_given_up_in_the_end() -> None:
 def test_nobody_asked_cannot_answer() -> None:
     asking = PeerFailover(PEERS, set(), ROUND)
     asked(asking, 0.0)
-    asking.answered(PEERS[4], SyncAnswer(9), 0.1)
+    asking.on_answer(PEERS[4], SyncAnswer(9), 0.1)
     assert asking.found is None
 
 

@@ -16,7 +16,8 @@ from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
 from distro_node.protocol.wire.messages import UpdateEntry
 from simulation.chain import Chain, answers
 
-# Private here: `_spoken`: which announcements count is otherwise visible only by a much later effect.
+# Private here: `_version_votes`: which announcements count is otherwise visible only by a much later
+# effect.
 
 NEXT = PROTOCOL_VERSION + 1
 NOTICE = 20
@@ -149,8 +150,8 @@ def test_who_does_not_speak_it_follows_up_to_that_round_and_blames_nobody() -> N
     answer = answers(chain.ledger)
     peers = chain.membership.peers
     while not catching_up.done:
-        for question in catching_up.questions(peers, 0.0):
-            assert catching_up.answered(question.peer, answer(question), 0.0) is None
+        for question in catching_up.requests(peers, 0.0):
+            assert catching_up.on_answer(question.peer, answer(question), 0.0) is None
             asked += 1
     assert asked
     assert ours.versions.outdated
@@ -201,7 +202,9 @@ def test_what_was_said_is_not_good_for_ever() -> None:
         # One of the three has announced it once, and nothing since.
         chain.grow(updates=[chain.update(peer, max_version=NEXT) for peer in committees])
     # It counted long enough for the change to be scheduled, and no longer.
-    assert not chain.ledger.versions._spoken.is_quorum(NEXT, chain.membership.one_each, "byzantine")
+    assert not chain.ledger.versions._version_votes.is_quorum(
+        NEXT, chain.membership.one_each, "byzantine"
+    )
 
 
 def test_who_does_not_speak_it_takes_leave_in_time() -> None:

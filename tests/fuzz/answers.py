@@ -204,14 +204,14 @@ def _drive(machine: Any, data: bytes, questions: Callable[[float], list[SyncQuer
                 answer = None if raw is None else read_answer(raw)
             except ProtocolError:
                 answer = None
-            machine.answered(question.peer, answer, now)
+            machine.on_answer(question.peer, answer, now)
 
 
 def _catch_up(data: bytes) -> object:
     ledger = _chains()[0].ledger
     machine = InitialSync(ledger.truncated(len(ledger)))
     peers = [STRANGER.peer, identity(42).peer]
-    _drive(machine, data, lambda now: machine.questions(peers, now))
+    _drive(machine, data, lambda now: machine.requests(peers, now))
     return machine.drain()
 
 
@@ -220,7 +220,7 @@ def _compare(data: bytes) -> object:
     ours = ledger.truncated(len(ledger))
     peers = [identity(3).peer, STRANGER.peer]
     machine = ChainComparison(ours, peers, FetchBackoff(), me=identity(0).peer, abandoned=False)
-    _drive(machine, data, machine.questions)
+    _drive(machine, data, machine.requests)
     return machine.better_than(ours)
 
 

@@ -23,7 +23,7 @@ def test_news_without_end_does_not_keep_a_member_from_asking(follows: bool, with
     asked = [
         second / 4
         for second in range(4 * 60)
-        for effect in divergence.questions(
+        for effect in divergence.requests(
             ledger, last=second / 4 - 0.1, patience=0.0, follows=follows, now=second / 4
         )
         if isinstance(effect, AskSync)
@@ -36,7 +36,7 @@ def test_a_member_that_waits_for_slow_updates_asks_seldom() -> None:
     asked = [
         second
         for second in range(1000)
-        if divergence.questions(ledger, last=0.0, patience=200.0, follows=False, now=float(second))
+        if divergence.requests(ledger, last=0.0, patience=200.0, follows=False, now=float(second))
     ]
     assert len(asked) == 4
 
@@ -53,7 +53,7 @@ def test_a_heartbeat_of_one_who_is_counted_out_tells_of_another_chain() -> None:
     def compares(sender: PeerId, round_: int) -> bool:
         divergence = LagDetector(0.0)
         divergence.stray(sender, Heartbeat(round_, 1), chain.ledger)
-        effects = divergence.questions(
+        effects = divergence.requests(
             chain.ledger, last=60.0, patience=0.0, follows=False, now=100.0
         )
         return any(isinstance(effect, CompareChains) for effect in effects)
@@ -73,7 +73,7 @@ def test_where_nothing_is_decided_chains_are_compared_without_a_sign(
     divergence = LagDetector(0.0)
 
     def compares(now: float, last: float) -> bool:
-        effects = divergence.questions(
+        effects = divergence.requests(
             chain.ledger, last=last, patience=patience, follows=False, now=now
         )
         return any(isinstance(effect, CompareChains) for effect in effects)

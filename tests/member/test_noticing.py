@@ -56,7 +56,7 @@ def _asked(kind: type[Effect], seconds: int, *, news: bool = False) -> int:
         if not news:
             noticed.behind()
         noticed.parted()
-        effects += noticed.questions(
+        effects += noticed.requests(
             _chain().ledger, last=now if news else 0.0, patience=0.0, follows=False, now=now
         )
     return sum(isinstance(effect, kind) for effect in effects)
@@ -74,7 +74,7 @@ def test_who_hears_news_asks_all_the_same() -> None:
 def test_who_hears_nothing_asks() -> None:
     noticed, count = LagDetector(0.0), 0
     for now in range(100):
-        effects = noticed.questions(
+        effects = noticed.requests(
             _chain().ledger, last=0.0, patience=0.0, follows=False, now=now / 10
         )
         count += len(effects)
@@ -82,7 +82,7 @@ def test_who_hears_nothing_asks() -> None:
 
 
 def _compares_without_a_sign(now: float, patience: float) -> bool:
-    effects = LagDetector(0.0).questions(
+    effects = LagDetector(0.0).requests(
         _chain().ledger, last=0.0, patience=patience, follows=False, now=now
     )
     return any(isinstance(effect, CompareChains) for effect in effects)
@@ -105,7 +105,7 @@ def _seen(count: int) -> tuple[DivergedPeers, list[PeerId]]:
     parted, told = DivergedPeers(), []
     for number in range(count):
         peer = PeerId(number.to_bytes(32, "big"))
-        told += parted.seen({peer: RecordId(content_id(peer))})
+        told += parted.take_reports({peer: RecordId(content_id(peer))})
     return parted, told
 
 
@@ -120,14 +120,14 @@ def test_so_many_other_chains_are_known() -> None:
 def test_a_liar_is_told_of_once() -> None:
     parted, told = DivergedPeers(), []
     for number in range(10):
-        told += parted.seen({MEMBER: RecordId(content_id(bytes([number])))})
+        told += parted.take_reports({MEMBER: RecordId(content_id(bytes([number])))})
     assert told == [MEMBER]
 
 
 def test_a_chain_is_told_of_once() -> None:
     parted, chain = DivergedPeers(), RecordId(content_id(b"theirs"))
-    assert parted.seen({MEMBER: chain}) == [MEMBER]
-    assert parted.seen({ME: chain}) == []
+    assert parted.take_reports({MEMBER: chain}) == [MEMBER]
+    assert parted.take_reports({ME: chain}) == []
 
 
 def test_admission_is_asked_for_now_and_then() -> None:

@@ -305,11 +305,11 @@ def test_every_sample_is_trained_once_with_churn(seed: int) -> None:
             trained.update(shares[peer] or ())
         # Of what was assigned so far, the next two rounds are not decided.
         ledger, streams = chain.ledger, np.arange(sequences)
-        ends = ledger.deal(round_ + 2).fresh(sequences).tolist()
+        ends = ledger.cursors(round_ + 2).fresh(sequences).tolist()
         dealt = [(stream, row) for stream, end in enumerate(ends) for row in range(end)]
         due = Counter(ledger.order.samples_at(*np.array(dealt).T))
         for ahead in (1, 2):
-            rows = ledger.deal(round_ + ahead).rows(sequences)
+            rows = ledger.cursors(round_ + ahead).rows(sequences)
             due -= Counter(ledger.order.samples_at(streams, rows))
         assert trained == due
     assert trained.total() > 5 * sequences

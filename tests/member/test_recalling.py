@@ -21,7 +21,7 @@ def recalling() -> RecallRequests:
 
 
 def take_in(machine: RecallRequests, peer: PeerId, *, all_held: bool = True) -> None:
-    machine.answered(peer, SyncAnswer(ROUND), 0.1)
+    machine.on_answer(peer, SyncAnswer(ROUND), 0.1)
     assert machine.drain() == [(peer, SyncAnswer(ROUND))]
     machine.heard(peer, all_held=all_held)
 
@@ -29,10 +29,10 @@ def take_in(machine: RecallRequests, peer: PeerId, *, all_held: bool = True) -> 
 def test_every_member_is_asked_once_as_soon_as_it_is_connected() -> None:
     machine = recalling()
     first, second, third = OTHERS
-    assert machine.questions([STRANGER, second], 0.0) == [SyncQuery(second, ROUND)]
-    assert machine.questions([second], 0.1) == []
+    assert machine.requests([STRANGER, second], 0.0) == [SyncQuery(second, ROUND)]
+    assert machine.requests([second], 0.1) == []
     assert machine.deadline(0.1) == 0.1 + CHECK_INTERVAL_SECONDS
-    asked = machine.questions([first, second, third], 0.5)
+    asked = machine.requests([first, second, third], 0.5)
     assert {question.peer for question in asked} == {first, third}
     # No member is left to look for.
     assert machine.deadline(0.5) == RECALL_SECONDS
@@ -40,41 +40,41 @@ def test_every_member_is_asked_once_as_soon_as_it_is_connected() -> None:
 
 def test_it_is_complete_when_all_have_told_everything() -> None:
     machine = recalling()
-    machine.questions(OTHERS, 0.0)
+    machine.requests(OTHERS, 0.0)
     for peer in OTHERS:
         assert not machine.complete
         take_in(machine, peer)
     assert machine.complete
-    assert machine.questions(OTHERS, 0.2) == []
+    assert machine.requests(OTHERS, 0.2) == []
     assert machine.done
 
 
 def test_an_answer_that_was_not_listened_to_up_to_its_end_is_none() -> None:
     machine = recalling()
-    machine.questions(OTHERS, 0.0)
+    machine.requests(OTHERS, 0.0)
     for peer in OTHERS:
         take_in(machine, peer, all_held=peer != OTHERS[1])
     assert not machine.complete
-    machine.questions(OTHERS, RECALL_SECONDS - 0.1)
+    machine.requests(OTHERS, RECALL_SECONDS - 0.1)
     assert not machine.done
-    machine.questions(OTHERS, RECALL_SECONDS)
+    machine.requests(OTHERS, RECALL_SECONDS)
     assert machine.done
 
 
 def test_who_does_not_answer_is_not_waited_for_beyond_the_time() -> None:
     machine = recalling()
-    machine.questions(OTHERS[:2], 0.0)
-    machine.answered(OTHERS[0], None, 0.1)
+    machine.requests(OTHERS[:2], 0.0)
+    machine.on_answer(OTHERS[0], None, 0.1)
     assert machine.drain() == []
     assert machine.deadline(RECALL_SECONDS - CHECK_INTERVAL_SECONDS / 2) == RECALL_SECONDS
-    assert machine.questions(OTHERS, RECALL_SECONDS) == []
+    assert machine.requests(OTHERS, RECALL_SECONDS) == []
     assert machine.done
     assert not machine.complete
 
 
 def test_who_was_not_asked_has_nothing_to_say() -> None:
     machine = recalling()
-    machine.questions(OTHERS[:1], 0.0)
-    machine.answered(OTHERS[1], SyncAnswer(ROUND), 0.1)
-    machine.answered(STRANGER, SyncAnswer(ROUND), 0.1)
+    machine.requests(OTHERS[:1], 0.0)
+    machine.on_answer(OTHERS[1], SyncAnswer(ROUND), 0.1)
+    machine.on_answer(STRANGER, SyncAnswer(ROUND), 0.1)
     assert machine.drain() == []

@@ -221,7 +221,7 @@ class Chain:
     def reveal(self, slot: int = 1) -> bytes:
         """Return the secret that a slot's leader puts into the next record."""
         beacon, leader = self.ledger.beacon, self.ledger.leaders(self.round)[slot]
-        if beacon is None or not beacon.bound(leader, self.round):
+        if beacon is None or not beacon.commitment_due(leader, self.round):
             return b""
         return self.secret(leader, self.round - REVEALED_AFTER)
 
@@ -366,8 +366,8 @@ def compared(
     )
     answering = theirs if callable(theirs) else answers(theirs)
     while not comparison.done:
-        for question in comparison.questions(0.0):
-            blame = comparison.answered(question.peer, answering(question), 0.0)
+        for question in comparison.requests(0.0):
+            blame = comparison.on_answer(question.peer, answering(question), 0.0)
             if blame is not None:
                 raise ProtocolError(blame.reason, blame.text)
     return comparison.better

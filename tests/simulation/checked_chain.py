@@ -42,7 +42,7 @@ class CheckedChain(Chain):
 
     def drawn(self, who: PeerId, round_: int) -> AuditTarget | None:
         """Return what a member audits in a round."""
-        secret = self.secret(who, max(0, self.work.bound_in(round_)))
+        secret = self.secret(who, max(0, self.work.commitment_round(round_)))
         return self.work.drawn(who, secret, round_)
 
     def look(
@@ -50,7 +50,7 @@ class CheckedChain(Chain):
     ) -> AuditEntry:
         """Return a member's audit of a round, by default the last one."""
         number = self.round - 1 if round_ is None else round_
-        secret = self.secret(who, max(0, self.work.bound_in(number)))
+        secret = self.secret(who, max(0, self.work.commitment_round(number)))
         entry = AuditEntry(who, number, secret, score, 1, b"")
         entry = dataclasses.replace(entry, **changes)
         parent = self.ledger.head if number >= self.round else self.ledger.parent(number)

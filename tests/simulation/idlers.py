@@ -179,7 +179,7 @@ class WorkLies:
         if FALSE_LOOKS not in self._liar.tells or work is None or len(ledger) < 4:
             return
         round_ = len(ledger) - chance.randrange(1, min(20, len(ledger)))
-        parent, base = ledger.parent(round_), max(0, work.bound_in(round_))
+        parent, base = ledger.parent(round_), max(0, work.commitment_round(round_))
         own = member._auditor._secret(base, ledger.parent(base))
         secret = chance.choice((own, chance.randbytes(SECRET_BYTES)))
         for deviations in (0.0, HONEST):

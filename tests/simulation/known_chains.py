@@ -84,13 +84,13 @@ def caught_up(
     answering = {identity(100 + place).peer: one for place, one in enumerate(peers)}
     asked, now = 0, 0.0
     while not machine.done:
-        questions = machine.questions(list(answering), now)
+        questions = machine.requests(list(answering), now)
         for question in questions:
             asked += 1
             assert asked <= most
             answer = answering[question.peer](question)
             if answer is not None:
-                blame = machine.answered(question.peer, answer, now)
+                blame = machine.on_answer(question.peer, answer, now)
                 if blame is not None and blamed is not None:
                     blamed.append(blame)
         if not questions:
@@ -116,13 +116,13 @@ def compared_with(
     )
     asked: list[SyncQuery] = []
     while not machine.done:
-        questions = machine.questions(now)
+        questions = machine.requests(now)
         asked += questions
         assert len(asked) < 1000
         for question in questions:
             answer = peers[question.peer](question)
             if answer is not None:
-                machine.answered(question.peer, answer, now)
+                machine.on_answer(question.peer, answer, now)
         if not questions:
             now += 1.0
             assert now < 1000.0

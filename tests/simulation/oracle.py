@@ -259,17 +259,17 @@ class Chains:
         two = self._manifest.committees is not None
         for made in shares.assignments:
             number = 2 * made.round - 1 if two else made.round
-            rows = ledger.deal(number).rows(streams).tolist()
+            rows = ledger.cursors(number).rows(streams).tolist()
             found += [(n, rows[n]) for own in made.runs.values() for run in own for n in run]
         for work in shares.lent_streams:
             number = 2 * work.assigned_in - 1 if two else work.assigned_in
-            found.append((work.stream, int(ledger.deal(number).rows(streams)[work.stream])))
+            found.append((work.stream, int(ledger.cursors(number).rows(streams)[work.stream])))
         return [*found, *last.owed]
 
     def last_deal(self, parent: RecordId) -> StreamCursors:
         """Return the last assignment that a decided record settles: with `overlap` a round ahead."""
         ledger, length = self._home[parent]
-        return ledger.deal(max(1, length) + ledger.manifest.rounds.overlap)
+        return ledger.cursors(max(1, length) + ledger.manifest.rounds.overlap)
 
     def leader(self, parent: RecordId, slot: int) -> PeerId | None:
         """Return the leader of a slot of the round after a record."""

@@ -189,11 +189,11 @@ class Swarm:
 
         def done() -> None:
             if asking.found is None:
-                asker.answered()
+                asker.on_answer()
             else:
-                asker.take_in(self._taking_in(*asking.found), asker.answered)
+                asker.take_in(self._taking_in(*asking.found), asker.on_answer)
 
-        self._carry_out(asker, asking, asking.questions, done)
+        self._carry_out(asker, asking, asking.requests, done)
 
     def recall(self, asker: Node, round_: int) -> None:
         """Ask all other members for what they know of a round, and report when all have answered."""
@@ -227,7 +227,7 @@ class Swarm:
         self._carry_out(
             asker,
             comparison,
-            comparison.questions,
+            comparison.requests,
             lambda: asker.compared(comparison.better_than(ours), alone=abandoned),
         )
 
@@ -254,7 +254,7 @@ class Swarm:
         def questions(now: float) -> list[SyncQuery]:
             near = [o for o in self.alive if o is not asker and self._connected(asker, o)]
             self.random.shuffle(near)
-            return machine.questions([node.peer for node in near], now)
+            return machine.requests([node.peer for node in near], now)
 
         return questions
 
@@ -446,7 +446,7 @@ class Swarm:
                 if asker.frozen:
                     self.clock.after(1.0, take, peer, answer)
                     return
-                blame = machine.answered(peer, answer, asker.now)
+                blame = machine.on_answer(peer, answer, asker.now)
                 if blame is not None:
                     self.reject(blame.reason)
                 after(step)
