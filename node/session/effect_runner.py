@@ -227,7 +227,7 @@ class Runner:
         """Note that a peer received records that it lacked or, with `blob`, requested a blob of a
         snapshot. Only peers that are not members count."""
         if peer not in self.member.members:
-            self._shutdown_timer.gave(trio.current_time(), blob=blob)
+            self._shutdown_timer.note_request(trio.current_time(), blob=blob)
 
     # Reports of the trainer's supervisor
 
@@ -488,7 +488,7 @@ class Runner:
 
         async def ingest_answers() -> None:
             for peer, answer in requests.drain():
-                requests.heard(peer, all_held=await self._ingest(peer, answer))
+                requests.note_processed(peer, all_held=await self._ingest(peer, answer))
 
         await self._sync.recall(requests, ingest_answers)
         if requests.complete:

@@ -110,7 +110,7 @@ class ReauditWorker:
         if len(self._waiting) == _MAX_WAITING:
             # Drop the oldest, whose dispute has ended: no more disputes than this can be open.
             del self._waiting[next(iter(self._waiting))]
-        self._waiting[effect.first] = effect
+        self._waiting[effect.low_audit] = effect
         self._wake.set()
 
     async def run(self, hears: ReauditReports) -> None:
@@ -190,16 +190,18 @@ class ReauditWorker:
                 done = True
                 if scores is not None:
                     self._takes = max(0, len(hears.ledger()) - began)
-                    hears.looked(ReauditDone(effect.first, scores))
+                    hears.looked(ReauditDone(effect.low_audit, scores))
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(reaudit)
             with trio.move_on_after(_LONGEST_SECONDS):
-                while _is_open(effect.first, hears.ledger()):  # noqa: ASYNC110 - ends by itself
+                while _is_open(effect.low_audit, hears.ledger()):  # noqa: ASYNC110 - ends by itself
                     await trio.sleep(_WATCH_SECONDS)
             nursery.cancel_scope.cancel()
         if not done:
-            _log.info("no re-audit of round %d: it was not finished in time", effect.first.round)
+            _log.info(
+                "no re-audit of round %d: it was not finished in time", effect.low_audit.round
+            )
             # The audit would have taken at least as many rounds as have been decided since it began.
             self._takes = max(self._takes, len(hears.ledger()) - began)
         return usable
@@ -208,7 +210,7 @@ class ReauditWorker:
         self, replayed: ReplayTrainer, effect: RunReaudit, ledger: Ledger
     ) -> tuple[tuple[AuditScore, ...] | None, bool]:
         """Return the scores, if any, and whether the trainer is alive."""
-        round_ = effect.first.round
+        round_ = effect.low_audit.round
         try:
             found = await self._look(replayed, effect, self._past(ledger))
         except (NotKept, DiskFull, TrainerFailed, TrainerDied) as problem:
@@ -226,11 +228,11 @@ class ReauditWorker:
     async def _look(
         self, replayed: ReplayTrainer, effect: RunReaudit, past: StoredRun
     ) -> list[SignSums]:
-        round_ = effect.first.round
+        round_ = effect.low_audit.round
         body = await trio.to_thread.run_sync(self._store.get, effect.update)
         if body is None:
             raise NotKept("the update is no longer stored")
-        others = assigned_to_others(past.ledger, round_, effect.first.peer, self._me)[:_OTHERS]
+        others = assigned_to_others(past.ledger, round_, effect.low_audit.peer, self._me)[:_OTHERS]
         if not others:
             raise NotKept("there is nothing to compare it with")
         await self._bring((*effect.samples, *others))
@@ -239,7 +241,7 @@ class ReauditWorker:
         # Only after the replay, which would change the momentum.
         await replayed.trainer.load_momentum(self._momentum)
         return await replayed.trainer.run_reaudit(
-            round_, body, effect.samples, others, effect.share
+            round_, body, effect.samples, others, effect.share_size
         )
 
     def _aside(self) -> TrainerSpec:

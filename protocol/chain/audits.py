@@ -98,7 +98,9 @@ class AuditLedger:
 
     def follow(self, record: Record) -> None:
         """Process the last `record`, which must have been checked."""
-        self.reputation.close(self._facts(record), self._memberships[record.round + 1].peers)
+        self.reputation.close(
+            self._recorded_work(record), self._memberships[record.round + 1].peers
+        )
         self._length += 1
         excluded = self.reputation.excluded()
         self._excluded.append(self._excluded[-1] if excluded == self._excluded[-1] else excluded)
@@ -246,7 +248,7 @@ class AuditLedger:
         entry = self._records(round).update_by(peer)
         return entry is not None and entry.commitment == commitment(secret)
 
-    def _facts(self, record: Record) -> RecordedWork:
+    def _recorded_work(self, record: Record) -> RecordedWork:
         sizes = self.share_sizes(record.round) if record.updates else {}
         return RecordedWork(
             record.round,

@@ -56,10 +56,10 @@ class Auditor:
         # scored.
         self._drawn: dict[int, AuditTarget] = {}
         # Re-audits that are done but not announced yet, with their scores.
-        self._again: dict[Audit, tuple[AuditScore, ...]] = {}
+        self._finished_reaudits: dict[Audit, tuple[AuditScore, ...]] = {}
         # Received audits and re-audits that no record holds yet.
-        self._firsts: dict[tuple[PeerId, int], AuditEntry] = {}
-        self._seconds: dict[tuple[PeerId, PeerId, int], ReauditEntry] = {}
+        self._audits: dict[tuple[PeerId, int], AuditEntry] = {}
+        self._reaudits: dict[tuple[PeerId, PeerId, int], ReauditEntry] = {}
 
     def commitment(self, round: int, parent: RecordId) -> bytes:
         """Return the commitment to announce in a round after the record `parent`."""
@@ -84,21 +84,21 @@ class Auditor:
         base = work.commitment_round(effect.round)
         if base < 1:
             return effect
-        look = work.drawn(self._me, self._secret(base, ledger.parent(base)), effect.round)
-        dealt = None if look is None else ledger.share(effect.round, look.peer)
-        if look is None or dealt is None:
+        target = work.drawn(self._me, self._secret(base, ledger.parent(base)), effect.round)
+        share = None if target is None else ledger.share(effect.round, target.peer)
+        if target is None or share is None:
             return effect
-        self._drawn[effect.round] = look
-        return replace(effect, audit=dealt[look.sequence], audit_share=len(dealt))
+        self._drawn[effect.round] = target
+        return replace(effect, audit=share[target.sequence], audit_share=len(share))
 
     def applied(self, round: int, ledger: Ledger) -> list[Effect]:
         """Return the audits to score now that the record of `round` is applied: its updates are held."""
         for old in [number for number in self._drawn if number <= round - FRESH]:
             del self._drawn[old]
-        look = self._drawn.get(round)
-        if look is None or ledger.audits is None:
+        target = self._drawn.get(round)
+        if target is None or ledger.audits is None:
             return []
-        entry = ledger[round].record.update_by(look.peer)
+        entry = ledger[round].record.update_by(target.peer)
         if entry is not None:
             return [ScoreAudit(round, entry.update)]
         del self._drawn[round]
@@ -106,14 +106,21 @@ class Auditor:
 
     def scored(self, what: AuditScored, ledger: Ledger) -> list[tuple[str, Message]]:
         """Return the message that announces a scored audit, if there is anything to announce."""
-        look = self._drawn.pop(what.round, None)
-        if look is None or ledger.audits is None or what.squares == 0 or what.round >= len(ledger):
+        target = self._drawn.pop(what.round, None)
+        if (
+            target is None
+            or ledger.audits is None
+            or what.squares == 0
+            or what.round >= len(ledger)
+        ):
             return []
         base = ledger.audits.commitment_round(what.round)
         secret = self._secret(base, ledger.parent(base))
         parent = ledger.parent(what.round)
-        said = AuditMessage(what.round, parent, secret, what.total, what.squares, what.beginning)
-        return [("audit", said)]
+        message = AuditMessage(
+            what.round, parent, secret, what.total, what.squares, what.first_half
+        )
+        return [("audit", message)]
 
     def reaudits_due(self, ledger: Ledger) -> list[Effect]:
         """Return the re-audits for which the beacon of the last record draws this member."""
@@ -121,36 +128,42 @@ class Auditor:
         if work is None:
             return []
         disputes = work.reputation.disputes
-        self._again = {first: scores for first, scores in self._again.items() if first in disputes}
+        self._finished_reaudits = {
+            low_audit: scores
+            for low_audit, scores in self._finished_reaudits.items()
+            if low_audit in disputes
+        }
         effects: list[Effect] = []
-        for first, dispute in disputes.items():
+        for low_audit, dispute in disputes.items():
             if dispute.since + DRAW_LAG_ROUNDS != now - 1 or not work.reputation.may_reaudit(
-                self._me, first
+                self._me, low_audit
             ):
                 continue
-            numbers = work.reaudit_sequences(self._me, first)
-            dealt = ledger.share(first.round, first.peer)
-            entry = ledger[first.round].record.update_by(first.peer)
-            if numbers is None or dealt is None or entry is None:
+            numbers = work.reaudit_sequences(self._me, low_audit)
+            share = ledger.share(low_audit.round, low_audit.peer)
+            entry = ledger[low_audit.round].record.update_by(low_audit.peer)
+            if numbers is None or share is None or entry is None:
                 continue
-            samples = tuple(dealt[number] for number in numbers)
-            effects.append(RunReaudit(first, entry.update, samples, len(dealt)))
+            samples = tuple(share[number] for number in numbers)
+            effects.append(RunReaudit(low_audit, entry.update, samples, len(share)))
         return effects
 
     def note_reaudit(self, what: ReauditDone, ledger: Ledger) -> None:
         """Note the scores of a finished re-audit."""
         work = ledger.audits
-        if work is not None and what.first in work.reputation.disputes and what.scores:
-            self._again[what.first] = what.scores
+        if work is not None and what.low_audit in work.reputation.disputes and what.scores:
+            self._finished_reaudits[what.low_audit] = what.scores
 
     def finished_reaudits(self, ledger: Ledger) -> list[tuple[str, Message]]:
         """Return the finished re-audits to announce, once each."""
-        said: list[tuple[str, Message]] = []
-        for first, scores in self._again.items():
-            parent = ledger.parent(first.round)
-            said.append(("reaudit", ReauditMessage(first.round, parent, first.auditor, scores)))
-        self._again.clear()
-        return said
+        messages: list[tuple[str, Message]] = []
+        for low_audit, scores in self._finished_reaudits.items():
+            parent = ledger.parent(low_audit.round)
+            messages.append(
+                ("reaudit", ReauditMessage(low_audit.round, parent, low_audit.auditor, scores))
+            )
+        self._finished_reaudits.clear()
+        return messages
 
     # Audits of others
 
@@ -162,19 +175,19 @@ class Auditor:
         if work is None:
             raise ProtocolError("audit", "an audit in a swarm that does not audit work")
         # A dispute may begin with an audit that is barely fresh, and stays open for some rounds more.
-        lasts = FRESH if isinstance(message, AuditMessage) else FRESH + OPEN_ROUNDS
-        if not now - lasts < message.round < now:
+        window = FRESH if isinstance(message, AuditMessage) else FRESH + OPEN_ROUNDS
+        if not now - window < message.round < now:
             raise ProtocolError("other_round", f"an audit of round {message.round} in round {now}")
         if message.parent != ledger.parent(message.round):
             raise ProtocolError("wrong_parent", "an audit on another chain")
         if isinstance(message, AuditMessage):
-            entry = _first_entry(sender, message, bytes(64))
+            entry = _audit_entry(sender, message, bytes(64))
             work.audit_of(entry, now)
-            known = self._firsts.get((sender, message.round))
+            known = self._audits.get((sender, message.round))
         else:
-            entry = _second_entry(sender, message, bytes(64))
+            entry = _reaudit_entry(sender, message, bytes(64))
             work.reaudit_of(entry)
-            known = self._seconds.get((sender, message.auditor, message.round))
+            known = self._reaudits.get((sender, message.auditor, message.round))
         if known is not None and replace(known, signature=entry.signature) != entry:
             # Otherwise a member could send every peer any number of messages with one secret, each with
             # another score.
@@ -183,21 +196,21 @@ class Auditor:
     def put(self, sender: PeerId, message: AuditMessage | ReauditMessage, signature: bytes) -> None:
         """Keep a screened audit or re-audit, the first from this sender about the same share."""
         if isinstance(message, AuditMessage):
-            if len(self._firsts) < _MAX_WAITING:
-                first = _first_entry(sender, message, signature)
-                self._firsts.setdefault((sender, message.round), first)
-        elif len(self._seconds) < _MAX_WAITING:
+            if len(self._audits) < _MAX_WAITING:
+                entry = _audit_entry(sender, message, signature)
+                self._audits.setdefault((sender, message.round), entry)
+        elif len(self._reaudits) < _MAX_WAITING:
             key = sender, message.auditor, message.round
-            self._seconds.setdefault(key, _second_entry(sender, message, signature))
+            self._reaudits.setdefault(key, _reaudit_entry(sender, message, signature))
 
     def entries(self, ledger: Ledger) -> tuple[tuple[AuditEntry, ...], tuple[ReauditEntry, ...]]:
         """Return the audits for the next record; if they are too many, the oldest ones."""
         self.forget(ledger)
-        firsts = sorted(self._firsts.values(), key=lambda e: (e.round, e.auditor))[:MAX_AUDITS]
-        seconds = sorted(self._seconds.values(), key=lambda e: (e.round, e.reauditor, e.auditor))
+        audits = sorted(self._audits.values(), key=lambda e: (e.round, e.auditor))[:MAX_AUDITS]
+        reaudits = sorted(self._reaudits.values(), key=lambda e: (e.round, e.reauditor, e.auditor))
         return (
-            tuple(sorted(firsts, key=lambda e: (e.auditor, e.round))),
-            tuple(sorted(seconds[:MAX_REAUDITS], key=lambda e: (e.reauditor, e.auditor, e.round))),
+            tuple(sorted(audits, key=lambda e: (e.auditor, e.round))),
+            tuple(sorted(reaudits[:MAX_REAUDITS], key=lambda e: (e.reauditor, e.auditor, e.round))),
         )
 
     def forget(self, ledger: Ledger) -> None:
@@ -205,23 +218,23 @@ class Auditor:
         work, now = ledger.audits, len(ledger)
         if work is None:
             return
-        self._firsts = {
+        self._audits = {
             key: entry
-            for key, entry in self._firsts.items()
+            for key, entry in self._audits.items()
             if _holds(partial(work.audit_of, entry, now))
         }
-        self._seconds = {
+        self._reaudits = {
             key: entry
-            for key, entry in self._seconds.items()
+            for key, entry in self._reaudits.items()
             if _holds(partial(work.reaudit_of, entry))
         }
 
     def start_over(self) -> None:
         """Drop everything after a change of the chain: an audit is signed for one chain."""
         self._drawn.clear()
-        self._again.clear()
-        self._firsts.clear()
-        self._seconds.clear()
+        self._finished_reaudits.clear()
+        self._audits.clear()
+        self._reaudits.clear()
 
     def _secret(self, round: int, parent: RecordId) -> bytes:
         """Derive a secret that only this member's key can make. It is the same each time."""
@@ -229,18 +242,18 @@ class Auditor:
         return content_id(made.signature)[:SECRET_BYTES]
 
 
-def _first_entry(auditor: PeerId, said: AuditMessage, signature: bytes) -> AuditEntry:
-    score = said.total, said.squares
-    return AuditEntry(auditor, said.round, said.secret, *score, signature, said.first_half)
+def _audit_entry(auditor: PeerId, message: AuditMessage, signature: bytes) -> AuditEntry:
+    score = message.total, message.squares
+    return AuditEntry(auditor, message.round, message.secret, *score, signature, message.first_half)
 
 
-def _second_entry(reauditor: PeerId, said: ReauditMessage, signature: bytes) -> ReauditEntry:
-    return ReauditEntry(reauditor, said.round, said.auditor, said.scores, signature)
+def _reaudit_entry(reauditor: PeerId, message: ReauditMessage, signature: bytes) -> ReauditEntry:
+    return ReauditEntry(reauditor, message.round, message.auditor, message.scores, signature)
 
 
-def _holds(look: Callable[[], object]) -> bool:
+def _holds(check: Callable[[], object]) -> bool:
     try:
-        look()
+        check()
     except ProtocolError:
         return False
     return True

@@ -63,26 +63,26 @@ class ProposalReview:
         self._due = due
         self._collection = collection
         # Time of each slot's proposal, and whether a record matches the announcements received here.
-        self._came: dict[int, float] = {}
+        self._proposed_at: dict[int, float] = {}
         self._as_announced: dict[RecordId, bool] = {}
 
-    def came(self, slot: int, now: float) -> None:
+    def note_proposal(self, slot: int, now: float) -> None:
         """Note the arrival of a slot's proposal."""
-        self._came.setdefault(slot, now)
+        self._proposed_at.setdefault(slot, now)
 
-    def may_propose(self, slot: int, entered: float, pacing: RoundTimeouts, now: float) -> bool:
+    def may_propose(self, slot: int, entered: float, timeouts: RoundTimeouts, now: float) -> bool:
         """Whether this member, which is ready and leads a slot since the time `entered`, need not wait
         any longer for updates that were announced."""
         if slot == 1 or not self._collection.awaited():
             return True
-        return now >= entered + _FETCH_PATIENCE * pacing.slot(slot)
+        return now >= entered + _FETCH_PATIENCE * timeouts.slot(slot)
 
     def is_complete(
         self,
         record: Record,
         slot: int,
         start: float,
-        pacing: RoundTimeouts,
+        timeouts: RoundTimeouts,
         now: float,
         *,
         ready: bool,
@@ -98,14 +98,14 @@ class ProposalReview:
         judged: Completeness = "incomplete"
         if record.slot == slot and self._as_announced[record.id]:
             judged = (
-                "complete" if not self._due else self._judge(record, slot, start, pacing, ready)
+                "complete" if not self._due else self._judge(record, slot, start, timeouts, ready)
             )
         if judged == "incomplete":
             self.refused.add(slot)
         return judged == "complete"
 
     def _judge(
-        self, record: Record, slot: int, start: float, pacing: RoundTimeouts, ready: bool
+        self, record: Record, slot: int, start: float, timeouts: RoundTimeouts, ready: bool
     ) -> Completeness:
         return judge_completeness(
             record,
@@ -116,10 +116,10 @@ class ProposalReview:
             due=self._due,
             model=self._model,
             start=start,
-            collect=pacing.collect,
-            proposed=self._came.get(slot, start),
+            collect=timeouts.collect,
+            proposed=self._proposed_at.get(slot, start),
             ready=ready,
-            pace_known=pacing.round_seconds is not None,
+            pace_known=timeouts.round_seconds is not None,
         )
 
 

@@ -109,14 +109,15 @@ class ScoreAudit:
 
 @dataclass(frozen=True)
 class RunReaudit:
-    """Re-audit: rebuild the parameters as they were before `first.round`, and score how well the update
-    agrees with each of `samples`, out of a share of `share` samples; then report `ReauditDone`. There is
-    time for it until several rounds later. `first` is the low audit that opened the dispute."""
+    """Re-audit: rebuild the parameters as they were before `low_audit.round`, and score how well the
+    update agrees with each of `samples`, out of a share of `share_size` samples; then report
+    `ReauditDone`. There is time for it until several rounds later. `low_audit` opened the
+    dispute."""
 
-    first: Audit
+    low_audit: Audit
     update: ContentId
     samples: tuple[int, ...]
-    share: int
+    share_size: int
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Trained:
     `MakeAggregate`."""
 
     round: int
-    dealt: int
+    assigned_in: int
     """The round that assigns its samples."""
     update: ContentId
     size: int
@@ -77,20 +77,20 @@ class Trained:
 @dataclass(frozen=True)
 class AuditScored:
     """Result of an audit (`ScoreAudit`), in integers (`audit/sign_score`); `squares` is 0 if there was
-    nothing to compare. `beginning` is the score of the sequence's first half alone, if it has one."""
+    nothing to compare. `first_half` is the score of the sequence's first half alone, if it has one."""
 
     round: int
     total: int
     squares: int
-    beginning: AuditScore | None = None
+    first_half: AuditScore | None = None
 
 
 @dataclass(frozen=True)
 class ReauditDone:
-    """Result of a re-audit (`RunReaudit`): the score of each sample, in order. `first` is the low audit
-    that opened the dispute."""
+    """Result of a re-audit (`RunReaudit`): the score of each sample, in order. `low_audit` opened
+    the dispute."""
 
-    first: Audit
+    low_audit: Audit
     scores: tuple[AuditScore, ...]
 
 

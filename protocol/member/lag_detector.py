@@ -36,15 +36,15 @@ class LagDetector:
 
     def __init__(self, now: float) -> None:
         self._behind = False
-        self._parted = False
+        self._other_chain = False
         self._last_sync = self._began = now
         self._last_comparison = float("-inf")
 
-    def behind(self) -> None:
+    def note_behind(self) -> None:
         """Note that some peer seems to have a record that we lack."""
         self._behind = True
 
-    def stray(self, sender: PeerId, message: Message, ledger: Ledger) -> None:
+    def note_misfit(self, sender: PeerId, message: Message, ledger: Ledger) -> None:
         """Handle a message that does not fit our chain's current rounds.
 
         If a present or former member sent it, there may be another chain: the message builds on another
@@ -55,13 +55,13 @@ class LagDetector:
             return
         round_, parent = round_of(message), parent_of(message)
         if round_ > len(ledger) or isinstance(message, Heartbeat):
-            self._parted |= sender not in ledger.membership(len(ledger))
+            self._other_chain |= sender not in ledger.membership(len(ledger))
         else:
-            self._parted |= parent is not None and parent != ledger.parent(round_)
+            self._other_chain |= parent is not None and parent != ledger.parent(round_)
 
-    def parted(self) -> None:
+    def note_other_chain(self) -> None:
         """Note that the others may be on another chain."""
-        self._parted = True
+        self._other_chain = True
 
     def screen(self, sender: PeerId, message: Message, ledger: Ledger, asks: bool) -> None:
         """Raise `ProtocolError` for a message that does not fit the rounds around ours.
@@ -72,12 +72,12 @@ class LagDetector:
         round_, ours = round_of(message), len(ledger)
         if not ours - 1 <= round_ <= ours + FUTURE_ROUNDS:
             # This is not a fault of the sender: one side is behind.
-            self.stray(sender, message, ledger)
+            self.note_misfit(sender, message, ledger)
             self._behind |= round_ > ours
             raise ProtocolError("other_round", f"a message of round {round_} in round {ours}")
         past = round_ < ours and sender in ledger.membership(ours - 1)
         if not asks and not past and sender not in ledger.membership(ours):
-            self.stray(sender, message, ledger)
+            self.note_misfit(sender, message, ledger)
             raise ProtocolError("not_member", "a message from a non-member")
 
     def requests(
@@ -99,7 +99,7 @@ class LagDetector:
         compared = self._last_comparison
         still = now - max(last, compared, self._began)
         stalled = still >= max(_STALLED_SECONDS, _STALLED_PATIENCE * patience)
-        if stalled or (self._parted and now - compared >= _COMPARE_SECONDS):
-            self._last_comparison, self._parted = now, False
+        if stalled or (self._other_chain and now - compared >= _COMPARE_SECONDS):
+            self._last_comparison, self._other_chain = now, False
             effects.append(CompareChains(max(0, len(ledger) - 1)))
         return effects

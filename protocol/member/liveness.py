@@ -23,7 +23,7 @@ class Liveness:
 
     def __init__(self, me: PeerId, now: float) -> None:
         self._me = me
-        self._heard: dict[PeerId, float] = {}
+        self._last_heard: dict[PeerId, float] = {}
         self._lost: dict[PeerId, float] = {}
         # Largest round and largest count in the heartbeats of each member.
         self._beats: dict[PeerId, tuple[int, int]] = {}
@@ -41,17 +41,19 @@ class Liveness:
         """
         away = now - self._last_tick
         if away > _OWN_ABSENCE_SECONDS:
-            self._heard = {peer: min(now, heard + away) for peer, heard in self._heard.items()}
+            self._last_heard = {
+                peer: min(now, heard + away) for peer, heard in self._last_heard.items()
+            }
         self._last_tick = now
         return away > _OWN_ABSENCE_SECONDS
 
-    def heard(self, peer: PeerId, now: float) -> None:
+    def note_message(self, peer: PeerId, now: float) -> None:
         """Note that a message signed by `peer` arrived."""
-        if peer in self._heard:
-            self._heard[peer] = now
+        if peer in self._last_heard:
+            self._last_heard[peer] = now
         self._lost.pop(peer, None)
 
-    def beat(self, peer: PeerId, beat: Heartbeat, now: float) -> None:
+    def note_heartbeat(self, peer: PeerId, beat: Heartbeat, now: float) -> None:
         """Note a heartbeat of `peer`; a replay has no effect.
 
         A heartbeat of a later round is new whatever its count: a member that lost its disk may restart
@@ -60,21 +62,21 @@ class Liveness:
         round_, count = self._beats.get(peer, (-1, -1))
         if beat.count > count or beat.round > round_:
             self._beats[peer] = max(beat.round, round_), max(beat.count, count)
-            self.heard(peer, now)
+            self.note_message(peer, now)
 
     def reached(self, peer: PeerId) -> int:
         """Return the largest round in a member's heartbeats; -1 without any."""
         return self._beats.get(peer, (-1, -1))[0]
 
-    def lost(self, peer: PeerId, now: float) -> None:
+    def note_disconnected(self, peer: PeerId, now: float) -> None:
         """Note that the connection to `peer` broke."""
         self._lost[peer] = now
 
-    def found(self, peer: PeerId) -> None:
+    def note_connected(self, peer: PeerId) -> None:
         """Note that there is a connection to `peer` again."""
         self._lost.pop(peer, None)
 
-    def took_leave(self, peer: PeerId, leave: Leave, signature: bytes) -> None:
+    def note_leave(self, peer: PeerId, leave: Leave, signature: bytes) -> None:
         """Note the leave of `peer`."""
         self._leaves[peer] = (leave, signature)
 
@@ -84,7 +86,7 @@ class Liveness:
 
     def last_message_time(self, peer: PeerId) -> float | None:
         """Return when a message of `peer` last arrived."""
-        return self._heard.get(peer)
+        return self._last_heard.get(peer)
 
     def set_members(self, members: Iterable[PeerId], now: float) -> None:
         """Set the membership: newcomers get a full lease, departed members are forgotten.
@@ -93,8 +95,10 @@ class Liveness:
         hardly listened, and most messages that it received were repeated by others.
         """
         members = set(members)
-        admitted = self._me in members and self._me not in self._heard
-        self._heard = {peer: now if admitted else self._heard.get(peer, now) for peer in members}
+        admitted = self._me in members and self._me not in self._last_heard
+        self._last_heard = {
+            peer: now if admitted else self._last_heard.get(peer, now) for peer in members
+        }
         self._beats = {peer: beat for peer, beat in self._beats.items() if peer in members}
         self._lost = {peer: at for peer, at in self._lost.items() if peer in members}
         self._leaves = {peer: leave for peer, leave in self._leaves.items() if peer in members}
@@ -104,7 +108,7 @@ class Liveness:
         # Called for every message; the result is almost always empty, so that case must be fast.
         if now - self._oldest <= lease:
             return set()
-        others = {peer: heard for peer, heard in self._heard.items() if peer != self._me}
+        others = {peer: heard for peer, heard in self._last_heard.items() if peer != self._me}
         self._oldest = min(others.values(), default=now)
         return {peer for peer, heard in others.items() if now - heard > lease}
 

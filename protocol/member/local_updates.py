@@ -58,9 +58,9 @@ class Training:
         """Measured capacity of the trainer."""
         # The last update that the trainer was asked for: the round it is due in, and the one that
         # assigns it.
-        self._told = _NOTHING
+        self._requested = _NOTHING
         # The last round whose aggregate was requested. It may be made while an update is ahead.
-        self._asked = -1
+        self._aggregate_requested = -1
         # The round of the last update begun only when its round had come; whether that was too late.
         self._begun_at_tip = -1
         self._too_slow = False
@@ -68,7 +68,7 @@ class Training:
 
     def forget(self) -> None:
         """Reset after parameters were loaded: updates computed on other ones are worthless."""
-        self._told, self._asked, self._begun_at_tip = _NOTHING, -1, -1
+        self._requested, self._aggregate_requested, self._begun_at_tip = _NOTHING, -1, -1
         self._too_slow, self._ahead = False, None
 
     def keep(self, made: Trained, tip: int) -> None:
@@ -76,9 +76,9 @@ class Training:
 
         An update that is too late is refunded when the record that does not count it is applied.
         """
-        if (made.round, made.dealt) == self._told and made.round >= tip:
+        if (made.round, made.assigned_in) == self._requested and made.round >= tip:
             self._ahead = made
-        elif self._overlap and made.round == made.dealt == self._begun_at_tip:
+        elif self._overlap and made.round == made.assigned_in == self._begun_at_tip:
             self._too_slow = True
 
     def due(self, ledger: Ledger) -> Trained | None:
@@ -87,15 +87,20 @@ class Training:
         if made is None or made.round > tip:
             return None
         self._ahead = None
-        return made if made.round == tip and self.owes(made.round, made.dealt, ledger) else None
+        return (
+            made if made.round == tip and self.owes(made.round, made.assigned_in, ledger) else None
+        )
 
-    def owes(self, due: int, dealt: int, ledger: Ledger) -> bool:
+    def owes(self, due: int, assigned_in: int, ledger: Ledger) -> bool:
         """Whether the swarm waits for this member's work that is assigned in one round and due in
         another; an aggregate is assigned by the round in which it is due."""
         if ledger.manifest.aggregates_in(due):
-            return due == dealt == len(ledger) and self._me in ledger.assignments.due(due)
-        works = ledger.assignments.open_work(self._me)
-        return any((due, dealt) == (work_due, work_dealt) for work_due, work_dealt, _ in works)
+            return due == assigned_in == len(ledger) and self._me in ledger.assignments.due(due)
+        open_work = ledger.assignments.open_work(self._me)
+        return any(
+            (due, assigned_in) == (work_due, work_assigned_in)
+            for work_due, work_assigned_in, _ in open_work
+        )
 
     def next_aggregate(
         self, ledger: Ledger, *, announced: bool, patience: float
@@ -104,16 +109,18 @@ class Training:
         applied; empty unless this member is an aggregator there. It waits `patience` seconds for missing
         sign votes."""
         tip, committee_chain = len(ledger), ledger.committee_chain
-        asked = announced or self._asked == tip
+        asked = announced or self._aggregate_requested == tip
         if committee_chain is None or asked or not self.owes(tip, tip, ledger):
             return []
-        place, told = committee_chain.place(tip, self._me), ledger[tip - 1].record
+        place, sign_votes = committee_chain.place(tip, self._me), ledger[tip - 1].record
         assert place is not None  # or nothing would be due
-        self._asked = tip
-        found = ledger.assignments.counts(told)
-        counts = tuple(found[entry.peer] for entry in told.updates)
+        self._aggregate_requested = tip
+        found = ledger.assignments.counts(sign_votes)
+        counts = tuple(found[entry.peer] for entry in sign_votes.updates)
         return [
-            MakeAggregate(tip, *place, told, counts, committee_chain.agreed(place[0]), patience)
+            MakeAggregate(
+                tip, *place, sign_votes, counts, committee_chain.agreed(place[0]), patience
+            )
         ]
 
     def next_work(self, ledger: Ledger, *, announced: bool) -> list[Train]:
@@ -124,19 +131,19 @@ class Training:
         tip = len(ledger)
         if announced:
             self._too_slow = False
-        told, _ = self._told
-        if told >= tip and not self.owes(*self._told, ledger):
+        requested_round, _ = self._requested
+        if requested_round >= tip and not self.owes(*self._requested, ledger):
             # The member was removed from the swarm after this request, and is back.
-            self._told, self._ahead, told = _NOTHING, None, -1
-        if told > tip or (told == tip and not announced):
+            self._requested, self._ahead, requested_round = _NOTHING, None, -1
+        if requested_round > tip or (requested_round == tip and not announced):
             return []
-        for due, dealt, samples in ledger.assignments.open_work(self._me):
+        for due, assigned_in, samples in ledger.assignments.open_work(self._me):
             if not ledger.manifest.schedule.trains(due):
                 continue
             if due == tip:
                 if announced or self._too_slow:
                     continue
                 self._begun_at_tip = tip
-            self._told = due, dealt
-            return [Train(due, ledger.head, samples(), dealt)]
+            self._requested = due, assigned_in
+            return [Train(due, ledger.head, samples(), assigned_in)]
         return []

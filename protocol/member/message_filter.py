@@ -42,22 +42,22 @@ class MessageFilter:
     def __init__(
         self,
         manifest: Manifest,
-        presence: Liveness,
-        divergence: LagDetector,
+        liveness: Liveness,
+        lag_detector: LagDetector,
         joins: JoinRequests,
         accusations: Accusations,
         auditor: Auditor,
     ) -> None:
         """All arguments except `manifest` are parts of the member. They know which peers are present,
         are on another chain, ask for admission, are accused, or were audited."""
-        self._mailbox = MessageStore()
+        self._store = MessageStore()
         self._own: BoundedTable[Envelope, None] = BoundedTable(_OWN_MESSAGES)
         self._joins = joins
         self._accusations = accusations
         self._auditor = auditor
-        self._divergence = divergence
+        self._lag_detector = lag_detector
         self._manifest = manifest
-        self._presence = presence
+        self._liveness = liveness
 
     def screen(self, envelope: Envelope, ledger: Ledger, now: float) -> Message:
         """Decode a message and check that it fits the current rounds. Raises `ProtocolError`."""
@@ -75,22 +75,22 @@ class MessageFilter:
         else:
             if round_of(message) > len(ledger) + FUTURE_ROUNDS:
                 # This member is far behind, but the sender is certainly alive.
-                self._presence.heard(sender, now)
-            self._divergence.screen(sender, message, ledger, self._joins.has(sender))
+                self._liveness.note_message(sender, now)
+            self._lag_detector.screen(sender, message, ledger, self._joins.has(sender))
         return message
 
     def has(self, envelope: Envelope, round: int) -> bool:
         """Whether this very message about `round` is stored."""
-        return self._mailbox.has(round, envelope)
+        return self._store.has(round, envelope)
 
     def keep(self, envelope: Envelope, round: int, *, member: bool) -> None:
         """Store a message about `round`, within the bound for its sender, a `member` or not."""
-        self._mailbox.put(round, envelope, MEMBER_BYTES if member else NEWCOMER_BYTES)
+        self._store.put(round, envelope, MEMBER_BYTES if member else NEWCOMER_BYTES)
 
     def enter(self, round: int) -> list[Envelope]:
         """Enter `round`: return the messages already received for it, and drop earlier rounds'."""
-        self._mailbox.forget_before(round)
-        return self._mailbox.of_round(round)
+        self._store.forget_before(round)
+        return self._store.of_round(round)
 
     def stand_by(self, envelope: Envelope, me: PeerId) -> None:
         """Remember an own message: `me` may switch to another chain, and come back to this one."""
@@ -99,13 +99,13 @@ class MessageFilter:
 
     def start_over(self) -> list[Envelope]:
         """Drop all messages of the abandoned chain, and return this member's own."""
-        self._mailbox = MessageStore()
+        self._store = MessageStore()
         return list(self._own)
 
     def messages(self, round: int, ledger: Ledger) -> list[Envelope]:
         """Return the round's signed messages, for a peer that asks for those it missed."""
-        said = self._mailbox.of_round(round)
-        return [*self._accusations.envelopes(), *said] if round == len(ledger) else said
+        stored = self._store.of_round(round)
+        return [*self._accusations.envelopes(), *stored] if round == len(ledger) else stored
 
     def _is_author_allowed(self, sender: PeerId, ledger: Ledger) -> bool:
         """Whether a long message of this peer may be useful. A peer that asks for admission may already
@@ -123,7 +123,7 @@ class MessageFilter:
         if sender not in current and sender not in ledger.membership(max(0, len(ledger) - 1)):
             raise ProtocolError("not_member", "evidence sent by a non-member")
         if evidence.round > len(ledger):
-            self._divergence.behind()
+            self._lag_detector.note_behind()
             raise ProtocolError(
                 "other_round", f"evidence of round {evidence.round} in round {len(ledger)}"
             )

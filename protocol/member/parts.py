@@ -52,43 +52,43 @@ class MemberParts(MemberView):
         self._ledger = ledger
         self._me = me
         self._replica = Replica(me, manifest.rounds.snapshot_interval)
-        self._pacing = RoundTimeouts(manifest.rounds)
-        self._presence = Liveness(me, now)
+        self._timeouts = RoundTimeouts(manifest.rounds)
+        self._liveness = Liveness(me, now)
         self._manifest = manifest
         self._sign = sign
         self._lease = FinalityLease(manifest.rounds.finality_lease_seconds, now)
         self._kept_final: Checkpoint | None = None
         self._admission = AdmissionRequest(ticket, now)
-        self._divergence = LagDetector(now)
+        self._lag_detector = LagDetector(now)
         self._joins = JoinRequests()
         self._accusations = Accusations()
         self._auditor = Auditor(me, sign)
-        self._inbox = MessageFilter(
+        self._message_filter = MessageFilter(
             manifest,
-            self._presence,
-            self._divergence,
+            self._liveness,
+            self._lag_detector,
             self._joins,
             self._accusations,
             self._auditor,
         )
         self._vote_recovery = VoteRecovery(needed=recall)
-        self._holdings = HeldUpdates()
+        self._held_updates = HeldUpdates()
         self._training = Training(me, overlap=manifest.rounds.overlap)
-        self._listening = SoloQuorumGuard(now)
+        self._solo_guard = SoloQuorumGuard(now)
         self._leaving = False
         # Whether it has announced that it has the whole of a finished run.
         self._sent_end = False
         # -inf: no decision was observed yet. Until then, the others know better what is going on.
-        self._last_decision = self._last_sound = float("-inf")
+        self._last_decision = self._last_undoubted = float("-inf")
         self._began = self._last_sent = now
         self._count = start_number << 20
         self._current = self._new_round(now)
         self._last_ready: float | None = None
         self._state: MemberState = "loading"
-        self._presence.set_members(self.members, now)
+        self._liveness.set_members(self.members, now)
 
     def _enter_round(self, now: float) -> None:
-        self._presence.set_members(self.members, now)
+        self._liveness.set_members(self.members, now)
         self._accusations.forget(self._ledger)
         self._auditor.forget(self._ledger)
         self._current = self._new_round(now)
@@ -98,18 +98,18 @@ class MemberParts(MemberView):
             manifest=self._manifest,
             ledger=self._ledger,
             me=self._me,
-            presence=self._presence,
-            pacing=self._pacing,
+            liveness=self._liveness,
+            timeouts=self._timeouts,
             joins=self._joins,
             accusations=self._accusations,
             auditor=self._auditor,
-            listening=self._listening,
+            solo_guard=self._solo_guard,
             began=self._began,
-            sound=self._last_sound,
+            last_undoubted=self._last_undoubted,
             now=now,
         )
 
-    def _facts(self) -> MemberConditions:
+    def _conditions(self) -> MemberConditions:
         return MemberConditions(
             expelled=self.is_expelled,
             leaving=self._leaving,

@@ -136,7 +136,7 @@ def compose_record(
     joins: JoinRequests,
     accusations: Accusations,
     auditor: Auditor,
-    presence: Liveness,
+    liveness: Liveness,
     lease: float,
     snapshot: SnapshotEntry | None,
     now: float,
@@ -152,14 +152,14 @@ def compose_record(
     remaining = [peer for peer in membership.peers if peer not in expelled]
     if not remaining:
         evidence, remaining = [], list(membership.peers)
-    silent = presence.silent(lease * _ACCUSE_MARGIN, now)
+    silent = liveness.silent(lease * _ACCUSE_MARGIN, now)
     for peer in remaining:
-        said = presence.leave_of(peer)
-        if said is not None and ledger.allows_leave(said[0].round, peer):
+        leave = liveness.leave_of(peer)
+        if leave is not None and ledger.allows_leave(leave[0].round, peer):
             if leaves == _MAX_LEAVES:
                 continue
             leaves += 1
-            departed.append(DepartureEntry(peer, "left", said[0].round, said[1]))
+            departed.append(DepartureEntry(peer, "left", leave[0].round, leave[1]))
         elif dismissed(peer, ledger.audits):
             departed.append(DepartureEntry(peer, "dismissed", 0, b""))
         elif peer in silent:
@@ -176,7 +176,7 @@ def compose_record(
     ]
     admitted = asking[: max(0, min(room, crowd))]
     updates = [entry for entry in updates if entry.peer not in gone]
-    looks, reaudits = auditor.entries(ledger)
+    audits, reaudits = auditor.entries(ledger)
     return Record(
         round=round_,
         parent=ledger.head,
@@ -187,7 +187,7 @@ def compose_record(
         snapshot=snapshot,
         evidence=tuple(evidence),
         witnesses=_witnesses(ledger, {entry.peer for entry in updates}),
-        audits=looks,
+        audits=audits,
         reaudits=reaudits,
         contributions=root_due(ledger.audits, snapshot),
         slot=slot,

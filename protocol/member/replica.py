@@ -68,7 +68,7 @@ class Replica:
         self.round, self.fingerprint, self.snapshot = round, fingerprint, snapshot
         self._own = {r: update for r, update in self._own.items() if r > round}
 
-    def made(self, round: int, update: ContentId) -> None:
+    def note_own(self, round: int, update: ContentId) -> None:
         """Note that this member made `update` for `round`, now or before a restart."""
         self._own.setdefault(round, set()).add(update)
 
@@ -77,7 +77,7 @@ class Replica:
         self._failed_at, self._failed = -1, 0
         return self._drop("the node switched to the heavier chain")
 
-    def next(self, ledger: Ledger, holdings: HeldUpdates) -> list[Effect]:
+    def next(self, ledger: Ledger, held_updates: HeldUpdates) -> list[Effect]:
         """Return what brings the parameters closer to the ledger's end: fetch, apply, or reload."""
         if self.is_current(ledger):
             self._loaded = False
@@ -108,12 +108,14 @@ class Replica:
                     f"round {newest.round} takes less time than replaying the rounds"
                 )
         needed = needed_for(ledger, record)
-        effects = holdings.fetch_all(record.round, [each.entry for each in needed])
+        effects = held_updates.fetch_all(record.round, [each.entry for each in needed])
         if ledger.committee_chain is None and record.round + 1 < len(ledger):
             # Fetch these while this round is applied. With committees, only a later record shows which
             # aggregates count.
-            effects += holdings.fetch_all(record.round + 1, ledger[record.round + 1].record.updates)
-        if all(each.entry.update in holdings.held for each in needed):
+            effects += held_updates.fetch_all(
+                record.round + 1, ledger[record.round + 1].record.updates
+            )
+        if all(each.entry.update in held_updates.held for each in needed):
             self._applying = True
             # A counted update is in the parameters, even if the record names a copier as its author.
             own = self._own.get(record.round, ())

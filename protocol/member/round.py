@@ -73,18 +73,18 @@ class Round:
         manifest: Manifest,
         ledger: Ledger,
         me: PeerId,
-        presence: Liveness,
-        pacing: RoundTimeouts,
+        liveness: Liveness,
+        timeouts: RoundTimeouts,
         joins: JoinRequests,
         accusations: Accusations,
         auditor: Auditor,
-        listening: SoloQuorumGuard,
+        solo_guard: SoloQuorumGuard,
         began: float,
-        sound: float,
+        last_undoubted: float,
         now: float,
     ) -> None:
-        """`began` is when the member started; `sound` is when a round was last decided in its presence
-        without any reason for doubt, or -inf if none was."""
+        """`began` is when the member started; `last_undoubted` is when a round was last decided in its
+        presence without any reason for doubt, or -inf if none was."""
         self.number = len(ledger)
         self.parent = ledger.head
         self.membership = ledger.membership(self.number)
@@ -98,7 +98,7 @@ class Round:
         self._contributors = {peer for peer in self.membership.peers if peer in self._due}
         others = self.votes.held_by({*self.membership.peers} - {me})
         self.collection = RoundUpdates(others, shared=manifest.aggregates_in(self.number))
-        self.agreement = Consensus(
+        self.consensus = Consensus(
             swarm=manifest.swarm,
             round=self.number,
             parent=self.parent,
@@ -119,41 +119,41 @@ class Round:
         self._manifest = manifest
         self._ledger = ledger
         self._me = me
-        self._presence = presence
-        self._pacing = pacing
+        self._liveness = liveness
+        self._timeouts = timeouts
         self._joins = joins
         self._accusations = accusations
         self._auditor = auditor
         self._began = began
-        self._sound = sound
+        self._last_undoubted = last_undoubted
         self._slot_entered = now
         self._nobody = self._mask = self.membership.mask(())
         self._checked: dict[RecordId, bool] = {}
         # The signed proposals of known records, and the records whose proposal was stored on disk.
-        self._letters: dict[RecordId, Envelope] = {}
+        self._signed_proposals: dict[RecordId, Envelope] = {}
         self._remembered: set[RecordId] = set()
         self._fetched: set[ContentId] = set()
         self._review = ProposalReview(
             manifest.fault_model, me, self.membership, self._contributors, self.collection
         )
         self._round_peers = RoundPeers(self.number, self.parent, now)
-        self._listening = listening
+        self._solo_guard = solo_guard
         # Whether this member could decide without the others, which may have gone on as heirs while it
         # was away (`solo_quorum_guard`).
         alone = len(self.membership) == 1 or self.votes.equal
-        self._lone = not alone and self.votes.decides_alone(me, manifest.fault_model)
+        self._can_decide_alone = not alone and self.votes.decides_alone(me, manifest.fault_model)
 
     def step(self, round_input: RoundInput, now: float) -> RoundRequests:
         """Return the next actions that the rules and the clock require, if any."""
-        agreement = self.agreement
-        if agreement.advance():
+        consensus = self.consensus
+        if consensus.advance():
             self._slot_entered = now
         # The others do not count a member that has taken leave, so it must not send ballots as well.
-        if self._me not in self.membership or self._me in self._presence.leaving():
+        if self._me not in self.membership or self._me in self._liveness.leaving():
             return NOTHING
         if self._ledger.finished or self.listens(now):
             return NOTHING
-        certificates = agreement.finalizable()
+        certificates = consensus.finalizable()
         if certificates:
             return self._finalize(certificates, now)
         if round_input.fingerprint is None:
@@ -192,23 +192,23 @@ class Round:
                 raise ProtocolError(
                     "not_member", "a leave by a peer that has no membership to leave"
                 )
-            self._presence.took_leave(sender, message, envelope.signature)
+            self._liveness.note_leave(sender, message, envelope.signature)
         elif isinstance(message, Proposal):
-            self.agreement.add_proposal(sender, message.slot, message.record)
-            self._review.came(message.slot, now)
-            if sender != self._me and message.record.id in self.agreement.records:
-                self._letters.setdefault(message.record.id, envelope)
+            self.consensus.add_proposal(sender, message.slot, message.record)
+            self._review.note_proposal(message.slot, now)
+            if sender != self._me and message.record.id in self.consensus.records:
+                self._signed_proposals.setdefault(message.record.id, envelope)
         elif isinstance(message, Ballot):
             kind: BallotKind = envelope.kind  # type: ignore[assignment]  # ballots have these kinds
-            self.agreement.add_ballot(kind, sender, message, envelope.signature)
+            self.consensus.add_ballot(kind, sender, message, envelope.signature)
 
     def awaits(self, peer: PeerId) -> bool:
         """Whether an update of this member is due in the round."""
         return peer in self._contributors
 
-    def meet(self, sender: PeerId, message: Message, now: float) -> None:
+    def note_activity(self, sender: PeerId, message: Message, now: float) -> None:
         """Note whether the sender of a message works on this round or a later one."""
-        self._round_peers.meet(sender, message, now)
+        self._round_peers.note_activity(sender, message, now)
 
     def binds(self, certificate: Certificate, *, leaving: bool, now: float) -> bool:
         """Whether this member follows a decision.
@@ -222,28 +222,30 @@ class Round:
         """
         if certificate.round != self.number or leaving:
             return True
-        lease = self._pacing.lease
-        doubted = self.agreement.doubts(certificate)
+        lease = self._timeouts.lease
+        doubted = self.consensus.doubts(certificate)
         if doubted and now - max(self._began, self.created) <= _LISTENED_LEASES * lease:
             return False
         if doubted and self.listens(now):
             return False
         if doubted and self._can_do_without(certificate, now):
-            patience = _DOUBTED_LEASES * max(lease, self._pacing.collect)
-            waited = now - max(self._began, self._sound)
+            patience = _DOUBTED_LEASES * max(lease, self._timeouts.collect)
+            waited = now - max(self._began, self._last_undoubted)
             if self._me not in self.membership or waited <= patience:
                 return False
-        return now - self._sound > lease or not self.agreement.accused_by(certificate)
+        return now - self._last_undoubted > lease or not self.consensus.accused_by(certificate)
 
     def listen(self, now: float) -> None:
         """Note whether any other member is heard, if this member could decide alone."""
-        if self._lone:
-            silent = self._presence.silent(self._pacing.lease, now)
-            self._listening.hears(len(silent) < len(self.membership) - 1, now)
+        if self._can_decide_alone:
+            silent = self._liveness.silent(self._timeouts.lease, now)
+            self._solo_guard.note_others(len(silent) < len(self.membership) - 1, now)
 
     def listens(self, now: float) -> bool:
         """Whether this member could decide alone, and does not know yet whether the others went on."""
-        return self._lone and self._listening.continues(_LISTENED_LEASES * self._pacing.lease, now)
+        return self._can_decide_alone and self._solo_guard.continues(
+            _LISTENED_LEASES * self._timeouts.lease, now
+        )
 
     def keep(self, decided: Decided, now: float) -> None:
         """Keep a decision that does not bind this member while it listens; of several decisions, the one
@@ -272,7 +274,7 @@ class Round:
     def is_abandoned(self, now: float) -> bool:
         """Whether no member of this round was heard working on it for two leases."""
         heard = self._round_peers.last(self.membership)
-        return now - heard > _ABANDONED_LEASES * self._pacing.lease
+        return now - heard > _ABANDONED_LEASES * self._timeouts.lease
 
     def observe(self, certificate: Certificate, capacity: Capacity, now: float) -> None:
         """Report the times of this round to pacing and capacity. It was decided with this member at the
@@ -288,7 +290,7 @@ class Round:
         undisturbed = not silenced(certificate, self.membership)
         # Round 0 lasts until enough members are there; the closing round waits for no updates.
         if self.ready_since is not None and undisturbed and self._trains:
-            self._pacing.record_round(
+            self._timeouts.record_round(
                 arrivals=self.collection.arrivals(self.start),
                 members=len(self._contributors),
                 decision=now - self.ready_since,
@@ -309,24 +311,26 @@ class Round:
         neither side, and neither does a member that could decide alone and was away.
         """
         signers = {signed.peer for signed in certificate.ballots}
-        here = self._here(now, replacing=certificate.block)
-        others = here - signers
-        if self._lone and not self._listening.in_touch and others <= {self._me}:
+        working = self._working(now, replacing=certificate.block)
+        others = working - signers
+        if self._can_decide_alone and not self._solo_guard.in_touch and others <= {self._me}:
             return False
-        votes = self.votes.held_by(here | signers)
+        votes = self.votes.held_by(working | signers)
         return votes.among(others) >= quorum(self._manifest.fault_model, votes.total)
 
     def _among_peers(self, now: float) -> bool:
         """Whether a quorum of all members is at work on this very round: a member that declares this
         whole quorum silent is faulty, or was cut off."""
-        here = self.votes.among(self._here(now))
-        return here >= quorum(self._manifest.fault_model, self.votes.total)
+        working = self.votes.among(self._working(now))
+        return working >= quorum(self._manifest.fault_model, self.votes.total)
 
-    def _here(self, now: float, *, replacing: RecordId | None = None) -> set[PeerId]:
+    def _working(self, now: float, *, replacing: RecordId | None = None) -> set[PeerId]:
         """Return the members, this one included, that worked on this very round within a lease and have
         not taken leave; `replacing` as for `RoundPeers.within`."""
-        here = self._round_peers.within(self._pacing.lease, now, replacing=replacing) | {self._me}
-        return here.intersection(self.membership.peers) - self._presence.leaving()
+        working = self._round_peers.within(self._timeouts.lease, now, replacing=replacing) | {
+            self._me
+        }
+        return working.intersection(self.membership.peers) - self._liveness.leaving()
 
     # What a member may send
 
@@ -339,7 +343,7 @@ class Round:
         return sending(
             *(
                 self._ballot(kind, slot, block, now)
-                for kind, slot, block in self.agreement.pending_ballots()
+                for kind, slot, block in self.consensus.pending_ballots()
             )
         )
 
@@ -365,17 +369,17 @@ class Round:
         return step
 
     def _propose(self, round_input: RoundInput, now: float) -> RoundRequests:
-        if not self.agreement.may_propose():
+        if not self.consensus.may_propose():
             return NOTHING
         record: Record | None = None
-        repeat, slot = self.agreement.repeatable(), self.agreement.slot
+        repeat, slot = self.consensus.repeatable(), self.consensus.slot
         if repeat is not None:
-            patience = self._pacing.slot(slot) * _REPEAT_PATIENCE
+            patience = self._timeouts.slot(slot) * _REPEAT_PATIENCE
             if now >= self._slot_entered + patience:
-                record = self.agreement.records.get(repeat)
+                record = self.consensus.records.get(repeat)
         elif self.ready_since is None or round_input.fingerprint is None:
             return NOTHING
-        elif self._review.may_propose(slot, self._slot_entered, self._pacing, now):
+        elif self._review.may_propose(slot, self._slot_entered, self._timeouts, now):
             record = compose_record(
                 manifest=self._manifest,
                 ledger=self._ledger,
@@ -385,8 +389,8 @@ class Round:
                 joins=self._joins,
                 accusations=self._accusations,
                 auditor=self._auditor,
-                presence=self._presence,
-                lease=self._pacing.lease,
+                liveness=self._liveness,
+                lease=self._timeouts.lease,
                 snapshot=round_input.snapshot,
                 now=now,
             )
@@ -395,7 +399,7 @@ class Round:
         return sending(("proposal", Proposal(slot, record)))
 
     def _vote(self, round_input: RoundInput, now: float) -> RoundRequests:
-        record, slot = self.agreement.votable(), self.agreement.slot
+        record, slot = self.consensus.votable(), self.consensus.slot
         if record is None or slot in self._review.refused:
             return NOTHING
         new = record.id not in self._checked
@@ -409,14 +413,14 @@ class Round:
         accused = {entry.peer for entry in record.departed if entry.reason == "silent"}
         # A certified block must be repeated until it is decided. A quorum has judged it and agreed on
         # who is silent; if accused members that are heard again blocked it, the round would never end.
-        certified = self.agreement.certified(record.id)
-        if not certified and not accused <= self._presence.silent(self._pacing.lease, now):
+        certified = self.consensus.certified(record.id)
+        if not certified and not accused <= self._liveness.silent(self._timeouts.lease, now):
             return NOTHING
-        ready, times = self.ready_since is not None, (self.start, self._pacing, now)
+        ready, times = self.ready_since is not None, (self.start, self._timeouts, now)
         complete = certified or self._review.is_complete(record, slot, *times, ready=ready)
         if slot in self._review.refused:
             return RoundRequests(
-                [], [Note("incomplete", self.number, self.agreement.leader(slot))], []
+                [], [Note("incomplete", self.number, self.consensus.leader(slot))], []
             )
         needed = record.updates if self._needs_updates else ()
         missing = [entry for entry in needed if entry.update not in round_input.held]
@@ -424,38 +428,38 @@ class Round:
             step = sending(self._ballot("vote", slot, record.id, now))
             # If every member that received it were restarted and its leader's disk were lost, the
             # certified record could not be repeated, and the round would never end.
-            letter = self._letters.get(record.id)
-            if letter is not None and record.id not in self._remembered:
+            proposal = self._signed_proposals.get(record.id)
+            if proposal is not None and record.id not in self._remembered:
                 self._remembered.add(record.id)
-                step.remember.append(letter)
+                step.remember.append(proposal)
             return step
         unasked = [entry for entry in missing if entry.update not in self._fetched]
         self._fetched |= {entry.update for entry in unasked}
         return RoundRequests([], [], unasked)
 
     def _skip(self, now: float) -> RoundRequests:
-        slot = self.agreement.slot
+        slot = self.consensus.slot
         # Members' deadlines differ: a member that was restarted does not know the swarm's pace.
         deadline = self._slot_deadline(now)
         refused = slot in self._review.refused and self.ready_since is not None
-        late = now >= deadline or refused or self.agreement.hopeless()
-        gap = self.agreement.gap() if late else None
+        late = now >= deadline or refused or self.consensus.hopeless()
+        gap = self.consensus.gap() if late else None
         if gap is not None:
             return sending(self._ballot("skip", gap, NO_BLOCK, now))
-        if not late or not self.agreement.may_skip():
+        if not late or not self.consensus.may_skip():
             # Long after our own skip, the others are probably in another slot. If a quorum seems to work
             # on this round, wait until every member's timer must have run out: a member that goes ahead
             # of a quorum does not help it.
-            lease, longest = self._pacing.lease, self._manifest.rounds.slot_max_seconds
+            lease, longest = self._timeouts.lease, self._manifest.rounds.slot_max_seconds
             waited = now - deadline
             if waited >= min(lease, longest) and waited >= (
                 longest if self._among_peers(now) else lease
             ):
-                self.agreement.concede()
+                self.consensus.concede()
             return NOTHING
         step = sending(self._ballot("skip", slot, NO_BLOCK, now))
         if not refused:
-            step.notes.append(Note("skipped", self.number, self.agreement.leader(slot)))
+            step.notes.append(Note("skipped", self.number, self.consensus.leader(slot)))
         return step
 
     def _ballot(
@@ -467,7 +471,7 @@ class Round:
 
     def _silence_mask(self, now: float) -> bytes:
         # Called for every message, so the usual case (no member is gone) must be fast.
-        gone = self._presence.silent(self._pacing.lease, now) | self._presence.leaving()
+        gone = self._liveness.silent(self._timeouts.lease, now) | self._liveness.leaving()
         return self.membership.mask(gone - {self._me}) if gone else self._nobody
 
     def _is_ready(self, now: float) -> bool:
@@ -475,11 +479,11 @@ class Round:
         if self.number == 0:
             waiting = len(self._joins.admissible(self._manifest, self._ledger, now))
             return waiting + 1 >= self._manifest.rounds.start_members
-        presence = self._presence
-        silent = presence.silent(self._pacing.lease, now)
-        gone = silent | presence.leaving() | presence.missing(now)
+        liveness = self._liveness
+        silent = liveness.silent(self._timeouts.lease, now)
+        gone = silent | liveness.leaving() | liveness.missing(now)
         # Called for every message; what follows takes time linear in the number of members.
-        waited = now >= self.start + self._pacing.collect
+        waited = now >= self.start + self._timeouts.collect
         if not waited and self.collection.settled + len(gone) + 1 < len(self._contributors):
             return False
         # Others may hold an announced update even if its author is gone.
@@ -497,12 +501,12 @@ class Round:
         """Return when to give up on the current slot."""
         if self.number == 0 or self.ready_since is None:
             return float("inf")
-        leader = self.agreement.leader(self.agreement.slot)
+        leader = self.consensus.leader(self.consensus.slot)
         begin = max(self._slot_entered, self.ready_since)
-        if leader in self._presence.silent(self._pacing.lease, now) | self._presence.leaving():
+        if leader in self._liveness.silent(self._timeouts.lease, now) | self._liveness.leaving():
             return begin
-        patience = self._pacing.slot(self.agreement.slot)
-        if leader in self._presence.missing(now):
+        patience = self._timeouts.slot(self.consensus.slot)
+        if leader in self._liveness.missing(now):
             patience *= _MISSING_PATIENCE
         return begin + patience
 

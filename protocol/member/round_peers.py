@@ -21,10 +21,10 @@ class RoundPeers:
         self._created = now
         # When each last worked on this very round. When each last worked on a later round, and the
         # record of this round on which it builds, if known.
-        self._here: dict[PeerId, float] = {}
+        self._working: dict[PeerId, float] = {}
         self._ahead: dict[PeerId, tuple[RecordId | None, float]] = {}
 
-    def meet(self, sender: PeerId, message: Message, now: float) -> None:
+    def note_activity(self, sender: PeerId, message: Message, now: float) -> None:
         """Note whether the sender works on this round or has gone on, and from which record of it.
 
         Messages of rounds after the next do not show that record, since they name later ones.
@@ -32,11 +32,11 @@ class RoundPeers:
         ahead, parent = round_of(message) - self._round, parent_of(message)
         if isinstance(message, JoinRequest):
             # A peer that asks to be admitted works on no round.
-            self._here.pop(sender, None)
+            self._working.pop(sender, None)
         elif ahead == 0 and parent in (None, self._parent):
-            self._here[sender] = now
+            self._working[sender] = now
         elif ahead == 1 and parent is not None:
-            self._here.pop(sender, None)
+            self._working.pop(sender, None)
             self._ahead[sender] = parent, now
         elif ahead > 1:
             base, _ = self._ahead.get(sender, (None, now))
@@ -48,16 +48,18 @@ class RoundPeers:
         With `replacing`, the decided record of this round, members that went on from another record (or
         an unknown one) count, too.
         """
-        here = {peer for peer, at in self._here.items() if now - at <= seconds}
+        working = {peer for peer, at in self._working.items() if now - at <= seconds}
         if replacing is not None:
-            here |= {
+            working |= {
                 peer
                 for peer, (base, at) in self._ahead.items()
                 if base != replacing and now - at <= seconds
             }
-        return here
+        return working
 
     def last(self, membership: Membership) -> float:
         """Return when a member was last seen working on this very round; if none was, when the round
         began."""
-        return max([self._created, *(at for peer, at in self._here.items() if peer in membership)])
+        return max(
+            [self._created, *(at for peer, at in self._working.items() if peer in membership)]
+        )

@@ -32,7 +32,7 @@ class ShutdownTimer:
         self._since: float | None = None
         self._until = -math.inf
 
-    def gave(self, now: float, *, blob: bool) -> None:
+    def note_request(self, now: float, *, blob: bool) -> None:
         """Note that a non-member received records that it lacked or, with `blob`, requested a blob of a
         snapshot."""
         self._until = max(self._until, now + (_FETCHED_SECONDS if blob else _WATCHED_SECONDS))

@@ -19,7 +19,7 @@ class SoloQuorumGuard:
 
     def __init__(self, now: float) -> None:
         self._since: float | None = now
-        self._deaf = False
+        self._heard_nobody = False
 
     @property
     def in_touch(self) -> bool:
@@ -37,16 +37,16 @@ class SoloQuorumGuard:
     def decided(self, *, beyond_doubt: bool, listens: bool, now: float) -> None:
         """Note that a round is decided; `beyond_doubt` if that happened in this member's presence and
         without doubt. If it still `listens`, it had decided the round before a restart."""
-        self._deaf = False
+        self._heard_nobody = False
         if not beyond_doubt:
             self._since = now
         elif not listens:
             self._since = None
 
-    def hears(self, somebody: bool, now: float) -> None:
+    def note_others(self, anyone_heard: bool, now: float) -> None:
         """Note whether any other member was heard lately. If members are heard again after none was,
         they may have gone on in between, so this one begins to listen. While it hears none, it goes on
         alone."""
-        if somebody and self._deaf:
+        if anyone_heard and self._heard_nobody:
             self._since = now
-        self._deaf = not somebody
+        self._heard_nobody = not anyone_heard

@@ -69,17 +69,17 @@ class MemberConditions:
 
 
 CONDITIONS: tuple[tuple[MemberState, Callable[[MemberConditions], bool]], ...] = (
-    ("expelled", lambda facts: facts.expelled),
-    ("outdated", lambda facts: facts.outdated),
-    ("leaving", lambda facts: facts.leaving and facts.member),
-    ("left", lambda facts: facts.leaving),
-    ("loading", lambda facts: not facts.loaded),
-    ("applying", lambda facts: not facts.at_tip),
-    ("finished", lambda facts: facts.finished),
-    ("asking", lambda facts: not facts.member),
-    ("recalling", lambda facts: not facts.remembers),
-    ("collecting", lambda facts: not facts.ready),
-    ("agreeing", lambda facts: True),
+    ("expelled", lambda conditions: conditions.expelled),
+    ("outdated", lambda conditions: conditions.outdated),
+    ("leaving", lambda conditions: conditions.leaving and conditions.member),
+    ("left", lambda conditions: conditions.leaving),
+    ("loading", lambda conditions: not conditions.loaded),
+    ("applying", lambda conditions: not conditions.at_tip),
+    ("finished", lambda conditions: conditions.finished),
+    ("asking", lambda conditions: not conditions.member),
+    ("recalling", lambda conditions: not conditions.remembers),
+    ("collecting", lambda conditions: not conditions.ready),
+    ("agreeing", lambda conditions: True),
 )
 """The first state whose condition holds is the member's state."""
 
@@ -141,9 +141,9 @@ TRANSITIONS: dict[tuple[MemberState, MemberState], str] = {
 """Every transition, with its cause."""
 
 
-def move(old: MemberState, facts: MemberConditions) -> MemberState:
+def move(old: MemberState, conditions: MemberConditions) -> MemberState:
     """Return the state that follows `old`."""
-    new: MemberState = next(state for state, holds in CONDITIONS if holds(facts))
+    new: MemberState = next(state for state, holds in CONDITIONS if holds(conditions))
     assert new == old or (old, new) in TRANSITIONS, f"a member goes from {old} to {new}"
     return new
 

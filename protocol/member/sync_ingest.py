@@ -18,21 +18,21 @@ from ..wire.errors import ProtocolError
 from ..wire.messages import Decided
 from .inputs import EntryReceived, MessageReceived
 
-W = TypeVar("W")
+M = TypeVar("M")
 
 
-class AnswerIngest(Generic[W]):
+class AnswerIngest(Generic[M]):
     """One answer being passed to the member."""
 
     def __init__(
         self,
         peer: PeerId,
         entries: Iterable[Decided],
-        words: Iterable[W],
-        opened: Callable[[W], Envelope],
+        messages: Iterable[M],
+        open_message: Callable[[M], Envelope],
     ) -> None:
-        """`peer` sent the answer: ledger `entries`, and messages as `words`. Iterating `entries` may
-        raise `ProtocolError` for an unreadable one. `opened` checks one of `words` and returns its
+        """`peer` sent the answer: ledger `entries` and encoded `messages`. Iterating `entries` may raise
+        `ProtocolError` for an unreadable one. `open_message` checks one of `messages` and returns its
         envelope, or raises `EnvelopeError`."""
         self.blame: PeerFault | None = None
         """What the answering peer is to blame for, once everything is passed in."""
@@ -40,8 +40,8 @@ class AnswerIngest(Generic[W]):
         """Whether the answer was processed up to its end."""
         self._peer = peer
         self._entries = iter(entries)
-        self._words = iter(words)
-        self._opened = opened
+        self._messages = iter(messages)
+        self._open_message = open_message
         self._in_entries = True
         self._ended = False
 
@@ -54,8 +54,8 @@ class AnswerIngest(Generic[W]):
                 for decided in self._entries:
                     return EntryReceived(decided)
                 self._in_entries = False
-            for word in self._words:
-                return MessageReceived(self._opened(word))
+            for message in self._messages:
+                return MessageReceived(self._open_message(message))
         except (ProtocolError, EnvelopeError) as error:
             self.blame, self._ended = PeerFault(self._peer, error.reason, str(error)), True
             return None

@@ -47,14 +47,14 @@ class RoundUpdates:
         A member's first announcement counts. If it makes a different one, a proof of the contradiction
         is kept. Returns False for such a different one.
         """
-        said, known = SignedAnnouncement(announcement, signature), self._announced.get(peer)
+        signed, known = SignedAnnouncement(announcement, signature), self._announced.get(peer)
         if known is not None:
-            if said != known and peer not in self.contradictions:
-                self.contradictions[peer] = accuse_of_announcements(peer, known, said)
+            if signed != known and peer not in self.contradictions:
+                self.contradictions[peer] = accuse_of_announcements(peer, known, signed)
                 if peer not in self._arrivals:
                     self._failed.add(peer)
-            return said == known
-        self._announced[peer] = said
+            return signed == known
+        self._announced[peer] = signed
         self.last_announced = now
         self._makers.setdefault(announcement.update, []).append(peer)
         self._fingerprints[announcement.fingerprint] += self._others[peer]
@@ -64,14 +64,14 @@ class RoundUpdates:
         """Whether the member has announced its update."""
         return peer in self._announced
 
-    def said(self, peer: PeerId) -> tuple[Announcement, bytes] | None:
+    def announcement_of(self, peer: PeerId) -> tuple[Announcement, bytes] | None:
         """Return the member's announcement and its signature."""
-        said = self._announced.get(peer)
-        return None if said is None else (said.announcement, said.signature)
+        signed = self._announced.get(peer)
+        return None if signed is None else (signed.announcement, signed.signature)
 
     def announcements(self) -> list[tuple[PeerId, Announcement]]:
         """Return all announcements, each with its member."""
-        return [(peer, said.announcement) for peer, said in self._announced.items()]
+        return [(peer, signed.announcement) for peer, signed in self._announced.items()]
 
     def take_in(self, record: Record, now: float) -> None:
         """Add the announcements that a record names, whose signatures were checked."""
@@ -103,7 +103,7 @@ class RoundUpdates:
         for peer in self._makers.get(update, ()):
             self._arrivals.setdefault(peer, now)
 
-    def bad(self, update: ContentId) -> set[PeerId]:
+    def mark_invalid(self, update: ContentId) -> set[PeerId]:
         """Mark the update with this id as invalid, stop waiting for it, and return its announcers."""
         culprits = set(self._makers.get(update, ()))
         self._failed |= culprits
@@ -137,10 +137,10 @@ class RoundUpdates:
         return {
             peer
             for peer in self.held_by(until) - gone - self.contradictions.keys()
-            for said in (self._announced[peer].announcement,)
-            if said.fingerprint == record.fingerprint
-            and named.get(peer) != said.update
-            and (self._shared or said.update not in ids)
+            for signed in (self._announced[peer].announcement,)
+            if signed.fingerprint == record.fingerprint
+            and named.get(peer) != signed.update
+            and (self._shared or signed.update not in ids)
         }
 
     def awaited(self) -> set[PeerId]:
@@ -170,13 +170,13 @@ class RoundUpdates:
                 size=announcement.size,
                 tokens=announcement.tokens,
                 loss=announcement.loss,
-                signature=said.signature,
+                signature=signed.signature,
                 capacity=announcement.capacity,
                 max_version=announcement.max_version,
                 commitment=announcement.commitment,
             )
-            for peer, said in sorted(self._announced.items(), key=lambda item: item[0])
-            for announcement in (said.announcement,)
+            for peer, signed in sorted(self._announced.items(), key=lambda item: item[0])
+            for announcement in (signed.announcement,)
             if peer in self._arrivals
             and peer not in self.contradictions
             and announcement.fingerprint == fingerprint

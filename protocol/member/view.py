@@ -29,9 +29,9 @@ class MemberView:
     _ledger: Ledger
     _me: PeerId
     _replica: Replica
-    _presence: Liveness
-    _pacing: RoundTimeouts
-    _inbox: MessageFilter
+    _liveness: Liveness
+    _timeouts: RoundTimeouts
+    _message_filter: MessageFilter
     _current: Round
     """The round at the tip."""
     _last_ready: float | None
@@ -96,15 +96,15 @@ class MemberView:
         behind = self.behind
         if waited <= LONGEST_SECONDS and not behind.isdisjoint(connected):
             return False
-        if waited > _END_LEASES * self._pacing.lease:
+        if waited > _END_LEASES * self._timeouts.lease:
             return True
-        return self._ledger.outcome_is_final and behind <= self._presence.silent(self.lease, now)
+        return self._ledger.outcome_is_final and behind <= self._liveness.silent(self.lease, now)
 
     @property
     def behind(self) -> set[PeerId]:
         """The other members that have not sent a heartbeat for the round at the tip. At the end of a
         run, a heartbeat for the round after the last one announces that its sender has everything."""
-        reached = self._presence.reached
+        reached = self._liveness.reached
         return {p for p in self.members if p != self._me and reached(p) < self.round}
 
     @property
@@ -135,16 +135,16 @@ class MemberView:
     @property
     def leaving(self) -> set[PeerId]:
         """Members that took leave and are still in the membership."""
-        return self._presence.leaving()
+        return self._liveness.leaving()
 
     def last_message_time(self, peer: PeerId) -> float | None:
         """Return when a new message signed by a member last arrived."""
-        return self._presence.last_message_time(peer)
+        return self._liveness.last_message_time(peer)
 
     @property
     def lease(self) -> float:
         """Seconds of silence after which a member is recorded as gone."""
-        return self._pacing.lease
+        return self._timeouts.lease
 
     def overdue(self, now: float) -> list[tuple[PeerId, float]]:
         """Return the members whose update is awaited and that have been silent for unusually long, each
@@ -157,7 +157,7 @@ class MemberView:
             for peer in self.members
             if peer != self._me and (heard := self.last_message_time(peer)) is not None
         }
-        usual = _UNUSUAL_HEARTBEATS * self._pacing.heartbeat
+        usual = _UNUSUAL_HEARTBEATS * self._timeouts.heartbeat
         return [
             (peer, time)
             for peer, time in silent.items()
@@ -168,7 +168,7 @@ class MemberView:
         """Return the announcement of `peer` for `round` and its signature, if there is one: as decided,
         or as received if that is the round at the tip."""
         if round >= self.round:
-            return self._current.collection.said(peer) if round == self.round else None
+            return self._current.collection.announcement_of(peer) if round == self.round else None
         record = self._ledger[round].record
         for entry in record.updates:
             if entry.peer == peer:
@@ -186,7 +186,7 @@ class MemberView:
 
     def messages(self, round: int) -> list[Envelope]:
         """Return the round's signed messages, for a peer that asks for those it missed."""
-        return self._inbox.messages(round, self._ledger)
+        return self._message_filter.messages(round, self._ledger)
 
     @property
     def _wants_in(self) -> bool:

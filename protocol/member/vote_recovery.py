@@ -70,7 +70,7 @@ class RecallRequests:
         self._unasked = set(others)
         # Members whose whole answer was not processed yet.
         self._missing = set(self._unasked)
-        self._came: list[tuple[PeerId, SyncAnswer]] = []
+        self._answers: list[tuple[PeerId, SyncAnswer]] = []
         self._until = now + RECALL_SECONDS
 
     @property
@@ -94,15 +94,15 @@ class RecallRequests:
     def on_answer(self, peer: PeerId, answer: SyncAnswer | None, now: float) -> None:
         """Note the `answer` of `peer`; None means that it sent none."""
         if answer is not None and peer in self._missing - self._unasked:
-            self._came.append((peer, answer))
+            self._answers.append((peer, answer))
 
     def drain(self) -> list[tuple[PeerId, SyncAnswer]]:
         """Return the answers since the last call. The caller passes them to the member, then calls
-        `heard`."""
-        came, self._came = self._came, []
-        return came
+        `note_processed`."""
+        answers, self._answers = self._answers, []
+        return answers
 
-    def heard(self, peer: PeerId, *, all_held: bool) -> None:
+    def note_processed(self, peer: PeerId, *, all_held: bool) -> None:
         """Note that the answer of `peer` was passed to the member; `all_held`: up to its end."""
         if all_held:
             self._missing.discard(peer)

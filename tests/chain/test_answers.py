@@ -67,7 +67,7 @@ def _others() -> list[PeerId]:
 
 def _hear(machine: RecallRequests, *, all_held: bool) -> None:
     for peer, _ in machine.drain():
-        machine.heard(peer, all_held=all_held)
+        machine.note_processed(peer, all_held=all_held)
 
 
 def test_who_comes_late_is_asked() -> None:

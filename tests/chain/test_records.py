@@ -46,7 +46,7 @@ def _proposed(chain: Chain, *, now: float = 0.0, **known: object) -> Record:
     watch = Liveness(ME, 0.0)
     watch.set_members(chain.membership.peers, 0.0)
     for peer, leave, signature in known.pop("leaves", ()):  # type: ignore[misc]
-        watch.took_leave(peer, leave, signature)
+        watch.note_leave(peer, leave, signature)
     settings = {"joins": JoinRequests(), "accusations": Accusations(), "updates": []}
     settings["auditor"] = Auditor(ME, _signs)
     return compose_record(
@@ -54,7 +54,7 @@ def _proposed(chain: Chain, *, now: float = 0.0, **known: object) -> Record:
         ledger=chain.ledger,
         fingerprint=FINGERPRINT,
         slot=1,
-        presence=watch,
+        liveness=watch,
         lease=20.0,
         snapshot=None,
         now=now,

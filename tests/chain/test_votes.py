@@ -27,7 +27,7 @@ from distro_node.protocol.wire.messages import Decided, Heartbeat, RecordId, Sig
 from simulation.chain import Chain, identity, update_of, voting
 from simulation.known_chains import carried_on
 
-# Private here: `_current`, `_listening`: which decision a member would follow, and that it was present
+# Private here: `_current`, `_solo_guard`: which decision a member would follow, and that it was present
 # all the time.
 
 FOUNDER = identity(0).peer
@@ -259,7 +259,7 @@ def test_who_is_not_left_alone_follows_no_crowd() -> None:
 def test_who_was_there_follows_no_heirs() -> None:
     """They have not missed it, whatever they claim; it continues alone."""
     founder = _Founder()
-    founder.member._listening.decided(beyond_doubt=True, listens=False, now=0.0)
+    founder.member._solo_guard.decided(beyond_doubt=True, listens=False, now=0.0)
     record = founder.chain.record(departed=[founder.chain.silence(FOUNDER)])
     decided = founder.chain.decide(record, signers=founder.others, silent=[FOUNDER])
     assert not founder.member._current.binds(decided.certificate, leaving=False, now=6.5)
@@ -268,7 +268,7 @@ def test_who_was_there_follows_no_heirs() -> None:
 @_where({FOUNDER: 9})
 def test_who_slept_listens() -> None:
     founder = _Founder()
-    founder.member._listening.decided(beyond_doubt=True, listens=False, now=0.0)
+    founder.member._solo_guard.decided(beyond_doubt=True, listens=False, now=0.0)
     founder.member.handle(Tick(), 1.0)
     founder.member.handle(Tick(), 100.0)
     assert founder.member._current.listens(100.0)
@@ -277,10 +277,10 @@ def test_who_slept_listens() -> None:
 @_where({FOUNDER: 9})
 def test_who_is_heard_again_is_listened_to() -> None:
     founder = _Founder()
-    listening = founder.member._listening
-    listening.decided(beyond_doubt=True, listens=False, now=0.0)
-    listening.hears(False, 10.0)
+    solo_guard = founder.member._solo_guard
+    solo_guard.decided(beyond_doubt=True, listens=False, now=0.0)
+    solo_guard.note_others(False, 10.0)
     alone = founder.member._current.listens(10.0)
-    listening.hears(True, 20.0)
+    solo_guard.note_others(True, 20.0)
     assert not alone
     assert founder.member._current.listens(20.0)

@@ -46,7 +46,7 @@ from simulation.chain import FINGERPRINT, Chain, update_of
 from simulation.checked_chain import GOOD, LOW, CheckedChain
 from simulation.hostile import hostile, mutate_plain
 
-# Private here: `_firsts`, `_seconds`: how much waits for a record is not exposed.
+# Private here: `_audits`, `_reaudits`: how much waits for a record is not exposed.
 
 E = TypeVar("E")
 
@@ -235,8 +235,8 @@ def test_a_second_look_from_its_call_to_its_word() -> None:
         (again,) = of(RunReaudit, seat.decides())
         share = other.ledger.share(first.round, first.peer)
         assert share is not None
-        assert (again.first, again.update) == (first, update_of(first.peer, first.round))
-        assert (len(again.samples), again.share) == (8, len(share))
+        assert (again.low_audit, again.update) == (first, update_of(first.peer, first.round))
+        assert (len(again.samples), again.share_size) == (8, len(share))
         assert set(again.samples) <= set(share)
         scores = tuple(AuditScore(LOW, 1) for _ in again.samples)
         (recheck,) = said(ReauditMessage, seat.member.handle(ReauditDone(first, scores), 0.0))
@@ -374,11 +374,11 @@ def test_what_waits_is_bounded() -> None:
         sender = PeerId(content_id(b"%d" % number))
         looking.put(sender, check, bytes(64))
         looking.put(sender, recheck, bytes(64))
-    assert len(looking._firsts) == len(looking._seconds) == 4 * MAX_AUDITS
+    assert len(looking._audits) == len(looking._reaudits) == 4 * MAX_AUDITS
     # None of them fits into a record.
     assert looking.entries(chain.ledger) == ((), ())
-    assert not looking._firsts
-    assert not looking._seconds
+    assert not looking._audits
+    assert not looking._reaudits
 
 
 def test_what_was_heard_waits_for_the_next_record_of_this_chain() -> None:

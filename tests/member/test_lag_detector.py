@@ -52,7 +52,7 @@ def test_a_heartbeat_of_one_who_is_counted_out_tells_of_another_chain() -> None:
 
     def compares(sender: PeerId, round_: int) -> bool:
         divergence = LagDetector(0.0)
-        divergence.stray(sender, Heartbeat(round_, 1), chain.ledger)
+        divergence.note_misfit(sender, Heartbeat(round_, 1), chain.ledger)
         effects = divergence.requests(
             chain.ledger, last=60.0, patience=0.0, follows=False, now=100.0
         )

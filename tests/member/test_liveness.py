@@ -25,11 +25,11 @@ def run(presence: Liveness, start: float, end: float) -> None:
 
 
 def test_silent_is_who_was_not_heard_for_a_lease(presence: Liveness) -> None:
-    presence.heard(A, 15.0)
+    presence.note_message(A, 15.0)
     assert presence.silent(LEASE, 20.0) == set()
     assert presence.silent(LEASE, 20.5) == {B}
     assert presence.silent(LEASE, 36.0) == {A, B}
-    presence.heard(B, 36.0)
+    presence.note_message(B, 36.0)
     assert presence.silent(LEASE, 36.0) == {A}
     assert presence.last_message_time(B) == 36.0
 
@@ -39,13 +39,13 @@ def test_nobody_is_silent_to_itself(presence: Liveness) -> None:
 
 
 def test_strangers_are_not_listened_for(presence: Liveness) -> None:
-    presence.heard(STRANGER, 5.0)
+    presence.note_message(STRANGER, 5.0)
     assert presence.last_message_time(STRANGER) is None
     assert STRANGER not in presence.silent(LEASE, 100.0)
 
 
 def test_newcomers_get_a_whole_lease_and_old_members_keep_their_time(presence: Liveness) -> None:
-    presence.heard(A, 5.0)
+    presence.note_message(A, 5.0)
     presence.set_members([ME, A, STRANGER], 22.0)
     assert presence.last_message_time(A) == 5.0
     assert presence.silent(LEASE, 26.0) == {A}
@@ -64,30 +64,30 @@ def test_who_is_admitted_gives_everybody_a_whole_lease() -> None:
 
 def test_heartbeats_count_once(presence: Liveness) -> None:
     """A dead member's heartbeats keep travelling."""
-    presence.beat(A, Heartbeat(3, 7), 1.0)
-    presence.beat(A, Heartbeat(3, 7), 19.0)
-    presence.beat(A, Heartbeat(2, 6), 19.0)
+    presence.note_heartbeat(A, Heartbeat(3, 7), 1.0)
+    presence.note_heartbeat(A, Heartbeat(3, 7), 19.0)
+    presence.note_heartbeat(A, Heartbeat(2, 6), 19.0)
     assert presence.last_message_time(A) == 1.0
-    presence.beat(A, Heartbeat(3, 8), 19.0)
+    presence.note_heartbeat(A, Heartbeat(3, 8), 19.0)
     assert presence.last_message_time(A) == 19.0
 
 
 def test_who_lost_its_numbers_is_heard_from_the_next_round_on(presence: Liveness) -> None:
     """Its clock was ahead, and then its disk was lost. Its earlier messages still count for nothing."""
     ahead, right = 3600 << 20, 60 << 20
-    presence.beat(A, Heartbeat(3, ahead), 1.0)
-    presence.beat(A, Heartbeat(4, right), 5.0)
+    presence.note_heartbeat(A, Heartbeat(3, ahead), 1.0)
+    presence.note_heartbeat(A, Heartbeat(4, right), 5.0)
     assert presence.last_message_time(A) == 5.0
     for replayed in (Heartbeat(3, ahead), Heartbeat(4, right), Heartbeat(4, right + 1)):
-        presence.beat(A, replayed, 19.0)
+        presence.note_heartbeat(A, replayed, 19.0)
     assert presence.last_message_time(A) == 5.0
-    presence.beat(A, Heartbeat(5, right + 2), 20.0)
+    presence.note_heartbeat(A, Heartbeat(5, right + 2), 20.0)
     assert presence.last_message_time(A) == 20.0
 
 
 def test_who_was_away_itself_blames_nobody(presence: Liveness) -> None:
     run(presence, 0.0, 10.0)
-    presence.heard(A, 9.0)
+    presence.note_message(A, 9.0)
     presence.tick(3610.0)
     assert presence.silent(LEASE, 3610.0) == set()
     # The silence before its absence still counts.
@@ -98,7 +98,7 @@ def test_who_was_away_itself_blames_nobody(presence: Liveness) -> None:
 def test_nobody_was_heard_in_the_future(presence: Liveness) -> None:
     """A message that came before the clock noticed the absence is not counted twice."""
     run(presence, 0.0, 10.0)
-    presence.heard(A, 3610.0)
+    presence.note_message(A, 3610.0)
     presence.tick(3610.0)
     assert presence.last_message_time(A) == 3610.0
 
@@ -110,19 +110,19 @@ def test_a_pause_of_a_busy_machine_is_no_absence(presence: Liveness) -> None:
 
 
 def test_missing_is_a_broken_connection_that_does_not_come_back(presence: Liveness) -> None:
-    presence.lost(A, 10.0)
+    presence.note_disconnected(A, 10.0)
     assert presence.missing(11.0) == set()
     assert presence.missing(13.0) == {A}
-    presence.found(A)
+    presence.note_connected(A)
     assert presence.missing(13.0) == set()
-    presence.lost(B, 10.0)
-    presence.heard(B, 12.0)
+    presence.note_disconnected(B, 10.0)
+    presence.note_message(B, 12.0)
     assert presence.missing(13.0) == set()
 
 
 def test_leaves_last_as_long_as_the_membership(presence: Liveness) -> None:
     leave = (Leave(3), bytes(64))
-    presence.took_leave(A, *leave)
+    presence.note_leave(A, *leave)
     assert presence.leaving() == {A}
     assert presence.leave_of(A) == leave
     presence.set_members([ME, A, B], 1.0)
@@ -133,10 +133,10 @@ def test_leaves_last_as_long_as_the_membership(presence: Liveness) -> None:
 
 
 def test_the_departed_are_forgotten(presence: Liveness) -> None:
-    presence.beat(A, Heartbeat(1, 9), 1.0)
-    presence.lost(A, 1.0)
+    presence.note_heartbeat(A, Heartbeat(1, 9), 1.0)
+    presence.note_disconnected(A, 1.0)
     presence.set_members([ME, B], 2.0)
     assert presence.missing(100.0) == set()
     presence.set_members([ME, A, B], 3.0)
-    presence.beat(A, Heartbeat(1, 1), 4.0)
+    presence.note_heartbeat(A, Heartbeat(1, 1), 4.0)
     assert presence.last_message_time(A) == 4.0

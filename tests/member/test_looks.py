@@ -20,7 +20,7 @@ from distro_node.protocol.wire.messages import AuditEntry, AuditMessage, Reaudit
 from simulation.chain import Chain, identity
 from simulation.checked_chain import FIRST_DRAWN, GOOD, LOW, CheckedChain
 
-# Private here: `_kept`, `_drawn`, `_firsts`: what is kept is counted; `_earned`, `_disputes`: they are
+# Private here: `_kept`, `_drawn`, `_audits`: what is kept is counted; `_earned`, `_disputes`: they are
 # made up.
 
 FOUNDER = identity(0).peer
@@ -102,14 +102,14 @@ def test_looks_are_signed() -> None:
 
 def test_second_looks_are_signed() -> None:
     chain, first = _disputed()
-    (again,) = _seconds(chain, first)[:1]
+    (again,) = _reaudits(chain, first)[:1]
     again = dataclasses.replace(again, scores=again.scores[::-1], signature=bytes(64))
     assert _refused(lambda: chain.record(reaudits=(again,)), chain)
 
 
 def test_second_looks_stand_there_once() -> None:
     chain, first = _disputed()
-    again = _seconds(chain, first)[:1] * 2
+    again = _reaudits(chain, first)[:1] * 2
     assert _refused(lambda: chain.record(reaudits=again), chain)
 
 
@@ -124,7 +124,7 @@ def test_all_bind_themselves() -> None:
     assert _refused(lambda: chain.record(updates=[chain.update(FOUNDER, commitment=b"")]), chain)
 
 
-def _seconds(chain: CheckedChain, first: Audit) -> tuple:
+def _reaudits(chain: CheckedChain, first: Audit) -> tuple:
     """Return the re-audits that the next record may hold."""
     found = []
     for peer in chain.membership.peers:
@@ -139,7 +139,7 @@ def _seconds(chain: CheckedChain, first: Audit) -> tuple:
 
 def test_second_looks_are_at_the_whole_share() -> None:
     chain, first = _disputed()
-    (again,) = _seconds(chain, first)[:1]
+    (again,) = _reaudits(chain, first)[:1]
     fewer = chain.again(again.reauditor, first, [LOW] * (len(again.scores) - 1))
     assert _refused(lambda: chain.record(reaudits=(fewer,)), chain)
 
@@ -160,7 +160,7 @@ def test_who_is_not_called_does_not_look_again() -> None:
     accounts = chain.work.reputation
     accounts.earned = accounts.votes = chain.work._earned[0] = votes
     first = chain.disputed()
-    assert [entry.reauditor for entry in _seconds(chain, first)] == [FOUNDER]
+    assert [entry.reauditor for entry in _reaudits(chain, first)] == [FOUNDER]
 
 
 def test_old_accounts_are_made_again() -> None:
@@ -304,7 +304,7 @@ def test_another_chain_begins_anew() -> None:
     looker.hears(looker.chain.look(_other(looker.chain)))
     looker.looking.start_over()
     assert not looker.looking._drawn
-    assert not looker.looking._firsts
+    assert not looker.looking._audits
 
 
 def _other(chain: CheckedChain) -> PeerId:
@@ -328,9 +328,9 @@ def _called() -> tuple[_Looker, list[RunReaudit]]:
 
 def test_who_is_called_looks_at_the_share() -> None:
     looker, (again,) = _called()
-    share = looker.ledger.share(again.first.round, again.first.peer)
-    record = looker.ledger[again.first.round].record
-    updates = [e.update for e in record.updates if e.peer == again.first.peer]
+    share = looker.ledger.share(again.low_audit.round, again.low_audit.peer)
+    record = looker.ledger[again.low_audit.round].record
+    updates = [e.update for e in record.updates if e.peer == again.low_audit.peer]
     assert [again.update] == updates
     assert set(again.samples) <= set(share or ())
 
@@ -343,14 +343,14 @@ def test_who_is_called_is_called_once() -> None:
 
 def test_a_second_look_is_told_once() -> None:
     looker, (again,) = _called()
-    scores = looker.chain.again(FOUNDER, again.first).scores
-    looker.looking.note_reaudit(ReauditDone(again.first, scores), looker.ledger)
+    scores = looker.chain.again(FOUNDER, again.low_audit).scores
+    looker.looking.note_reaudit(ReauditDone(again.low_audit, scores), looker.ledger)
     assert [len(looker.looking.finished_reaudits(looker.ledger)) for _ in range(2)] == [1, 0]
 
 
 def test_who_could_not_look_again_says_nothing() -> None:
     looker, (again,) = _called()
-    looker.looking.note_reaudit(ReauditDone(again.first, ()), looker.ledger)
+    looker.looking.note_reaudit(ReauditDone(again.low_audit, ()), looker.ledger)
     looker.chain.grow()
     assert looker.looking.finished_reaudits(looker.ledger) == []
 
@@ -381,7 +381,7 @@ def test_what_is_recorded_is_not_said_again() -> None:
     looker.hears(entry)
     looker.chain.grow(audits=(entry,))
     looker.looking.forget(looker.ledger)
-    assert not looker.looking._firsts
+    assert not looker.looking._audits
 
 
 def test_so_many_looks_wait() -> None:
@@ -389,7 +389,7 @@ def test_so_many_looks_wait() -> None:
     for number in range(1000):
         said = AuditMessage(number, looker.ledger.head, bytes(16), 1, 1)
         looker.looking.put(FOUNDER, said, bytes(64))
-    assert len(looker.looking._firsts) == 256
+    assert len(looker.looking._audits) == 256
 
 
 def test_so_many_looks_are_recorded() -> None:

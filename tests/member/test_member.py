@@ -62,7 +62,7 @@ from simulation.chain import FINGERPRINT, Chain, by_invitation, ticket, update_o
 from simulation.hostile import hostile, mutate_plain
 from simulation.swarm import identity
 
-# Private here: `_current`, `_presence`, `_pacing`: what a member takes for certified, silent or late
+# Private here: `_current`, `_liveness`, `_timeouts`: what a member takes for certified, silent or late
 # decides its votes and is not exposed.
 
 E = TypeVar("E")
@@ -124,7 +124,7 @@ class Seat:
 
     def proposal(self, record: Record | None = None, slot: int = 1) -> list[Effect]:
         record = record or self.chain.record()
-        leader = self.member._current.agreement.leader(slot)
+        leader = self.member._current.consensus.leader(slot)
         return self.hears(leader, "proposal", Proposal(slot, record))
 
     def ballots(
@@ -311,9 +311,9 @@ def test_a_certified_accusation_is_not_judged_again() -> None:
     for peer in seat.others:
         seat.hears(peer, "skip", chain.ballot(NO_BLOCK))
     assert said(seat.proposal(record, slot=2)) == []
-    assert not seat.member._current.agreement.certified(record.id)
+    assert not seat.member._current.consensus.certified(record.id)
     effects = seat.ballots("vote", record.id)
-    assert seat.member._current.agreement.certified(record.id)
+    assert seat.member._current.consensus.certified(record.id)
     assert said(effects, "vote") == [chain.ballot(record.id, slot=2)]
 
 
@@ -429,7 +429,7 @@ def test_who_asks_where_no_member_is_left_compares_the_chains_anew() -> None:
     chain = Chain(3)
     chain.grow()
     newcomer = chain.member(20)
-    lease = newcomer._pacing.lease
+    lease = newcomer._timeouts.lease
     newcomer.handle(
         MessageReceived(chain.envelope(1, "heartbeat", Heartbeat(chain.round, 1))), lease
     )
@@ -587,7 +587,7 @@ def test_the_words_of_the_dead_keep_nobody_alive() -> None:
     ]
     letters = [chain.envelope(dead, kind, message) for kind, message in messages]
     replayed(seat, letters, LEASE + 1.0)
-    assert dead in seat.member._presence.silent(LEASE, seat.now)
+    assert dead in seat.member._liveness.silent(LEASE, seat.now)
 
 
 def test_a_leave_of_before_does_not_disturb_who_came_back() -> None:
@@ -596,7 +596,7 @@ def test_a_leave_of_before_does_not_disturb_who_came_back() -> None:
     chain, peer = seat.chain, seat.others[0]
     leave = chain.envelope(peer, "leave", Leave(2))
     assert seat.member.handle(MessageReceived(leave), 0.0) is not None
-    assert seat.member._presence.leaving() == {peer}
+    assert seat.member._liveness.leaving() == {peer}
     back = chain.admission(index(peer), 3)
     rounds: list[dict[str, Any]] = [{"departed": [chain.leave(peer)]}, {"admitted": [back]}]
     for parts in rounds:
@@ -606,7 +606,7 @@ def test_a_leave_of_before_does_not_disturb_who_came_back() -> None:
             seat.member.handle(MessageReceived(request), 0.0)
         with pytest.raises(ProtocolError):
             seat.member.handle(MessageReceived(leave), 0.0)
-        assert seat.member._presence.leaving() == set()
+        assert seat.member._liveness.leaving() == set()
     assert peer in seat.member.members
 
 
@@ -620,7 +620,7 @@ def test_a_leave_that_came_a_round_late_counts() -> None:
     leave = seat.chain.envelope(peer, "leave", Leave(2))
     seat.member.handle(EntryReceived(seat.chain.grow()), 0.0)
     seat.member.handle(MessageReceived(leave), 0.0)
-    assert seat.member._presence.leaving() == {peer}
+    assert seat.member._liveness.leaving() == {peer}
 
 
 def test_who_slept_does_not_take_the_others_for_dead() -> None:
@@ -635,7 +635,7 @@ def test_who_slept_does_not_take_the_others_for_dead() -> None:
     effects += seat.member.handle(Tick(), seat.now)
     assert of(StoreEntry, effects) == []
     assert all(not any(m.silent) for m in said(effects) if isinstance(m, Ballot))
-    assert seat.member._presence.silent(LEASE, seat.now) == set()
+    assert seat.member._liveness.silent(LEASE, seat.now) == set()
 
 
 def test_who_has_been_alone_for_a_lease_goes_on_alone() -> None:
@@ -662,7 +662,7 @@ def test_a_member_is_not_bound_by_who_calls_it_silent() -> None:
     assert caught.value.reason == "silences_us"
     assert seat.member.round == 3
     # Nor by the same ballots one by one.
-    slot = 1 if seat.member._current.agreement.leader(1) != seat.me else 2
+    slot = 1 if seat.member._current.consensus.leader(1) != seat.me else 2
     for peer in seat.others:
         ballot = chain.ballot(record.id, silent=[seat.me], slot=slot)
         seat.hears(peer, "finalize", ballot)
@@ -725,7 +725,7 @@ def test_words_that_turn_out_wrong_are_dropped_when_their_round_comes() -> None:
     seat.hears(peer, "vote", chain.ballot(NO_BLOCK, round=3))
     seat.member.handle(EntryReceived(chain.grow()), 0.0)
     assert seat.member.round == 3
-    assert seat.member._current.agreement.pending_ballots() == []
+    assert seat.member._current.consensus.pending_ballots() == []
 
 
 def test_entries_of_the_ledger_arrive() -> None:
@@ -899,7 +899,7 @@ def test_a_restarted_member_says_nothing_else() -> None:
     seat.gathers()
     other = seat.chain.record(updates=[seat.chain.update(seat.others[0])])
     assert said(seat.proposal(other)) == []
-    assert again._current.agreement.pending_ballots()
+    assert again._current.consensus.pending_ballots()
 
 
 def test_a_restarted_member_trains_once_a_round() -> None:
@@ -954,7 +954,7 @@ def test_words_about_rounds_that_the_disk_has_lost_are_not_forgotten() -> None:
     seat.member.handle(EntryReceived(decided), 0.0)
     seat.member.handle(Applied(2, FINGERPRINT, None), 0.0)
     ready(seat)
-    leader = seat.member._current.agreement.leader(1)
+    leader = seat.member._current.consensus.leader(1)
     if leader == seat.me:
         return
     letters = [e.envelope for e in of(Publish, seat.proposal())]
@@ -974,7 +974,7 @@ def test_words_about_an_abandoned_chain_are_passed_over() -> None:
         for kind in BALLOT_KINDS
     ]
     member = seat.chain.member(seat.me, said=letters, start_number=2)
-    assert member._current.agreement.pending_ballots() == []
+    assert member._current.consensus.pending_ballots() == []
 
 
 def test_heartbeats_grow_over_restarts() -> None:

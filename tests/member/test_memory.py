@@ -61,7 +61,7 @@ def gather(chain: Chain, member: Member, now: float = 0.0) -> list[Effect]:
         said = chain.announcement(peer)
         effects += member.handle(MessageReceived(chain.envelope(peer, "announcement", said)), now)
         effects += member.handle(UpdateHeld(said.update), now)
-    leader = member._current.agreement.leader(1)
+    leader = member._current.consensus.leader(1)
     if leader != member.me:
         proposal = Proposal(1, chain.record())
         effects += member.handle(MessageReceived(chain.envelope(leader, "proposal", proposal)), now)
@@ -163,7 +163,7 @@ def test_what_is_voted_for_is_on_disk_before_the_vote(chain: Chain) -> None:
         if peer != member.me:
             skip = chain.envelope(peer, "skip", chain.ballot(NO_BLOCK))
             effects = member.handle(MessageReceived(skip), 1.0)
-    leader = member._current.agreement.leader(2)
+    leader = member._current.consensus.leader(2)
     if leader != member.me:
         again = chain.envelope(leader, "proposal", Proposal(2, chain.record()))
         effects = member.handle(MessageReceived(again), 1.0)
@@ -193,11 +193,11 @@ def test_who_has_finalized_knows_the_votes_after_a_restart(chain: Chain) -> None
     assert votes == {envelope.sender for envelope in said[:finalize] if envelope.kind == "vote"}
     assert len(votes) >= 3
     again = chain.member(voter, said=said)
-    assert again._current.agreement.certified(record.id)
+    assert again._current.consensus.certified(record.id)
     served = {envelope.sender for envelope in again.messages(2) if envelope.kind == "vote"}
     assert served == votes
     # Restored messages do not make their senders present.
-    assert not again._presence.silent(1e9, 0.0)
+    assert not again._liveness.silent(1e9, 0.0)
     assert again._current.is_abandoned(100.0)
 
 

@@ -30,7 +30,7 @@ def test_a_heartbeat_counts_once() -> None:
     watch, beat = Liveness(ME, 0.0), Heartbeat(3, 7)
     watch.set_members([ME, MEMBER], 0.0)
     for now in (1.0, 30.0):
-        watch.beat(MEMBER, beat, now)
+        watch.note_heartbeat(MEMBER, beat, now)
     assert watch.last_message_time(MEMBER) == 1.0
 
 
@@ -44,7 +44,7 @@ def test_who_slept_accuses_nobody() -> None:
 def test_a_connection_may_come_back() -> None:
     watch = Liveness(ME, 0.0)
     watch.set_members([ME, MEMBER], 0.0)
-    watch.lost(MEMBER, 10.0)
+    watch.note_disconnected(MEMBER, 10.0)
     assert [watch.missing(now) for now in (11.0, 13.0)] == [set(), {MEMBER}]
 
 
@@ -54,8 +54,8 @@ def _asked(kind: type[Effect], seconds: int, *, news: bool = False) -> int:
     for step in range(1, 10 * seconds + 1):
         now = step / 10
         if not news:
-            noticed.behind()
-        noticed.parted()
+            noticed.note_behind()
+        noticed.note_other_chain()
         effects += noticed.requests(
             _chain().ledger, last=now if news else 0.0, patience=0.0, follows=False, now=now
         )

@@ -159,7 +159,7 @@ class Slow:
             schedule=SimpleNamespace(trains=lambda round_: True),
         )
         self.assignments = SimpleNamespace(
-            works=lambda peer: [(5, 1, lambda: (7,))],
+            open_work=lambda peer: [(5, 1, lambda: (7,))],
             due=lambda round_: {me},
             counts=lambda record: {},
         )

@@ -65,7 +65,7 @@ class Leader:
             "joins": self.joins,
             "auditor": self.auditor,
             "accusations": self.accusations,
-            "presence": self.presence,
+            "liveness": self.presence,
             "lease": LEASE,
             "snapshot": None,
             "now": self.now,
@@ -182,9 +182,9 @@ def test_a_start_with_many_members(count: int) -> None:
 def test_leaves_and_silence(leader: Leader) -> None:
     said = Leave(leader.chain.round)
     signature = leader.chain.signature(1, "leave", said)
-    leader.presence.took_leave(peer(1), said, signature)
+    leader.presence.note_leave(peer(1), said, signature)
     leader.now = 30.0
-    leader.presence.heard(peer(3), 20.0)
+    leader.presence.note_message(peer(3), 20.0)
     departed = leader.compose().departed
     assert set(departed) == {
         DepartureEntry(peer(1), "left", said.round, signature),
@@ -200,17 +200,17 @@ def test_a_leader_accuses_later_than_others_agree(leader: Leader) -> None:
 
 def test_the_silent_lose_their_update_and_leavers_do_not(leader: Leader) -> None:
     said = Leave(leader.chain.round)
-    leader.presence.took_leave(peer(1), said, leader.chain.signature(1, "leave", said))
+    leader.presence.note_leave(peer(1), said, leader.chain.signature(1, "leave", said))
     leader.now = 30.0
     for who in (1, 3):
-        leader.presence.heard(peer(who), 30.0)
+        leader.presence.note_message(peer(who), 30.0)
     updates = sorted((leader.chain.update(i) for i in range(4)), key=lambda entry: entry.peer)
     record = leader.compose(updates=updates)
     assert {entry.peer for entry in record.updates} == {peer(0), peer(1), peer(3)}
 
 
 def test_a_leave_of_before_is_not_reported(leader: Leader) -> None:
-    leader.presence.took_leave(peer(1), Leave(0), leader.chain.signature(1, "leave", Leave(0)))
+    leader.presence.note_leave(peer(1), Leave(0), leader.chain.signature(1, "leave", Leave(0)))
     assert leader.compose().departed == ()
 
 
@@ -219,7 +219,7 @@ def test_the_last_one_stays_in_the_book() -> None:
     chain.grow(updates=[])
     leader = Leader(chain)
     said = Leave(chain.round)
-    leader.presence.took_leave(peer(0), said, chain.signature(0, "leave", said))
+    leader.presence.note_leave(peer(0), said, chain.signature(0, "leave", said))
     assert leader.compose().departed == ()
 
 
@@ -228,7 +228,7 @@ def test_the_last_one_stays_in_the_book() -> None:
 
 def test_who_contradicted_itself_is_reported_and_nothing_else_of_it(leader: Leader) -> None:
     said = Leave(leader.chain.round)
-    leader.presence.took_leave(peer(1), said, leader.chain.signature(1, "leave", said))
+    leader.presence.note_leave(peer(1), said, leader.chain.signature(1, "leave", said))
     leader.accuse(1)
     record = leader.compose()
     assert record.evidence == (leader.chain.evidence(1),)
@@ -280,7 +280,7 @@ def test_the_largest_record_fits_a_message() -> None:
     said = Leave(chain.round)
     updates = []
     for member in chain.membership.peers:
-        leader.presence.took_leave(member, said, chain.signature(member, "leave", said))
+        leader.presence.note_leave(member, said, chain.signature(member, "leave", said))
         # The longest value of every field; signatures are not checked in this test.
         updates.append(UpdateEntry(member, update_of(member, 0), 2**32, 2**63 - 1, 0.1, bytes(64)))
     for who in range(MAX_MEMBERS, MAX_MEMBERS + 100):
@@ -297,7 +297,7 @@ def test_the_largest_record_fits_a_message() -> None:
         joins=leader.joins,
         accusations=leader.accusations,
         auditor=leader.auditor,
-        presence=leader.presence,
+        liveness=leader.presence,
         lease=LEASE,
         snapshot=None,
         now=0.0,

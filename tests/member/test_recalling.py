@@ -23,7 +23,7 @@ def recalling() -> RecallRequests:
 def take_in(machine: RecallRequests, peer: PeerId, *, all_held: bool = True) -> None:
     machine.on_answer(peer, SyncAnswer(ROUND), 0.1)
     assert machine.drain() == [(peer, SyncAnswer(ROUND))]
-    machine.heard(peer, all_held=all_held)
+    machine.note_processed(peer, all_held=all_held)
 
 
 def test_every_member_is_asked_once_as_soon_as_it_is_connected() -> None:

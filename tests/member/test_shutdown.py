@@ -23,15 +23,15 @@ def test_who_looks_on_has_time_for_a_look() -> None:
 def test_who_follows_gets_the_next_record() -> None:
     parting = ShutdownTimer()
     assert not parting.may_go(50, watched=True)
-    parting.gave(51.5, blob=False)
+    parting.note_request(51.5, blob=False)
     assert goes(parting, 51) == 54
-    parting.gave(54, blob=True)
+    parting.note_request(54, blob=True)
     assert goes(parting, 54) == 84
 
 
 def test_a_chunk_that_is_under_way_is_sent() -> None:
     parting = ShutdownTimer()
-    parting.gave(40, blob=True)
+    parting.note_request(40, blob=True)
     assert goes(parting, 50) == 70
 
 
@@ -39,5 +39,5 @@ def test_nobody_is_kept_for_ever() -> None:
     parting = ShutdownTimer()
     assert not parting.may_go(50, watched=True)
     for now in range(50, 4000, 10):
-        parting.gave(now, blob=True)
+        parting.note_request(now, blob=True)
         assert parting.may_go(now, watched=True) == (now >= 50 + 3600)

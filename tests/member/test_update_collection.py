@@ -59,7 +59,7 @@ def test_a_copied_update_counts_for_whom_it_was_heard_of_first() -> None:
 def test_what_is_bad_is_not_waited_for() -> None:
     collection = announced(PEERS[0], PEERS[1])
     assert collection.outstanding(set(PEERS)) == set(PEERS)
-    assert collection.bad(update(collection, PEERS[0])) == {PEERS[0]}
+    assert collection.mark_invalid(update(collection, PEERS[0])) == {PEERS[0]}
     collection.held(update(collection, PEERS[1]), 1.0)
     assert collection.outstanding(set(PEERS)) == {PEERS[2], PEERS[3]}
 

@@ -61,10 +61,10 @@ from simulation.oracle import Chains, Judgement, least_quorum, may_be_quorum
 from simulation.samples import Samples
 from simulation.toy import INITIAL
 
-# Private here: `_pacing`, `_arrivals`: only the member knows what it held in good time.
-# Private here: `_inbox`, `_mailbox`, `_bytes`, `_rounds`, `_current`, `_slots`, `_joins`, `_waiting`,
-# `_holdings`: what others can make a member keep is bounded inside it, table by table.
-# Private here: `_leaving`: a member that is leaving follows any decision.
+# Private here: `_timeouts`, `_arrivals`: only the member knows what it held in good time. Private here:
+# `_message_filter`, `_store`, `_bytes`, `_rounds`, `_current`, `_slots`, `_joins`, `_waiting`,
+# `_held_updates`: what others can make a member keep is bounded inside it, table by table. Private here:
+# `_leaving`: a member that is leaving follows any decision.
 
 if TYPE_CHECKING:
     from simulation.node import Node
@@ -341,7 +341,7 @@ class Watch:
         liars = (members - 1) // 3 if model == "byzantine" else 0
         if ballot.slot > 3 + liars or self._swarm.manifest.committees is not None:
             return
-        until = current.start + 0.75 * node.member._pacing.collect
+        until = current.start + 0.75 * node.member._timeouts.collect
         said = {entry.peer: record.announcement(entry) for entry in record.updates}
         named = {entry.update for entry in record.updates}
         silent = {entry.peer for entry in record.departed if entry.reason == "silent"}
@@ -673,8 +673,8 @@ class Watch:
         """Check the amount of data that a member keeps of others."""
         member = node.member
         members = len(member.members)
-        mailbox = member._inbox._mailbox
-        agreement = member._current.agreement
+        mailbox = member._message_filter._store
+        agreement = member._current.consensus
         counts = {
             # Own messages about a chain that was left may concern later rounds.
             "rounds in the mailbox": (
@@ -686,7 +686,7 @@ class Watch:
             "requests for admission": (len(member._joins._waiting), 1024),
             "announcements": (len(member._current.collection.announcements()), members),
             "updates held": (
-                len(member._holdings.held),
+                len(member._held_updates.held),
                 # A member that changed to a shorter chain has applied more rounds than there are.
                 (members + 2) * (2 + max(0, member.round - max(0, member.applied_round))),
             ),

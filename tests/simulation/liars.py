@@ -441,7 +441,7 @@ class Liar(Node):
         record = self._censored(proposal.record)
         if record is not None:
             # It has to vote for the lie itself, or there would be no quorum.
-            agreement = self._current.agreement
+            agreement = self._current.consensus
             agreement.records[record.id] = record
             agreement._slots[proposal.slot].proposal = record.id
             self._say("proposal", Proposal(proposal.slot, record))
@@ -458,7 +458,7 @@ class Liar(Node):
 
     def _censored(self, record: Record) -> Record | None:
         """Return a valid record that lists less than there is, or something else of its own."""
-        if record.slot != self._current.agreement.slot:
+        if record.slot != self._current.consensus.slot:
             return None
         swarm, entries = self.swarm, record.updates
         liars = tuple(e for e in entries if swarm.number(e.peer) in swarm.watch.liars)
@@ -534,7 +534,7 @@ class Liar(Node):
             self._conspire(kind, ballot)
             return
         if "abstains from others" in self.tells and kind != "skip":
-            if self._current.agreement.leader(ballot.slot) == self.peer:
+            if self._current.consensus.leader(ballot.slot) == self.peer:
                 self._tell(envelope)
             return
         if "false silence" in self.tells:
@@ -548,7 +548,7 @@ class Liar(Node):
         if kind == "vote" and "two votes" in self.tells:
             one, other = self._halves()
             self._tell(envelope, one)
-            for block in list(self._current.agreement.records):
+            for block in list(self._current.consensus.records):
                 if block != ballot.block:
                     self._say("vote", dataclasses.replace(ballot, block=block), other)
                     return
@@ -558,7 +558,7 @@ class Liar(Node):
             return
         if "finalize and skip" in self.tells and kind in ("finalize", "vote"):
             self._tell(envelope)
-            for block in list(self._current.agreement.records):
+            for block in list(self._current.consensus.records):
                 self._say("finalize", dataclasses.replace(ballot, block=block))
             self._say("skip", dataclasses.replace(ballot, block=NO_BLOCK))
             return
@@ -612,7 +612,7 @@ class Liar(Node):
             ballot = Ballot(
                 round_,
                 parent,
-                chance.choice((current.agreement.slot, chance.randrange(1, 60))),
+                chance.choice((current.consensus.slot, chance.randrange(1, 60))),
                 nonsense,
                 mask if chance.random() < 0.5 else bytes([chance.randrange(256)]),
             )

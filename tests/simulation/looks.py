@@ -52,11 +52,11 @@ class Looks:
     def again(self, effect: RunReaudit) -> None:
         """Recompute the earlier parameters, and audit these samples."""
         node, scores = self._node, ()
-        if self._can_go_back(effect.first.round) and effect.update in node.disk.blobs:
+        if self._can_go_back(effect.low_audit.round) and effect.update in node.disk.blobs:
             scores = tuple(
-                self._seen(effect.update, sample, effect.share) for sample in effect.samples
+                self._seen(effect.update, sample, effect.share_size) for sample in effect.samples
             )
-        node.swarm.clock.after(_RETRY_SECONDS, node.tell, ReauditDone(effect.first, scores))
+        node.swarm.clock.after(_RETRY_SECONDS, node.tell, ReauditDone(effect.low_audit, scores))
 
     def _seen(self, update: ContentId, sample: int, share: int) -> AuditScore:
         node, scores = self._node, self._node.swarm.scores

@@ -206,7 +206,7 @@ def _ignores_fingerprints() -> list[Patch]:
     original = round.Round._vote
 
     def vote(self: Any, standing: Any, now: float) -> Any:
-        record = self.agreement.votable()
+        record = self.consensus.votable()
         if record is not None:
             standing = dataclasses.replace(standing, fingerprint=record.fingerprint)
         return original(self, standing, now)

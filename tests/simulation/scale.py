@@ -31,7 +31,7 @@ from simulation.oracle import least_quorum
 from simulation.swarm import Swarm
 from simulation.toy import INITIAL, toy_manifest
 
-# Private here: `_pacing`: a member publishes nothing of what it learned of the others' times.
+# Private here: `_timeouts`: a member publishes nothing of what it learned of the others' times.
 
 UPDATE_BYTES = 2_800_000
 """Update size of the 1.2B model."""
@@ -142,7 +142,7 @@ def pace_table() -> list[dict[str, Any]]:
             swarm.add(index)
         with shared_reading():
             _until(swarm, 12 if count < 10 else 6)
-        pacing = swarm.nodes[1].member._pacing
+        pacing = swarm.nodes[1].member._timeouts
         decided = sorted(swarm.watch.decided_at.values())
         row = {
             "swarm": name,

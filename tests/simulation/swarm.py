@@ -189,9 +189,9 @@ class Swarm:
 
         def done() -> None:
             if asking.found is None:
-                asker.on_answer()
+                asker.answered()
             else:
-                asker.take_in(self._taking_in(*asking.found), asker.on_answer)
+                asker.take_in(self._taking_in(*asking.found), asker.answered)
 
         self._carry_out(asker, asking, asking.requests, done)
 
@@ -205,7 +205,7 @@ class Swarm:
                 taking = self._taking_in(peer, answer)
 
                 def heard(peer: PeerId = peer, taking: AnswerIngest[Envelope] = taking) -> None:
-                    recalling.heard(peer, all_held=taking.all_held)
+                    recalling.note_processed(peer, all_held=taking.all_held)
                     then()
 
                 asker.take_in(taking, heard)

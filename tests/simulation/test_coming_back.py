@@ -25,7 +25,7 @@ from simulation.whole.scenario import memory_folder
 from simulation.whole.swarm import WholeSwarm
 
 # Private here: `_telemetry`: what the status says.
-# Private here: `_holdings`: the moment at which a loss hurts.
+# Private here: `_held_updates`: the moment at which a loss hurts.
 # Private here: `_check_vote`: the disk is emptied behind the member that votes.
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -181,7 +181,7 @@ def test_a_member_whose_disk_loses_what_it_holds_is_back_at_once(
         # Two rounds after a snapshot, so that there is something to replay before it.
         await run.until(lambda: run.away.member.round % INTERVAL == 3)
         round_ = run.away.member.round
-        held = run.away.member._holdings.held
+        held = run.away.member._held_updates.held
         await run.until(lambda: len(held) == MEMBERS)
         # They check that what a member applies, and what it votes for, is on its disk.
         monkeypatch.setattr(run.swarm.watch, "applying", lambda *_: None)

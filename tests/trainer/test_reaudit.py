@@ -340,7 +340,7 @@ async def test_what_is_over_is_let_go_and_never_too_much_waits(
     del world.disputes[world.first]
     await world.run()
     # The oldest was dropped, and the newest is over.
-    assert sorted(heard.first.round for heard in world.heard) == [4, 5]
+    assert sorted(heard.low_audit.round for heard in world.heard) == [4, 5]
 
 
 async def test_what_others_have_looked_at_comes_first(
@@ -349,10 +349,10 @@ async def test_what_others_have_looked_at_comes_first(
     world = World(tmp_path)
     world.dispute_rounds([2, 3, 4], 5)
     await world.run()
-    last = world.heard[-1].first
+    last = world.heard[-1].low_audit
     world = World(tmp_path)
     world.dispute_rounds([2, 3, 4], 5)
     world.disputes[last].reaudits[CHECKER] = True
     await world.run()
     assert len(world.heard) == 3
-    assert world.heard[0].first == last
+    assert world.heard[0].low_audit == last

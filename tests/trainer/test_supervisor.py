@@ -228,7 +228,7 @@ class FakeSupervisor:
         return self.here and samples == self.wished[-1]
 
     def looked(self, what: AuditScored) -> None:
-        self.did.append(f"judged {what.round}: {what.total}, {what.squares}, {what.beginning}")
+        self.did.append(f"judged {what.round}: {what.total}, {what.squares}, {what.first_half}")
 
     async def best(self, *, certified_only: bool) -> SimpleNamespace:
         return SimpleNamespace(round=LOADED_ROUND)

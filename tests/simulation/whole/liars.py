@@ -194,7 +194,7 @@ class LyingNetwork(SimulatedNetwork):
             isinstance(message, Ballot)
             and "abstains from others" in tells
             and envelope.kind != "skip"
-            and self._current.agreement.leader(message.slot) != self.peer
+            and self._current.consensus.leader(message.slot) != self.peer
         ):
             pass
         elif isinstance(message, Announcement) and "announces to some" in tells:
@@ -210,7 +210,7 @@ class LyingNetwork(SimulatedNetwork):
             and (record := Liar._censored(self, message.record)) is not None  # type: ignore[arg-type]
         ):
             # It votes for it as well, or there would be no quorum.
-            agreement = self._current.agreement
+            agreement = self._current.consensus
             agreement.records[record.id] = record
             agreement._slots[message.slot].proposal = record.id
             self._say(topic, "proposal", Proposal(message.slot, record))
