@@ -75,8 +75,10 @@ class SampleAssignments:
         if self._steps.begins(round):
             return shares
         new = modest_weight(shares.weights)
-        come = {peer: new for peer in self._memberships[round].peers if peer not in shares.weights}
-        return replace(shares, weights={**shares.weights, **come}) if come else shares
+        newcomers = {
+            peer: new for peer in self._memberships[round].peers if peer not in shares.weights
+        }
+        return replace(shares, weights={**shares.weights, **newcomers}) if newcomers else shares
 
     @property
     def last(self) -> StreamCursors:

@@ -161,8 +161,8 @@ def _write_heads(kind: BlockKind, heads: Octets) -> list[_Bits]:
     bits = []
     for count, size in kind.groups():
         group, digits = np.split(digits, [count * size])
-        worth = np.array([kind.heads**digit for digit in range(size)], dtype=np.uint64)
-        numbers = (group.reshape(count, size) * worth).sum(axis=1).astype(">u8")
+        powers = np.array([kind.heads**digit for digit in range(size)], dtype=np.uint64)
+        numbers = (group.reshape(count, size) * powers).sum(axis=1).astype(">u8")
         wide = np.unpackbits(numbers.view(np.uint8).reshape(count, 8), axis=1)
         bits.append(wide[:, 64 - kind.group_bits(size) :].ravel())
     return bits

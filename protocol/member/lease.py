@@ -33,30 +33,30 @@ class FinalityLease:
 
     def start_over(self) -> None:
         """Reset: the chain is another one, of which nothing was observed."""
-        self._seen = 0.0
+        self._observed_seconds = 0.0
         # (observed time, length of the chain at that time).
         self._marks: deque[tuple[float, int]] = deque()
 
-    def look(self, ledger: Ledger, *, is_member: bool, silence: float, now: float) -> int | None:
+    def observe(self, ledger: Ledger, *, is_member: bool, silence: float, now: float) -> int | None:
         """Observe the chain; to be called regularly. If it is due, moves its finality on and returns the
         new final round. `silence` is the lease in seconds after which a member counts as silent."""
         passed, self._last = now - self._last, now
         tip = len(ledger)
         if not is_member or not ledger.anchored or len(ledger.membership(tip)) < 2:
             return None
-        self._seen += min(max(0.0, passed), _MOST_SECONDS)
+        self._observed_seconds += min(max(0.0, passed), _MOST_SECONDS)
         # Records usually prove that the checkpoint is final. If a finality lease made it final, they do
         # not, and it is believed after an ordinary lease.
-        if self._seen >= silence and ledger.believe_checkpoint():
+        if self._observed_seconds >= silence and ledger.believe_checkpoint():
             return ledger.final_round
         lease = max(self._seconds, _LEASES * silence)
-        if self._marks and self._seen - self._marks[-1][0] < lease / _MARKS:
+        if self._marks and self._observed_seconds - self._marks[-1][0] < lease / _MARKS:
             return None
-        self._marks.append((self._seen, tip))
-        while len(self._marks) > 1 and self._marks[1][0] <= self._seen - lease:
+        self._marks.append((self._observed_seconds, tip))
+        while len(self._marks) > 1 and self._marks[1][0] <= self._observed_seconds - lease:
             self._marks.popleft()
         since, length = self._marks[0]
-        if since > self._seen - lease or length - 1 <= ledger.final_round:
+        if since > self._observed_seconds - lease or length - 1 <= ledger.final_round:
             return None
         present: set[PeerId] = set()
         for _, height in self._marks:

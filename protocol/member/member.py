@@ -257,7 +257,9 @@ class Member(MemberParts):
         if self.is_abandoned(now) or not self._ledger.anchored:
             self._lag_detector.note_other_chain()
         silence = self._timeouts.lease
-        moved = self._lease.look(self._ledger, is_member=self.is_member, silence=silence, now=now)
+        moved = self._lease.observe(
+            self._ledger, is_member=self.is_member, silence=silence, now=now
+        )
         if moved is not None:
             effects.append(Note("finalized", moved))
         # While updates are awaited, silence is normal. But a member that has seen no decision since its

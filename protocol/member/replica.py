@@ -101,8 +101,8 @@ class Replica:
         if newest is not None and newest.round - self.round > self._interval:
             # Other members keep two snapshots and the updates since the older one. They keep older
             # updates as well, as long as replaying them takes less than fetching a snapshot.
-            worth = worth_replaying(ledger, self.round, newest.size, loaded=self._loaded)
-            if not worth:
+            replays = worth_replaying(ledger, self.round, newest.size, loaded=self._loaded)
+            if not replays:
                 return self._drop(
                     f"the swarm has reached round {len(ledger)}, and fetching the state of "
                     f"round {newest.round} takes less time than replaying the rounds"

@@ -190,5 +190,7 @@ class MemberView:
 
     @property
     def _wants_in(self) -> bool:
-        out = not (self.is_member or self.is_expelled or self._leaving or self._ledger.finished)
-        return out and self._replica.is_near(self._ledger)
+        wants_membership = not (
+            self.is_member or self.is_expelled or self._leaving or self._ledger.finished
+        )
+        return wants_membership and self._replica.is_near(self._ledger)

@@ -65,8 +65,8 @@ class StreamOrder:
         epochs, inside = np.divmod(ranks, self.samples)
         found = np.empty(len(ranks), np.uint64)
         for epoch in np.unique(epochs).tolist():
-            (here,) = np.nonzero(epochs == epoch)
-            found[here] = self._in_epoch(epoch, inside[here].astype(np.uint64))
+            (indices,) = np.nonzero(epochs == epoch)
+            found[indices] = self._in_epoch(epoch, inside[indices].astype(np.uint64))
         return found.tolist()
 
     def _in_epoch(self, epoch: int, ranks: Numbers) -> Numbers:
@@ -84,8 +84,8 @@ class StreamOrder:
         # The key depends on the stretch's first sample, so each stretch has an order of its own.
         keys = keys + mix(start)
         for size in np.unique(width).tolist():
-            (here,) = np.nonzero(width == size)
-            inside[here] = permute(inside[here], size, keys[:, here])
+            (indices,) = np.nonzero(width == size)
+            inside[indices] = permute(inside[indices], size, keys[:, indices])
         return start + inside
 
 

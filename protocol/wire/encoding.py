@@ -76,12 +76,12 @@ def _count_items(data: bytes) -> None:
     nested a thousand deep, so a few bytes could make it allocate gigabytes. Claims are therefore
     compared with the length of the data: every item takes at least one byte.
     """
-    position, seen, claimed = 0, 0, 1
+    position, found, claimed = 0, 0, 1
     limit = min(len(data), MAX_ITEMS)
     while position < len(data):
         first = data[position]
         position += 1
-        seen += 1
+        found += 1
         if first in _NUMBERS:
             position += _NUMBERS[first]
         elif first in _TEXTS:
@@ -96,10 +96,10 @@ def _count_items(data: bytes) -> None:
             claimed += items * int.from_bytes(data[position : position + width], "big")
             position += width
         elif run := _SINGLES.match(data, position - 1):
-            seen += run.end() - position
+            found += run.end() - position
             position = run.end()
         else:
             # An unassigned byte, or an extension type (such as a timestamp), which no format here uses.
             raise ProtocolError("malformed", f"it holds an item of the forbidden type {first:#x}")
-        if claimed > limit or seen > claimed:
+        if claimed > limit or found > claimed:
             raise ProtocolError("malformed", "it holds more than one value, or too many items")

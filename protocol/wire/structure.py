@@ -318,8 +318,8 @@ def _free(value: Any, depth: int) -> Any:
             items.append(_free(value[step], depth + 1))
         return items
     except StructureError as error:
-        here = f"[{step}]" if isinstance(step, int) else f".{step[:_SHOWN_CHARACTERS]}"
-        raise error.inside(here) from None
+        path = f"[{step}]" if isinstance(step, int) else f".{step[:_SHOWN_CHARACTERS]}"
+        raise error.inside(path) from None
 
 
 _NAMES = {

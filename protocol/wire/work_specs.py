@@ -52,13 +52,13 @@ class CommitteesSpec:
     ) -> None:
         """Raise `ValueError` if these settings cannot be combined with the rest of a manifest. `rounds`
         is the length of the run, and `elements` the number of trained parameters."""
-        for there, what in (
+        for applies, what in (
             (audited, "[audits]: audits compare whole updates"),
             (private, "private data: a sign vote reveals more of it than an update"),
             (overlap, "rounds.overlap: late sign votes are worth little"),
             (outlier_filter, "optimizer.outlier_filter: there are no whole updates to compare"),
         ):
-            if there:
+            if applies:
                 raise ValueError(f"[committees] does not work with {what}")
         if rounds % 2:
             raise ValueError(

@@ -30,7 +30,7 @@ class Seen:
             self.now += 1.0
             if grows and self.now % 5 == 0:
                 self.chain.grow()
-            moved = self.lease.look(
+            moved = self.lease.observe(
                 self.chain.ledger, is_member=is_member, silence=ABSTAIN, now=self.now
             )
             if moved is not None:
@@ -239,7 +239,7 @@ def test_the_next_lease_begins_anew() -> None:
             split(chain, 0, 1)
         elif now % 10 == 0:
             chain.grow()
-        if seen.look(chain.ledger, is_member=True, silence=6.0, now=float(now)) is not None:
+        if seen.observe(chain.ledger, is_member=True, silence=6.0, now=float(now)) is not None:
             when.append(now)
     first, second, *_ = when
     assert 100 <= first < 115
@@ -267,7 +267,7 @@ def test_on_another_chain_the_lease_begins_anew() -> None:
 def test_few_looks_are_remembered() -> None:
     chain, seen = true_chain(), FinalityLease(100.0, 0.0)
     for number in range(2000):
-        seen.look(chain.ledger, is_member=True, silence=6.0, now=number / 10)
+        seen.observe(chain.ledger, is_member=True, silence=6.0, now=number / 10)
     assert len(seen._marks) <= 18
 
 
@@ -277,5 +277,5 @@ def test_a_finality_lease_is_some_ordinary_ones() -> None:
     for now in range(1, 100):
         if now % 5 == 0:
             chain.grow()
-        moved.append(seen.look(chain.ledger, is_member=True, silence=30.0, now=float(now)))
+        moved.append(seen.observe(chain.ledger, is_member=True, silence=30.0, now=float(now)))
     assert not any(moved)
