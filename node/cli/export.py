@@ -70,7 +70,7 @@ def export(
         swarm=identifier,
         data_dir=data.root,
         to=to.absolute(),
-        which=which(round, best),
+        selector=which(round, best),
         merged=merged,
     )
     done = trio.run(export_swarm, settings)

@@ -115,9 +115,9 @@ class Prefetch:
             await self._downloads.fetch_blob(self._data.tokenizer_settings, "the tokenizer")
         heldout = self._data.heldout
         samples = range(min(_HELDOUT_SAMPLES, self._data.samples_in(heldout)))
-        listed = await self._blob_list(heldout)
+        blob_list = await self._blob_list(heldout)
         numbers = self._chunk_numbers(samples, np.zeros(len(samples), np.int64))
-        self._heldout = {listed.chunks[chunk]: None for _, chunk in numbers}
+        self._heldout = {blob_list.chunks[chunk]: None for _, chunk in numbers}
         await self._fetch(self._heldout)
         await self._count_held()
 
@@ -201,8 +201,8 @@ class Prefetch:
         numbers = await trio.to_thread.run_sync(self._training_chunk_numbers, samples)
         chunks: dict[ContentId, None] = {}
         for shard, chunk in numbers:
-            listed = await self._blob_list(self._data.shards[shard])
-            chunks[listed.chunks[chunk]] = None
+            blob_list = await self._blob_list(self._data.shards[shard])
+            chunks[blob_list.chunks[chunk]] = None
         return chunks
 
     def _training_chunk_numbers(self, samples: Sequence[int]) -> list[tuple[int, int]]:
@@ -233,8 +233,8 @@ class Prefetch:
             data = await self._downloads.fetch_blob(shard.blob, "a list of training data")
             size = shard.tokens * self._data.token_bytes
             # In a thread, because the longest lists name 131,072 chunks.
-            listed = await trio.to_thread.run_sync(decode_blob_list, data, "shard", size)
-            self._lists[shard.blob] = listed
+            blob_list = await trio.to_thread.run_sync(decode_blob_list, data, "shard", size)
+            self._lists[shard.blob] = blob_list
         return self._lists[shard.blob]
 
     async def _spare_chunk(self, scarce: Scarce) -> ContentId | None:
@@ -245,16 +245,16 @@ class Prefetch:
             self._next_shard = (self._next_shard + 1) % len(shards)
             if self._next_shard == 0:
                 self._next_scan_time = trio.current_time() + _CHECK_INTERVAL_SECONDS
-            listed = await self._blob_list(shard)
-            lacking = await self._lacking(listed)
+            blob_list = await self._blob_list(shard)
+            lacking = await self._lacking(blob_list)
             if lacking:
-                found = await scarce(shard.blob, listed)
+                found = await scarce(shard.blob, blob_list)
                 self._spare = [chunk for chunk in found if chunk in lacking][:_SPARE_CHUNKS][::-1]
         return self._spare.pop() if self._spare else None
 
-    async def _lacking(self, listed: BlobList) -> set[ContentId]:
+    async def _lacking(self, blob_list: BlobList) -> set[ContentId]:
         lacking = set()
-        for number, chunk in enumerate(listed.chunks):
+        for number, chunk in enumerate(blob_list.chunks):
             if not self._store.has(chunk):
                 lacking.add(chunk)
             # Half a terabyte has too many chunks to look for without letting other tasks run.
@@ -321,8 +321,8 @@ class Prefetch:
             data = self._store.get(shard.blob)
             if data is None:
                 continue
-            listed = await self._blob_list(shard)
-            self._held = {c: None for c in listed.chunks if self._store.has(c)} | self._held
+            blob_list = await self._blob_list(shard)
+            self._held = {c: None for c in blob_list.chunks if self._store.has(c)} | self._held
         self._make_room()
 
     def _has_room(self) -> bool:

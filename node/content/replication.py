@@ -29,25 +29,29 @@ class Replication:
         self._network = network
         self._peers = peers
 
-    async def scarce(self, blob: ContentId, listed: BlobList) -> list[ContentId]:
+    async def scarce(self, blob: ContentId, blob_list: BlobList) -> list[ContentId]:
         """Return the chunks of the list `blob` that fewer than `WANTED_COPIES` peers have, the scarcest
         first.
 
         Chunks with equally many copies are in an order of this node's own, so that members that look at
         the same time keep different ones.
         """
-        copies = [0] * len(listed.chunks)
+        copies = [0] * len(blob_list.chunks)
         limit = trio.CapacityLimiter(_MAX_PARALLEL_REQUESTS)
 
         async def ask(peer: PeerId) -> None:
             async with limit:
-                held = await ask_holdings(self._network, peer, blob, len(copies))
-            for number, has in enumerate(held or ()):
+                holdings = await ask_holdings(self._network, peer, blob, len(copies))
+            for number, has in enumerate(holdings or ()):
                 copies[number] += has
 
         async with trio.open_nursery() as nursery:
             for peer in self._peers():
                 nursery.start_soon(ask, peer)
         own = self._network.peer
-        few = {c: n for c, n in zip(listed.chunks, copies, strict=True) if n < WANTED_COPIES}
-        return sorted(few, key=lambda chunk: (few[chunk], content_id(own + chunk)))
+        scarce_counts = {
+            c: n for c, n in zip(blob_list.chunks, copies, strict=True) if n < WANTED_COPIES
+        }
+        return sorted(
+            scarce_counts, key=lambda chunk: (scarce_counts[chunk], content_id(own + chunk))
+        )

@@ -126,9 +126,9 @@ class Snapshots:
 
     async def at_hand(self) -> list[LocalSnapshot]:
         """Return the snapshots on disk from which a state can be rebuilt, the oldest first."""
-        listed = [self._initial, *self._kept]
-        here = await trio.to_thread.run_sync(self._complete_rounds, listed)
-        return [each for each in listed if each.round in here]
+        candidates = [self._initial, *self._kept]
+        complete = await trio.to_thread.run_sync(self._complete_rounds, candidates)
+        return [each for each in candidates if each.round in complete]
 
     def chunks(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
         """Return the chunks of a snapshot that `best` returned."""

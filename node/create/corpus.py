@@ -45,13 +45,13 @@ from .shortages import missing, no_conversations, no_images, too_short
 from .summary import DataSummary, SourceSummary
 from .token_cache import ReadCounts, TokenCache, remove_others
 from .tokenisation import TokenisationOptions, cache_name, tokenise
-from .tokeniser_pool import workers
+from .tokeniser_pool import open_pool
 from .tokens import Tokenizer
 
-Progress = Callable[[str, int, int], None]
+ShowProgress = Callable[[str, int, int], None]
 """Called with the name of the current task and its progress: done and total in one unit."""
 
-Wanted = Literal["both", "training", "heldout"]
+Sides = Literal["both", "training", "heldout"]
 """Which sides of the corpus are made: training, held out, or both. In a swarm with private data all
 of the founder's texts are held out, and none of a member's."""
 
@@ -204,15 +204,15 @@ class TokenisedCorpus:
     """The padding token after conversations that do not fill a sample."""
     images: bool = False
     """Whether documents are images, each one sample."""
-    wanted: Wanted = "both"
+    wanted: Sides = "both"
 
-    def store(self, store: BlobStore, progress: Progress) -> tuple[list[ShardSpec], ShardSpec]:
+    def store(self, store: BlobStore, progress: ShowProgress) -> tuple[list[ShardSpec], ShardSpec]:
         """Put the shards into the store; return the training shards and the held-out one."""
         training, (heldout, *_) = self.store_wanted(store, progress)
         return training, heldout
 
     def store_wanted(
-        self, store: BlobStore, progress: Progress
+        self, store: BlobStore, progress: ShowProgress
     ) -> tuple[list[ShardSpec], list[ShardSpec]]:
         """Do the same; the list of a side that is not wanted is empty.
 
@@ -320,13 +320,13 @@ class TokenisedCorpus:
 
 def read_corpus(
     file: ManifestFile,
-    found: Sequence[SourceFiles],
+    source_files: Sequence[SourceFiles],
     tokenizer: Tokenizer,
     borders: Borders,
     data: DataDir,
-    progress: Progress,
+    progress: ShowProgress,
     filler: int = 0,
-    wanted: Wanted = "both",
+    wanted: Sides = "both",
 ) -> TokenisedCorpus:
     """Tokenise the sources' texts, choose what is held out, and compute each source's share.
 
@@ -340,22 +340,24 @@ def read_corpus(
         TokenCache(
             data.token_caches / cache_name(each.source, each.files, options), tokenizer.token_bytes
         )
-        for each in found
+        for each in source_files
     ]
     remove_others(data.token_caches, caches)
-    data.require_free(_needed_bytes(found, caches, tokenizer.token_bytes), "the training data")
-    _tokenise(found, caches, options, data, progress)
+    data.require_free(
+        _needed_bytes(source_files, caches, tokenizer.token_bytes), "the training data"
+    )
+    _tokenise(source_files, caches, options, data, progress)
     sources = [
         TokenisedSource(
             each.source.name, cache, each.source.weight, HeldOut(fraction=table.heldout_fraction)
         )
-        for each, cache in zip(found, caches, strict=True)
+        for each, cache in zip(source_files, caches, strict=True)
     ]
     if table.deduplicate:
         leave_out_repeated(sources)
     if wanted == "both":
-        _hold_out(sources, found, table, tokenizer)
-    for source, each in zip(sources if wanted != "both" else (), found, strict=False):
+        _hold_out(sources, source_files, table, tokenizer)
+    for source, each in zip(sources if wanted != "both" else (), source_files, strict=False):
         held = range(len(each.files)) if wanted == "heldout" else ()
         source.heldout = HeldOut(files=frozenset(held))
     training, heldout = Side(sources, held=False), Side(sources, held=True)
@@ -381,7 +383,9 @@ def read_corpus(
                 times=share.times,
                 share=share.epoch_tokens / total if total else 0.0,
             )
-            for each, cache, source, share in zip(found, caches, sources, shares, strict=True)
+            for each, cache, source, share in zip(
+                source_files, caches, sources, shares, strict=True
+            )
         ),
         tokens=total,
         heldout_tokens=sum(share.epoch_tokens for share in heldout_shares),
@@ -419,20 +423,20 @@ def read_corpus(
 
 
 def _tokenise(
-    found: Sequence[SourceFiles],
+    source_files: Sequence[SourceFiles],
     caches: Sequence[TokenCache],
     options: TokenisationOptions,
     data: DataDir,
-    progress: Progress,
+    progress: ShowProgress,
 ) -> None:
-    total, before, totals = sum(each.size for each in found), 0, ReadCounts()
-    elsewhere = any(isinstance(file.path, str) for each in found for file in each.files)
-    sources = [(each.files, cache) for each, cache in zip(found, caches, strict=True)]
+    total, before, totals = sum(each.size for each in source_files), 0, ReadCounts()
+    elsewhere = any(isinstance(file.path, str) for each in source_files for file in each.files)
+    sources = [(each.files, cache) for each, cache in zip(source_files, caches, strict=True)]
     room = DiskRoom(data, sources, min(2, options.tokenizer.token_bytes))
     # Arrays of tokens need no tokenising.
-    text = None if elsewhere else sum(_text_bytes(each, but="tokens") for each in found)
-    with workers(options.tokenizer, text) as pool:
-        for each, cache in zip(found, caches, strict=True):
+    text = None if elsewhere else sum(_text_bytes(each, but="tokens") for each in source_files)
+    with open_pool(options.tokenizer, text) as pool:
+        for each, cache in zip(source_files, caches, strict=True):
 
             def advance(done: int, start: int = before) -> None:
                 progress("reading the training data", start + done, total)
@@ -457,7 +461,7 @@ def _report_bad_rows(totals: ReadCounts, data: DataDir) -> None:
 
 def _hold_out(
     sources: list[TokenisedSource],
-    found: Sequence[SourceFiles],
+    source_files: Sequence[SourceFiles],
     table: DataTable,
     tokenizer: Tokenizer,
 ) -> None:
@@ -472,9 +476,9 @@ def _hold_out(
     if table.heldout:
         chosen = [
             [number for number, file in enumerate(each.files) if matches(file.name, table.heldout)]
-            for each in found
+            for each in source_files
         ]
-        count, all_files = sum(map(len, chosen)), sum(len(each.files) for each in found)
+        count, all_files = sum(map(len, chosen)), sum(len(each.files) for each in source_files)
         if count in (0, all_files):
             raise missing(
                 f"the patterns in `heldout` ({' '.join(table.heldout)}) match "
@@ -504,13 +508,13 @@ def _skipped(each: SourceFiles, cache: TokenCache) -> Skipped:
 
 
 def _needed_bytes(
-    found: Sequence[SourceFiles], caches: Sequence[TokenCache], token_bytes: int
+    source_files: Sequence[SourceFiles], caches: Sequence[TokenCache], token_bytes: int
 ) -> int:
     """Estimate the disk space that parts and shards take beyond what exists already, in bytes."""
     # A tokenizer makes at most one token per byte of text, and the tokens of ordinary text take at
     # most twice its bytes.
     token_bytes_per_byte = min(2, token_bytes)
-    text = sum(map(_text_bytes, found))
+    text = sum(map(_text_bytes, source_files))
     existing = sum(tokens for cache in caches for _, tokens in cache.counts) * token_bytes
     return max(0, 2 * text * token_bytes_per_byte - existing)
 

@@ -36,25 +36,25 @@ class DiskRoom:
         self._data = data
         self._caches = [cache for _, cache in sources]
         self._token_bytes_per_byte = token_bytes_per_byte
-        self._left: Counter[str] = Counter()
+        self._unread_bytes: Counter[str] = Counter()
         """Bytes not yet read, by kind of file."""
-        self._text: Counter[str] = Counter()
+        self._unread_text_bytes: Counter[str] = Counter()
         """Estimated bytes of text in the files not yet read to their end, by kind of file."""
-        self._read: Counter[str] = Counter()
+        self._read_bytes: Counter[str] = Counter()
         """Bytes read in this run, by kind of file."""
-        self._made: Counter[str] = Counter()
+        self._token_bytes: Counter[str] = Counter()
         """Bytes of tokens made from the bytes read."""
         for files, cache in sources:
             for file in files[cache.position.file :]:
-                self._left[_kind(file)] += file.size
-                self._text[_kind(file)] += unpacked_bytes(file.path, file.size)
+                self._unread_bytes[_kind(file)] += file.size
+                self._unread_text_bytes[_kind(file)] += unpacked_bytes(file.path, file.size)
 
     def add(self, file: File, read: int, made: int) -> None:
         """Count `read` more bytes of a file, and the `made` bytes of tokens made from them."""
         kind = _kind(file)
-        self._read[kind] += read
-        self._left[kind] -= read
-        self._made[kind] += made
+        self._read_bytes[kind] += read
+        self._unread_bytes[kind] -= read
+        self._token_bytes[kind] += made
 
     def check(self, file: File, pending: int) -> None:
         """Raise `UserError` (`DISK_FULL`), and remove what was made so far, if the space will not
@@ -62,7 +62,7 @@ class DiskRoom:
         existing = sum(
             cache.dtype.itemsize * tokens for cache in self._caches for _, tokens in cache.counts
         )
-        to_come = pending + sum(map(self._to_come, self._left))
+        to_come = pending + sum(map(self._to_come, self._unread_bytes))
         # Shards are made while the parts still exist.
         needed, free = to_come + existing + to_come, self._data.free()
         if needed <= free:
@@ -79,8 +79,8 @@ class DiskRoom:
         )
 
     def _to_come(self, kind: str) -> int:
-        left, read, made = self._left[kind], self._read[kind], self._made[kind]
-        estimate = self._text[kind] * self._token_bytes_per_byte
+        left, read, made = self._unread_bytes[kind], self._read_bytes[kind], self._token_bytes[kind]
+        estimate = self._unread_text_bytes[kind] * self._token_bytes_per_byte
         if made < _MIN_BYTES or read <= 0:
             return estimate
         predicted = max(0, left) * made // read

@@ -29,7 +29,7 @@ class DocumentStart:
 
     token: int | None
     """The token's id; None: documents get none."""
-    spelled: str | None
+    text: str | None
     """The text of the token."""
     reason: str
     """Why documents get this token or none, in words for the founder."""
@@ -38,7 +38,7 @@ class DocumentStart:
 
     def line(self, end: str | None) -> str:
         """Return the line for the founder; `end` spells the token after a document."""
-        first = "no token of its own" if self.spelled is None else self.spelled
+        first = "no token of its own" if self.text is None else self.text
         last = "" if end is None else f" and ends with {end}"
         return f"a document starts with {first} ({self.reason}){last}"
 
@@ -91,7 +91,7 @@ def document_start(
                 "data.document_start: the tokenizer names no token that starts a text; name one as "
                 "bos_token in the tokenizer_config.json next to it",
             )
-        return DocumentStart(token, tokenizer.spelling(token), _CHOSEN)
+        return DocumentStart(token, tokenizer.text_of(token), _CHOSEN)
     try:
         adds = None if sees_both_ways(model["model_type"]) else read_adds_start(source.parent)
     except StructureError as error:
@@ -102,7 +102,7 @@ def document_start(
         )
     if token is None or not (adds if adds is not None else own):
         return DocumentStart(None, None, "the tokenizer adds none", token)
-    return DocumentStart(token, tokenizer.spelling(token), "the tokenizer adds it")
+    return DocumentStart(token, tokenizer.text_of(token), "the tokenizer adds it")
 
 
 def _start_token(
@@ -117,11 +117,11 @@ def _start_token(
     if len(own) == 1:
         return own[0]
     roles = (special.bos_token, special.cls_token)
-    for spelled in reversed(roles) if sees_both_ways(model["model_type"]) else roles[:1]:
-        if spelled is not None:
-            return tokenizer.id_of(spelled)
+    for text in reversed(roles) if sees_both_ways(model["model_type"]) else roles[:1]:
+        if text is not None:
+            return tokenizer.id_of(text)
     number = model.get(_CONFIG_KEY)
-    known = type(number) is int and tokenizer.spelling(number) is not None
+    known = type(number) is int and tokenizer.text_of(number) is not None
     return number if known else None
 
 
@@ -130,9 +130,9 @@ def _of_conversations(
 ) -> DocumentStart:
     """Return the token with which the template starts a conversation; none if that is not `token`."""
     writes = token is not None and _first_token(tokenizer, chat) == token
-    spelled = None if token is None else tokenizer.spelling(token)
+    text = None if token is None else tokenizer.text_of(token)
     if wanted == "bos" and not writes:
-        named = "a start token" if spelled is None else repr(spelled)
+        named = "a start token" if text is None else repr(text)
         raise bad_manifest(
             path,
             "data.document_start: the chat template decides how conversations start, and it does "
@@ -142,10 +142,10 @@ def _of_conversations(
         raise bad_manifest(
             path,
             "data.document_start: the chat template decides how conversations start, and it begins "
-            f"with {spelled!r}: remove it from the template",
+            f"with {text!r}: remove it from the template",
         )
     if writes:
-        return DocumentStart(token, spelled, "the chat template writes it")
+        return DocumentStart(token, text, "the chat template writes it")
     return DocumentStart(None, None, "the chat template writes none")
 
 

@@ -28,7 +28,14 @@ from ..training.task_names import DIFFUSION, ImageSettings
 from ..training.tokenizer_settings import TokenizerSettings
 from .borders import Borders
 from .checkpoint import check_fit, settings_for, tokenizer_file
-from .corpus import Progress, SourceFiles, TokenisedCorpus, end_tokens, find_sources, read_corpus
+from .corpus import (
+    ShowProgress,
+    SourceFiles,
+    TokenisedCorpus,
+    end_tokens,
+    find_sources,
+    read_corpus,
+)
 from .defaults import default_optimizer, default_schedule
 from .document_start import DocumentStart, document_start
 from .images import ImageTokenizer
@@ -68,7 +75,7 @@ class ManifestDraft:
     model: dict[str, Any]
     checkpoint: Path | None
     lora: LoraTable | None
-    found: list[SourceFiles]
+    source_files: list[SourceFiles]
     start: DocumentStart
     end: tuple[int, ...]
     special: TokenizerSettings
@@ -79,7 +86,7 @@ class ManifestDraft:
         """Whether the swarm trains on images."""
         return self.file.task == DIFFUSION
 
-    def corpus(self, data: DataDir, progress: Progress) -> TokenisedCorpus:
+    def corpus(self, data: DataDir, progress: ShowProgress) -> TokenisedCorpus:
         """Read all text."""
         # The chat template already writes the start and the end of a conversation.
         borders = Borders()
@@ -88,7 +95,7 @@ class ManifestDraft:
         filler = self.task.filler
         wanted = "both" if self.file.data.policy == "shared" else "heldout"
         return read_corpus(
-            self.file, self.found, self.tokenizer, borders, data, progress, filler, wanted
+            self.file, self.source_files, self.tokenizer, borders, data, progress, filler, wanted
         )
 
     def borders_line(self) -> str:
@@ -97,7 +104,7 @@ class ManifestDraft:
         if self.task.chat is not None:
             end = None
         elif len(self.end) == 1 and isinstance(self.tokenizer, FileTokenizer):
-            end = self.tokenizer.spelling(self.end[0])
+            end = self.tokenizer.text_of(self.end[0])
         return self.start.line(end or None)
 
     def private(self) -> PrivateSpec | None:
@@ -241,23 +248,23 @@ def read_draft(path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
     task = plan_task(file, path, tokenizer, special, model, end)
     start = document_start(file, path, tokenizer, source, special, model, task.chat)
     if start.token is not None and not sees_both_ways(model["model_type"]):
-        special = replace(special, bos_token=start.spelled)
-    found = find_sources(file, path, data, task.chat)
+        special = replace(special, bos_token=start.text)
+    source_files = find_sources(file, path, data, task.chat)
     return ManifestDraft(
-        path, file, task.tokenizer, model, checkpoint, lora, found, start, end, special, task
+        path, file, task.tokenizer, model, checkpoint, lora, source_files, start, end, special, task
     )
 
 
 def _read_images(file: FoundersFile, path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
     images = plan_images(file, path)
     model = _denoiser(file, path, images)
-    found = find_sources(file, path, data, images=images)
+    source_files = find_sources(file, path, data, images=images)
     # From here on an image is handled as a sequence of bytes.
     file = replace(file, data=replace(file.data, sequence_length=images.sample_bytes))
     task = TaskPlan(ImageTokenizer(), None, to_plain(images, named=True))
     start, special = DocumentStart(None, None, "images have none"), TokenizerSettings()
     return ManifestDraft(
-        path, file, task.tokenizer, model, None, None, found, start, (), special, task
+        path, file, task.tokenizer, model, None, None, source_files, start, (), special, task
     )
 
 

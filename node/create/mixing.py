@@ -165,17 +165,17 @@ def hold_out_document_ends(
         ends = np.cumsum(entries["tokens"].astype(np.int64))
         firsts = np.flatnonzero(entries["starts_document"])
         bounds = [*firsts.tolist(), len(entries)]
-        made: list[np.ndarray] = [entries[: bounds[0]]]
+        new_entries: list[np.ndarray] = [entries[: bounds[0]]]
         flags = [source.repeated[part][: bounds[0]]] if source.repeated else []
-        for low, high in itertools.pairwise(bounds):
-            start = int(ends[low - 1]) if low else 0
-            stop = int(ends[high - 1])
+        for first, end in itertools.pairwise(bounds):
+            start = int(ends[first - 1]) if first else 0
+            stop = int(ends[end - 1])
             cut = _next_line_start(tokens, stop - int((stop - start) * fraction), stop, line_ends)
-            sides = _cut_document(entries[low:high], start, cut)
-            made.append(sides)
+            sides = _cut_document(entries[first:end], start, cut)
+            new_entries.append(sides)
             if source.repeated:
-                flags.append(np.full(len(sides), source.repeated[part][low]))
-        joined = np.concatenate(made)
+                flags.append(np.full(len(sides), source.repeated[part][first]))
+        joined = np.concatenate(new_entries)
         cache.add(joined, [tokens], ReadCounts(), Position())
         if source.repeated:
             source.repeated[part] = np.concatenate(flags)
@@ -323,27 +323,27 @@ class Side:
         many of its tokens are used at most: three int64 (blocks,)."""
         owners, numbers, limits, positions = [], [], [], []
         for source, share in enumerate(shares):
-            own, most = [], []
-            left, count = share.epoch_tokens, len(self._blocks[source])
+            own_numbers, own_limits = [], []
+            remaining, count = share.epoch_tokens, len(self._blocks[source])
             passes = 0
-            while left > 0 and count:
+            while remaining > 0 and count:
                 order = StreamOrder(seed=passes, samples=count, streams=1, span=1, mixed=1)
                 row = np.arange(count)
                 block = np.array(order.samples_at(np.zeros_like(row), row), np.int64)
                 sizes = self._blocks[source][block, 5]
                 before = np.cumsum(sizes) - sizes
-                block, sizes, before = (each[before < left] for each in (block, sizes, before))
-                own.append(block)
-                most.append(np.minimum(sizes, left - before))
-                left -= int(most[-1].sum())
+                block, sizes, before = (each[before < remaining] for each in (block, sizes, before))
+                own_numbers.append(block)
+                own_limits.append(np.minimum(sizes, remaining - before))
+                remaining -= int(own_limits[-1].sum())
                 passes += 1
-            if own:
-                own, most = np.concatenate(own), np.concatenate(most)
-                owners.append(np.full(len(own), source))
-                numbers.append(own)
-                limits.append(most)
+            if own_numbers:
+                own_numbers, own_limits = np.concatenate(own_numbers), np.concatenate(own_limits)
+                owners.append(np.full(len(own_numbers), source))
+                numbers.append(own_numbers)
+                limits.append(own_limits)
                 # A source's blocks are spread evenly over the corpus; its passes follow one another.
-                positions.append((2 * np.arange(len(own)) + 1) / (2 * len(own)))
+                positions.append((2 * np.arange(len(own_numbers)) + 1) / (2 * len(own_numbers)))
         if not owners:
             none = np.zeros(0, np.int64)
             return none, none, none

@@ -40,7 +40,7 @@ from ..training.error_messages import explain_trainer
 from ..training.errors import TrainerDied, TrainerFailed
 from ..training.initial_model import initialise_model
 from .checkpoint import tokenizer_warning
-from .corpus import Progress, TokenisedCorpus
+from .corpus import ShowProgress, TokenisedCorpus
 from .manifest_draft import ManifestDraft, read_draft
 from .manifest_file import DataTable, bad_manifest
 from .rates import rate_warning
@@ -110,7 +110,7 @@ class NewSwarm:
         }
 
 
-async def create_swarm(settings: CreateSettings, progress: Progress) -> NewSwarm:
+async def create_swarm(settings: CreateSettings, progress: ShowProgress) -> NewSwarm:
     """Create a swarm and store everything that belongs to it in the data directory.
 
     Raises `UserError` for a fault of the file (`MANIFEST`), the texts (`DATA_MISSING`), the data
@@ -137,7 +137,7 @@ async def create_swarm(settings: CreateSettings, progress: Progress) -> NewSwarm
     return swarm
 
 
-async def dry_run(settings: CreateSettings, progress: Progress) -> NewSwarm:
+async def dry_run(settings: CreateSettings, progress: ShowProgress) -> NewSwarm:
     """Return what `create_swarm` would create, and how long a round of it takes here.
 
     Only the tokenised parts stay in the data directory, so that `create_swarm` need not make them
@@ -173,7 +173,7 @@ async def dry_run(settings: CreateSettings, progress: Progress) -> NewSwarm:
 
 
 async def _measure(
-    manifest: Manifest, initial: InitialModel, store: BlobStore, device: str, progress: Progress
+    manifest: Manifest, initial: InitialModel, store: BlobStore, device: str, progress: ShowProgress
 ) -> dict[str, float]:
     """Measure how many seconds a sequence takes on this machine, and how many the rest of a round."""
     what = "measuring a round"
@@ -211,7 +211,7 @@ async def _initial(
     store: BlobStore,
     admission: AdmissionSpec,
     founder: PeerId,
-    progress: Progress,
+    progress: ShowProgress,
 ) -> InitialModel:
     """Return the initial model, after a check that a manifest can be made with it.
 
@@ -230,7 +230,7 @@ async def _initialised(
     draft: ManifestDraft,
     blobs: Path,
     describe: Callable[[InitialModel], Manifest],
-    progress: Progress,
+    progress: ShowProgress,
 ) -> InitialModel:
     what = "initialising the model"
     progress(what, 0, 1)
@@ -287,7 +287,7 @@ def _new_swarm(
         data=corpus.summary,
         forecast=swarm_forecast,
         borders=None if draft.images else draft.borders_line(),
-        document_start=draft.start.spelled,
+        document_start=draft.start.text,
         warnings=tuple(warning for warning in warnings if warning is not None),
     )
 

@@ -141,17 +141,17 @@ class DataSummary:
                 yield f"  left out: {empty} without text"
             if source.read.cut or source.read.too_long:
                 long = source.read.cut + source.read.too_long
-                few = long <= _MAX_NAMED
+                all_named = long <= _MAX_NAMED
                 yield (
                     f"  longer than a sequence: {_count(source.read.cut, 'conversation')} cut after an "
-                    f"answer, {source.read.too_long:,} left out{':' if few else ', such as'}"
+                    f"answer, {source.read.too_long:,} left out{':' if all_named else ', such as'}"
                 )
                 for file, line, problem in source.read.long_rows[:_MAX_NAMED]:
                     yield f"    {file}, line {line}: {problem}"
             if source.read.bad:
-                few = source.read.bad <= _MAX_NAMED
+                all_named = source.read.bad <= _MAX_NAMED
                 bad = _count(source.read.bad, f"bad {row}")
-                yield f"  left out: {bad}{':' if few else ', such as'}"
+                yield f"  left out: {bad}{':' if all_named else ', such as'}"
                 for file, line, problem in source.read.bad_rows[:_MAX_NAMED]:
                     where = f", line {line}" if line else ""
                     yield f"    {file}{where}: {problem}"
@@ -267,13 +267,13 @@ def data_verdict(
             f"little more from what it has read {_GOOD_EPOCHS} times"
         )
     wanted = _TOKENS_A_PARAMETER * parameters
-    usual = f"about {_TOKENS_A_PARAMETER} tokens a parameter are usual for a new model"
+    guideline = f"about {_TOKENS_A_PARAMETER} tokens a parameter are usual for a new model"
     if fresh and _GOOD_EPOCHS * tokens < wanted:
         has = f"this has {tokens / parameters:.2g}"
-        return f"too little data for this model: {repeats}; {usual}, and {has}"
+        return f"too little data for this model: {repeats}; {guideline}, and {has}"
     if fresh and read < wanted:
         needed = wanted / tokens * rounds
-        return f"a short run for this model: {usual}, which would be {needed:,.0f} rounds"
+        return f"a short run for this model: {guideline}, which would be {needed:,.0f} rounds"
     if epochs > 1:
         return f"enough data: {repeats}, and up to {_GOOD_EPOCHS} times does little harm"
     return "enough data: no text is read twice"

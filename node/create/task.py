@@ -180,7 +180,7 @@ def _filler(
     return padding if padding is not None else (end or (0,))[0]
 
 
-def _id(tokenizer: Tokenizer, spelled: str | None) -> int | None:
-    if spelled is None or not isinstance(tokenizer, FileTokenizer):
+def _id(tokenizer: Tokenizer, text: str | None) -> int | None:
+    if text is None or not isinstance(tokenizer, FileTokenizer):
         return None
-    return tokenizer.id_of(spelled)
+    return tokenizer.id_of(text)

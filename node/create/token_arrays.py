@@ -302,26 +302,32 @@ def _megatron_ends(index: Path, tokens: _TokenArray) -> Iterator[np.ndarray]:
         before = sequence = token = 0
         for entry in range(1, entries, _INDEX_ENTRIES):
             count = min(_INDEX_ENTRIES, entries - entry)
-            lasts = np.fromfile(index, "<i8", count, offset=documents_at + 8 * entry)
-            if (np.diff(lasts, prepend=before) < 0).any() or lasts[-1] > sequences:
+            last_sequences = np.fromfile(index, "<i8", count, offset=documents_at + 8 * entry)
+            if (np.diff(last_sequences, prepend=before) < 0).any() or last_sequences[
+                -1
+            ] > sequences:
                 raise _unfit(index, tokens.count)
-            made = np.full(count, token)
-            before = int(lasts[-1])
+            document_ends = np.full(count, token)
+            before = int(last_sequences[-1])
             while sequence < before:
-                many = min(_INDEX_ENTRIES, before - sequence)
-                lengths = np.fromfile(index, "<i4", many, offset=lengths_at + 4 * sequence)
-                places = np.fromfile(index, "<i8", many, offset=places_at + 8 * sequence)
+                sequence_count = min(_INDEX_ENTRIES, before - sequence)
+                lengths = np.fromfile(
+                    index, "<i4", sequence_count, offset=lengths_at + 4 * sequence
+                )
+                places = np.fromfile(index, "<i8", sequence_count, offset=places_at + 8 * sequence)
                 stops = token + np.cumsum(lengths, dtype=np.int64)
                 if (lengths < 0).any() or (
                     places != (stops - lengths) * tokens.type.itemsize
                 ).any():
                     raise _unfit(index, tokens.count)
-                here = (lasts > sequence) & (lasts <= sequence + many)
-                made[here] = stops[lasts[here] - sequence - 1]
-                token, sequence = int(stops[-1]), sequence + many
+                in_group = (last_sequences > sequence) & (
+                    last_sequences <= sequence + sequence_count
+                )
+                document_ends[in_group] = stops[last_sequences[in_group] - sequence - 1]
+                token, sequence = int(stops[-1]), sequence + sequence_count
             if token > tokens.count:
                 raise _unfit(index, tokens.count)
-            yield made
+            yield document_ends
         if sequence != sequences or token != tokens.count:
             raise _unfit(index, tokens.count)
 
@@ -344,16 +350,20 @@ def _pieces(
     for stop in itertools.chain(ends, [None]):
         last = tokens.count if stop is None else stop
         while start < last:
-            behind = origin + len(window)
+            window_end = origin + len(window)
             # A document that is not longer than a window stays whole: the window is moved to its start.
-            if start >= behind or (last > behind and start > origin):
+            if start >= window_end or (last > window_end and start > origin):
                 origin = start
                 window = tokens.read(start, min(start + _PIECE_TOKENS, tokens.count))
                 if len(window) == 0:
                     raise BadFile("is cut short: it became shorter while it was read")
-            until = min(last, origin + len(window))
-            yield window[start - origin : until - origin], start, until == last and stop is not None
-            start = until
+            piece_end = min(last, origin + len(window))
+            yield (
+                window[start - origin : piece_end - origin],
+                start,
+                piece_end == last and stop is not None,
+            )
+            start = piece_end
 
 
 def _ends_by_token(tokens: _TokenArray, borders: Borders) -> Iterator[np.ndarray]:
@@ -364,6 +374,6 @@ def _ends_by_token(tokens: _TokenArray, borders: Borders) -> Iterator[np.ndarray
         return
     for origin in range(0, tokens.count, _PIECE_TOKENS):
         window = tokens.read(origin, min(origin + _PIECE_TOKENS, tokens.count))
-        behind = () if end is None else np.flatnonzero(window == end) + 1
-        before = () if start is None else np.flatnonzero(window == start)
-        yield origin + np.union1d(behind, before).astype(np.int64)
+        after_ends = () if end is None else np.flatnonzero(window == end) + 1
+        before_starts = () if start is None else np.flatnonzero(window == start)
+        yield origin + np.union1d(after_ends, before_starts).astype(np.int64)

@@ -29,7 +29,7 @@ from .files import File, Source
 from .images import ImageTokenizer
 from .rows import BadRow
 from .token_cache import INDEX_ENTRY, Position, ReadCounts, TokenCache
-from .tokeniser_pool import Workers
+from .tokeniser_pool import TokeniserPool
 from .tokens import Tokenizer
 
 # A part is complete at this many bytes of tokens or this many pieces: it fits into memory, and is soon
@@ -158,7 +158,7 @@ def tokenise(
     files: Sequence[File],
     options: TokenisationOptions,
     cache: TokenCache,
-    workers: Workers,
+    pool: TokeniserPool,
     totals: ReadCounts,
     advance: Callable[[int], None],
     room: DiskRoom,
@@ -176,15 +176,15 @@ def tokenise(
     totals.add(cache.read_counts)
     _check_bad(totals, options.max_bad)
     for batch in _batches(source, files, options, cache.position):
-        workers.give(batch, batch.texts)
-        for done, encoded in workers.take():
+        pool.submit(batch, batch.texts)
+        for done, encoded in pool.take_completed():
             writer.add(done, encoded)
         if time.monotonic() - shown_at > _PROGRESS_SECONDS:
             shown_at = time.monotonic()
             advance(batch.position.read_bytes)
         totals.add(batch.read_counts)
         _check_bad(totals, options.max_bad)
-    for done, encoded in workers.take(all=True):
+    for done, encoded in pool.take_completed(all=True):
         writer.add(done, encoded)
     writer.finish()
     advance(cache.position.read_bytes)

@@ -29,10 +29,10 @@ _MAX_WORKERS = 64
 Encoded = list[np.ndarray]
 
 
-class Workers:
+class TokeniserPool:
     """Tokenises batches of texts and returns their tokens in the order in which the batches were given.
 
-    `workers` makes one. Without connections it tokenises in this process.
+    `open_pool` makes one. Without connections it tokenises in this process.
     """
 
     def __init__(self, tokenizer: Tokenizer, connections: Sequence[Connection]) -> None:
@@ -41,23 +41,24 @@ class Workers:
         self._busy: dict[Connection, int] = {}
         self._done: dict[int, tuple[Any, Encoded]] = {}
         self._tags: dict[int, Any] = {}
-        self._given = 0
-        self._taken = 0
+        self._submitted = 0
+        self._returned = 0
         self._max_done = 2 * len(connections) + 1
 
-    def give(self, tag: Any, texts: Sequence[bytes]) -> None:
-        """Accept a batch; `take` returns `tag` with its tokens. Waits while all workers are busy.
+    def submit(self, tag: Any, texts: Sequence[bytes]) -> None:
+        """Accept a batch; `take_completed` returns `tag` with its tokens. Waits while all workers are
+        busy.
 
         Raises `UnicodeDecodeError` as the tokenizer does, and `UserError` if a worker has died.
         """
-        number = self._given
+        number = self._submitted
         if not (self._idle or self._busy) or not texts:
             self._done[number] = tag, self._tokenizer.encode(texts) if texts else []
-            self._given += 1
+            self._submitted += 1
             return
         while not self._idle:
             self._collect(None)
-        self._given += 1
+        self._submitted += 1
         self._tags[number] = tag
         connection = self._idle.pop()
         self._busy[connection] = number
@@ -65,19 +66,19 @@ class Workers:
             connection.send_bytes(np.array([len(text) for text in texts], "<u8").tobytes())
             connection.send_bytes(b"".join(texts))
 
-    def take(self, *, all: bool = False) -> Iterator[tuple[Any, Encoded]]:
+    def take_completed(self, *, all: bool = False) -> Iterator[tuple[Any, Encoded]]:
         """Yield the tag and the tokens of each completed batch that is next in order; with `all`, wait
         for the other batches too. Raises `UserError` if a worker has died."""
         self._collect(0.0)
-        while self._taken < self._given:
-            if self._taken not in self._done:
+        while self._returned < self._submitted:
+            if self._returned not in self._done:
                 # Wait for a batch that takes long before too many later ones pile up in memory.
                 if not all and len(self._done) < self._max_done:
                     return
                 self._collect(None)
                 continue
-            self._taken += 1
-            yield self._done.pop(self._taken - 1)
+            self._returned += 1
+            yield self._done.pop(self._returned - 1)
 
     def _collect(self, seconds: float | None) -> None:
         if not self._busy:
@@ -93,7 +94,7 @@ class Workers:
 
 
 @contextlib.contextmanager
-def workers(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Workers]:
+def open_pool(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[TokeniserPool]:
     """Start workers for about `text_bytes` of text (None: unknown); for little text, and for tokenizers
     that need no library, none is started.
 
@@ -123,7 +124,7 @@ def workers(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Workers]:
             started.append((process, ours))
             with _report_death():
                 ours.send((remade, tokenizer.token_bytes))
-        yield Workers(tokenizer, [ours for _, ours in started])
+        yield TokeniserPool(tokenizer, [ours for _, ours in started])
     finally:
         for process, ours in started:
             ours.close()

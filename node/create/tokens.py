@@ -117,11 +117,11 @@ class FileTokenizer:
         """The file it was read from."""
         return self._path
 
-    def id_of(self, spelled: str) -> int | None:
+    def id_of(self, text: str) -> int | None:
         """Return the id of a token; None if none has this spelling."""
-        return self._ids.get(spelled)
+        return self._ids.get(text)
 
-    def spelling(self, token: int) -> str | None:
+    def text_of(self, token: int) -> str | None:
         """Return the text of a token; None if there is no such token."""
         return self._tokenizer.id_to_token(token) if 0 <= token < self.vocabulary else None
 

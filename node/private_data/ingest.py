@@ -19,7 +19,7 @@ from ...protocol.wire.manifest import Manifest, PrivateSpec
 from ...protocol.wire.structure import StructureError
 from ..create.borders import Borders
 from ..create.conversations import ConversationTokenizer
-from ..create.corpus import Progress, find_sources, read_corpus
+from ..create.corpus import ShowProgress, find_sources, read_corpus
 from ..create.formats import Format
 from ..create.manifest_file import DataTable, ManifestFile, bad_manifest
 from ..create.tokenisation import TokenisationOptions, cache_name
@@ -40,7 +40,7 @@ _DESCRIPTION = Path("the swarm's description")
 
 
 def read_own(
-    manifest: Manifest, blobs: BlobStore, paths: Sequence[Path], root: Path, progress: Progress
+    manifest: Manifest, blobs: BlobStore, paths: Sequence[Path], root: Path, progress: ShowProgress
 ) -> PrivateIndex:
     """Tokenize the files at `paths` into the folder `root`; an existing result of the same files is
     reused. `blobs` has the swarm's tokenizer.
@@ -60,9 +60,9 @@ def read_own(
     if chat is None:
         borders = Borders(spec.end, manifest.data.start_token, known_start)
     try:
-        found = find_sources(file, _DESCRIPTION, paths, chat)
+        source_files = find_sources(file, _DESCRIPTION, paths, chat)
         options = TokenisationOptions(tokenizer, borders, file.data.sequence_length, spec.max_bad)
-        cache_names = [cache_name(each.source, each.files, options) for each in found]
+        cache_names = [cache_name(each.source, each.files, options) for each in source_files]
         facts = (
             _FORMAT,
             cache_names,
@@ -70,19 +70,19 @@ def read_own(
             manifest.data.sequence_length,
         )
         name = blake3(repr(facts).encode()).hexdigest()[:32]
-        known = read_index(folder, name)
+        index = read_index(folder, name)
         # The files that are not read may have changed although those that are read have not.
-        skipped = skipped_files(each.skipped for each in found)
-        if known is not None:
-            if known.skipped != skipped:
-                known = replace(known, skipped=skipped)
-                write_state(folder.index, known)
-            return known
+        skipped = skipped_files(each.skipped for each in source_files)
+        if index is not None:
+            if index.skipped != skipped:
+                index = replace(index, skipped=skipped)
+                write_state(folder.index, index)
+            return index
         work_dir = DataDir(root)
         for each in (root, work_dir.logs):
             each.mkdir(parents=True, exist_ok=True, mode=0o700)
         corpus = read_corpus(
-            file, found, tokenizer, borders, work_dir, progress, spec.filler, "training"
+            file, source_files, tokenizer, borders, work_dir, progress, spec.filler, "training"
         )
         # The data stored so far is of other files, or was read in another way.
         shutil.rmtree(folder.stores, ignore_errors=True)

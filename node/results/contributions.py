@@ -117,12 +117,12 @@ def _announced(ledger: Ledger) -> list[ContributionRow]:
 def announced_work(ledger: Ledger, last: int) -> dict[PeerId, tuple[int, int]]:
     """Return for each peer the number of updates that counted up to round `last`, and the number of
     tokens that it announced for them."""
-    done: dict[PeerId, tuple[int, int]] = {}
+    work: dict[PeerId, tuple[int, int]] = {}
     for round_ in range(1, last + 1):
         for entry in ledger[round_].record.updates:
-            updates, tokens = done.get(entry.peer, (0, 0))
-            done[entry.peer] = updates + 1, tokens + entry.tokens
-    return done
+            updates, tokens = work.get(entry.peer, (0, 0))
+            work[entry.peer] = updates + 1, tokens + entry.tokens
+    return work
 
 
 def audited_work_of(ledger: Ledger) -> AuditLedger:

@@ -48,7 +48,7 @@ class EvaluateSettings:
     data_dir: Path
     tasks: tuple[str, ...]
     """Names of lm-eval's tasks, presets, and files of tasks (.yaml)."""
-    which: StateSelector = NEWEST
+    selector: StateSelector = NEWEST
     limit: int | None = None
     """Number of questions of each task; None: all."""
     fewshot: int | None = None
@@ -70,8 +70,8 @@ async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
     """
     tasks = chosen_tasks(settings.tasks)
     data = DataDir(settings.data_dir)
-    known = await read_swarm(data, settings.swarm)
-    other_use = {MASKED_LM: "fills gaps", DIFFUSION: "draws images"}.get(known.manifest.task)
+    stored = await read_swarm(data, settings.swarm)
+    other_use = {MASKED_LM: "fills gaps", DIFFUSION: "draws images"}.get(stored.manifest.task)
     if other_use is not None:
         raise _not_measured(
             f"lm-eval measures models that continue a text, and this swarm's model {other_use}",
@@ -83,12 +83,12 @@ async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
         model = Path(folder) / "model"
         model.mkdir()
         async with reconstructed(
-            known, settings.which, writable=(model,), threads=settings.threads
+            stored, settings.selector, writable=(model,), threads=settings.threads
         ) as state:
-            await write_model(state, model, merged=known.manifest.adapter is not None)
-            chat = asks_by_template(settings.chat, known.manifest.task, model)
+            await write_model(state, model, merged=stored.manifest.adapter is not None)
+            chat = asks_by_template(settings.chat, stored.manifest.task, model)
             state_facts = {
-                "swarm": swarm_text(known.manifest.swarm),
+                "swarm": swarm_text(stored.manifest.swarm),
                 "round": state.round,
                 "record": state.record.hex(),
                 "fingerprint": f"{state.fingerprint:016x}",
@@ -100,7 +100,7 @@ async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
             "limit": settings.limit,
             "fewshot": fewshot,
             "chat": chat,
-            "before": _token_before_document(known.manifest.data),
+            "before": _token_before_document(stored.manifest.data),
             "batch_size": settings.batch_size,
             "device": settings.device,
             "seed": settings.seed,
@@ -112,7 +112,7 @@ async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
     scores = read_scores(facts)
     if scores is None or not scores.tasks:
         raise _not_measured("lm-eval returned no numeric score", "see its output above")
-    await trio.to_thread.run_sync(_add_to_history, known.directory.history, scores)
+    await trio.to_thread.run_sync(_add_to_history, stored.directory.history, scores)
     await trio.to_thread.run_sync(_report_to_node, data, scores)
     return scores
 

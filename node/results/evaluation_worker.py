@@ -53,8 +53,8 @@ def main() -> None:
 def measure(request: dict[str, Any]) -> dict[str, Any]:
     """Return the scores of one model. Raises whatever the libraries raise."""
     files = [Path(name) for name in request["tasks"] if _is_file(name)]
-    named = [name for name in request["tasks"] if not _is_file(name)]
-    if not named or not _hub_answers():
+    task_names = [name for name in request["tasks"] if not _is_file(name)]
+    if not task_names or not _hub_answers():
         # Set before the libraries are loaded, which read this at import. Their caches still work.
         os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     try:
@@ -65,15 +65,15 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         transformers = import_module("transformers")
     except ImportError as error:
         raise _Missing(str(error)) from None
-    tasks = [*named, *(_task_in(path) for path in files)]
+    tasks = [*task_names, *(_task_in(path) for path in files)]
     manager = task_manager(
         include_path=sorted({str(path.parent) for path in files}) or None,
-        include_defaults=bool(named),
+        include_defaults=bool(task_names),
     )
     unknown = [name for name in tasks if name not in manager.all_tasks]
     if unknown:
         raise _Unknown(", ".join(unknown))
-    found = evaluator.simple_evaluate(
+    results = evaluator.simple_evaluate(
         model=_model(models.HFLM, transformers.PreTrainedTokenizerFast, request),
         tasks=tasks,
         num_fewshot=request["fewshot"],
@@ -86,15 +86,15 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         torch_random_seed=request["seed"],
         fewshot_random_seed=request["seed"],
     )
-    assert found is not None  # only ranks other than the first get None
-    return {"tasks": scores(found), "lm_eval": metadata.version("lm-eval")}
+    assert results is not None  # only ranks other than the first get None
+    return {"tasks": scores(results), "lm_eval": metadata.version("lm-eval")}
 
 
-def scores(found: Any) -> list[dict[str, Any]]:
+def scores(results: Any) -> list[dict[str, Any]]:
     """Return every measured number in lm-eval's results, a row for each task and metric."""
     rows = []
-    for task, measured in found["results"].items():
-        counted = found.get("n-samples", {}).get(task, {}).get("effective")
+    for task, measured in results["results"].items():
+        counted = results.get("n-samples", {}).get(task, {}).get("effective")
         for key, value in measured.items():
             metric, _, _ = key.partition(",")
             # Newer releases list the number of questions among the scores.

@@ -33,7 +33,7 @@ class ExportSettings:
     swarm: SwarmId
     data_dir: Path
     to: Path
-    which: StateSelector = NEWEST
+    selector: StateSelector = NEWEST
     merged: bool = False
     """For a swarm that trains adapters: whether to export the base model with the adapters merged into
     it, and not the adapters alone."""
@@ -53,20 +53,20 @@ class Exported:
 async def export_swarm(settings: ExportSettings) -> Exported:
     """Write a state of the model as a Hugging Face checkpoint with its card. Raises `UserError`."""
     check_target(settings.to)
-    known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
-    if settings.merged and known.manifest.adapter is None:
+    stored = await read_swarm(DataDir(settings.data_dir), settings.swarm)
+    if settings.merged and stored.manifest.adapter is None:
         raise UserError(
             ExitCode.USAGE,
             "this swarm trains the whole model: there is nothing to merge",
             "leave --merged out",
         )
     with complete_directory(settings.to) as temporary:
-        async with reconstructed(known, settings.which, writable=(temporary,)) as state:
+        async with reconstructed(stored, settings.selector, writable=(temporary,)) as state:
             await write_model(state, temporary, merged=settings.merged)
             return Exported(
                 directory=settings.to,
                 round=state.round,
-                parameters=known.manifest.elements,
+                parameters=stored.manifest.elements,
                 record=state.record.hex(),
                 fingerprint=f"{state.fingerprint:016x}",
             )
@@ -76,13 +76,13 @@ async def write_model(state: State, directory: Path, *, merged: bool) -> None:
     """Write the checkpoint and its card into a directory; the adapters alone, unless `merged`.
     Raises `TrainerFailed` and `OSError`."""
     await state.trainer.export(directory, merged=merged)
-    known = state.known
+    stored = state.stored
 
     def write_card() -> None:
-        measured = dict(heldout_losses(known.directory.history))
+        measured = dict(heldout_losses(stored.directory.history))
         facts = provenance(state, heldout=measured.get(state.round))
         (directory / PROVENANCE_NAME).write_bytes(provenance_bytes(facts))
-        text = card(facts, known.manifest.model, merged=merged)
+        text = card(facts, stored.manifest.model, merged=merged)
         (directory / "README.md").write_text(text, encoding="utf-8")
 
     await trio.to_thread.run_sync(write_card)
@@ -107,23 +107,23 @@ def check_target(directory: Path) -> None:
 def complete_directory(directory: Path) -> Iterator[Path]:
     """Yield a new directory whose content becomes that of `directory` at the end; after a failure it is
     removed. Raises `UserError` (`NOT_WRITABLE`, `DISK_FULL`) if `directory` cannot be written."""
-    made: list[Path] = []
+    created: list[Path] = []
     temporary: Path | None = None
     try:
         # If the destination exists and is empty (a mounted disk, for example), files are moved into it.
-        inside = directory.is_dir()
+        is_empty_directory = directory.is_dir()
         for parent in reversed(directory.parents):
-            if not inside and not parent.exists():
+            if not is_empty_directory and not parent.exists():
                 parent.mkdir()
-                made.append(parent)
+                created.append(parent)
         name = f".{directory.name}.partial-{secrets.token_hex(4)}"
-        temporary = (directory if inside else directory.parent) / name
+        temporary = (directory if is_empty_directory else directory.parent) / name
         temporary.mkdir()
         yield temporary
         for path in temporary.rglob("*"):
             # A disk or a file server may report only now that it is full.
             sync(path)
-        if inside:
+        if is_empty_directory:
             for path in temporary.iterdir():
                 path.rename(directory / path.name)
             temporary.rmdir()
@@ -132,7 +132,7 @@ def complete_directory(directory: Path) -> Iterator[Path]:
     except BaseException as error:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
-        for parent in reversed(made):
+        for parent in reversed(created):
             with contextlib.suppress(OSError):
                 parent.rmdir()
         if isinstance(error, OSError):

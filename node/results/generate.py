@@ -26,7 +26,7 @@ class GenerateSettings:
 
     swarm: SwarmId
     data_dir: Path
-    which: StateSelector = NEWEST
+    selector: StateSelector = NEWEST
     seed: int = 0
     temperature: float = 0.8
     """0: always the likeliest token."""
@@ -40,7 +40,7 @@ class Writer:
 
     def __init__(self, state: State, settings: GenerateSettings) -> None:
         self.round = state.round
-        manifest = state.known.manifest
+        manifest = state.stored.manifest
         self.continues = not manifest.data.marked and manifest.task != MASKED_LM
         """Whether its text continues the prompt; otherwise it is an answer."""
         self._trainer = state.trainer
@@ -71,14 +71,14 @@ class Writer:
 @asynccontextmanager
 async def open_writer(settings: GenerateSettings) -> AsyncIterator[Writer]:
     """Reconstruct the state and keep it ready. Raises `UserError`."""
-    known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
-    if known.manifest.task == DIFFUSION:
+    stored = await read_swarm(DataDir(settings.data_dir), settings.swarm)
+    if stored.manifest.task == DIFFUSION:
         raise UserError(
             ExitCode.USAGE,
             "this swarm learns from images, and its model generates no text",
             "use --grid FILE.png to generate images",
         )
     async with reconstructed(
-        known, settings.which, threads=settings.threads, device=settings.device
+        stored, settings.selector, threads=settings.threads, device=settings.device
     ) as state:
         yield Writer(state, settings)

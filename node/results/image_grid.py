@@ -39,7 +39,7 @@ class GridSettings:
     swarm: SwarmId
     data_dir: Path
     to: Path
-    which: StateSelector = NEWEST
+    selector: StateSelector = NEWEST
     count: int = 16
     """Number of images."""
     steps: int = 50
@@ -66,12 +66,12 @@ async def draw_grid(settings: GridSettings) -> ImageGrid:
     name in an existing directory, `NOT_WRITABLE` or `DISK_FULL` if it cannot be written, and what
     `reconstructed` raises.
     """
-    known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
-    images = image_settings(known.manifest)
+    stored = await read_swarm(DataDir(settings.data_dir), settings.swarm)
+    images = image_settings(stored.manifest)
     if images is None:
         raise UserError(
             ExitCode.USAGE,
-            f"this swarm trains the task {known.manifest.task!r}: there are no images to draw",
+            f"this swarm trains the task {stored.manifest.task!r}: there are no images to draw",
             "leave --grid out",
         )
     require_task(DIFFUSION)
@@ -83,7 +83,7 @@ async def draw_grid(settings: GridSettings) -> ImageGrid:
         raise UserError(ExitCode.USAGE, f"{settings.to} {problem}", "name a file with --grid")
     pixels = []
     async with reconstructed(
-        known, settings.which, threads=settings.threads, device=settings.device
+        stored, settings.selector, threads=settings.threads, device=settings.device
     ) as state:
         await state.trainer.begin_images(settings.count, seed=settings.seed, steps=settings.steps)
         while (image := await state.trainer.next_image()) is not None:

@@ -35,12 +35,12 @@ class LastRun:
 
 def last_run(data: DataDir) -> LastRun | None:
     """Return the run with the newest history; None if no round of any swarm is on this disk."""
-    found: list[tuple[float, LastRun]] = []
+    runs: list[tuple[float, LastRun]] = []
     with suppress(OSError):
         for swarm in data.known_swarms():
             with suppress(OSError, ProtocolError):
-                found += _run_of(data, swarm)
-    return max(found, key=lambda each: each[0])[1] if found else None
+                runs += _run_of(data, swarm)
+    return max(runs, key=lambda each: each[0])[1] if runs else None
 
 
 def _run_of(data: DataDir, swarm: SwarmId) -> list[tuple[float, LastRun]]:

@@ -39,7 +39,7 @@ _MODEL_KINDS = {
 def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
     """Return the card's facts, for programs; `heldout`: the held-out loss that this node measured for
     this state, or None."""
-    manifest, ledger = state.known.manifest, state.known.ledger
+    manifest, ledger = state.stored.manifest, state.stored.ledger
     data, images = manifest.data, image_settings(manifest)
     return {
         "swarm": swarm_text(manifest.swarm),

@@ -183,10 +183,14 @@ def _false_receipt_error(file: Path, error: ProtocolError) -> UserError:
 def _final_round(data: DataDir, ledger: Ledger) -> int:
     """Return the last final round: by the records, or by the node's file with the final record if that
     is later and on this chain. Raises `UserError` (`FINAL`) if the file is damaged."""
-    known = read_final(data.swarm(ledger.swarm).final)
-    remembered = known is not None and known.round < len(ledger)
-    if known is not None and remembered and ledger.parent(known.round + 1) == known.record:
-        return max(known.round, ledger.final_round)
+    checkpoint = read_final(data.swarm(ledger.swarm).final)
+    is_reached = checkpoint is not None and checkpoint.round < len(ledger)
+    if (
+        checkpoint is not None
+        and is_reached
+        and ledger.parent(checkpoint.round + 1) == checkpoint.record
+    ):
+        return max(checkpoint.round, ledger.final_round)
     return ledger.final_round
 
 

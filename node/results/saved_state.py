@@ -49,7 +49,7 @@ class StoredSwarm(StoredRun):
 class State:
     """A reconstructed state, and the trainer that holds it."""
 
-    known: StoredSwarm
+    stored: StoredSwarm
     trainer: TrainerClient
     round: int
     """0 for the initial parameters."""
@@ -58,12 +58,12 @@ class State:
     @property
     def record(self) -> RecordId:
         """The id of the record that led to it."""
-        return self.known.ledger.parent(self.round + 1)
+        return self.stored.ledger.parent(self.round + 1)
 
     @property
     def agreed(self) -> bool:
         """Whether the next record confirms these parameters."""
-        return self.round + 1 < len(self.known.ledger)
+        return self.round + 1 < len(self.stored.ledger)
 
 
 async def read_swarm(data: DataDir, swarm: SwarmId) -> StoredSwarm:
@@ -84,24 +84,24 @@ async def read_swarm(data: DataDir, swarm: SwarmId) -> StoredSwarm:
         )
     store = BlobStore(data.blobs)
     size = 4 * manifest.elements
-    listed = [LocalSnapshot(-1, manifest.initial.hex(), size), *swarm_store.snapshots()]
+    candidates = [LocalSnapshot(-1, manifest.initial.hex(), size), *swarm_store.snapshots()]
     if ledger.snapshot is not None:
         certified = ledger.snapshot
-        listed.append(LocalSnapshot(certified.round, certified.blob.hex(), certified.size))
+        candidates.append(LocalSnapshot(certified.round, certified.blob.hex(), certified.size))
 
-    def whole() -> dict[int, LocalSnapshot]:
+    def complete_snapshots() -> dict[int, LocalSnapshot]:
         return {
             each.round: each
-            for each in listed
+            for each in candidates
             if each.whole
             and each.round < len(ledger)
             and blob_list_at(store, "snapshot", blob_of(each), each.size) is not None
         }
 
-    found = await trio.to_thread.run_sync(whole)
-    if not found:
+    by_round = await trio.to_thread.run_sync(complete_snapshots)
+    if not by_round:
         raise no_model_error("its parameters have not been downloaded yet")
-    snapshots = tuple(found[round_] for round_ in sorted(found))
+    snapshots = tuple(by_round[round_] for round_ in sorted(by_round))
     return StoredSwarm(
         manifest=manifest, ledger=ledger, store=store, snapshots=snapshots, directory=directory
     )
@@ -109,8 +109,8 @@ async def read_swarm(data: DataDir, swarm: SwarmId) -> StoredSwarm:
 
 @asynccontextmanager
 async def reconstructed(
-    known: StoredSwarm,
-    which: StateSelector,
+    stored: StoredSwarm,
+    selector: StateSelector,
     *,
     writable: Sequence[Path] = (),
     readable: Sequence[Path] = (),
@@ -118,20 +118,22 @@ async def reconstructed(
     device: str = "cpu",
 ) -> AsyncIterator[State]:
     """Start a low-priority trainer process that holds the reconstructed state. Raises `UserError`."""
-    start, end = await trio.to_thread.run_sync(_plan, known, which)
+    start, end = await trio.to_thread.run_sync(_plan, stored, selector)
     spec = TrainerSpec(
-        manifest=known.manifest.encode(),
-        blobs=known.store.root,
+        manifest=stored.manifest.encode(),
+        blobs=stored.store.root,
         settings=TrainerSettings(device=device, threads=threads),
         writable=tuple(writable),
         readable=tuple(readable),
         nice=_NICE,
     )
-    path = writable[0] if writable else known.store.root
+    path = writable[0] if writable else stored.store.root
     try:
         async with open_trainer(spec) as trainer:
-            round_, fingerprint = await replay(trainer, known, start, end)
-            yield State(known=known, trainer=trainer, round=max(0, round_), fingerprint=fingerprint)
+            round_, fingerprint = await replay(trainer, stored, start, end)
+            yield State(
+                stored=stored, trainer=trainer, round=max(0, round_), fingerprint=fingerprint
+            )
     except NotKept as problem:
         raise no_model_error(
             str(problem),
@@ -141,29 +143,29 @@ async def reconstructed(
         raise explain_trainer(failure, path) from None
 
 
-def _plan(known: StoredSwarm, which: StateSelector) -> tuple[LocalSnapshot, int | None]:
+def _plan(stored: StoredSwarm, selector: StateSelector) -> tuple[LocalSnapshot, int | None]:
     """Return the snapshot to start from, and the round to replay to (None: as far as possible). Raises
     `UserError` (`NOTHING_TO_EXPORT`) if no snapshot here leads to that round."""
-    if which.best:
-        end = _best_round(known)
-    elif which.round is not None:
-        end = which.round
+    if selector.best:
+        end = _best_round(stored)
+    elif selector.round is not None:
+        end = selector.round
     else:
-        return known.snapshots[-1], None
-    start = known.start_for(end, known.snapshots)
+        return stored.snapshots[-1], None
+    start = stored.start_for(end, stored.snapshots)
     if start is not None:
         return start, end
     raise no_model_error(
         f"the state of round {end:,} is no longer stored here, or not reached yet; what can be rebuilt "
-        f"from this disk: {_rebuildable_rounds(known)}",
+        f"from this disk: {_rebuildable_rounds(stored)}",
         "name one of those with --round, or leave it out for the newest",
     )
 
 
-def _rebuildable_rounds(known: StoredSwarm) -> str:
+def _rebuildable_rounds(stored: StoredSwarm) -> str:
     intervals: list[list[int]] = []
-    for start in known.snapshots:
-        first, last = max(0, start.round), max(0, known.reach(start.round))
+    for start in stored.snapshots:
+        first, last = max(0, start.round), max(0, stored.reach(start.round))
         if intervals and first <= intervals[-1][1] + 1:
             intervals[-1][1] = max(last, intervals[-1][1])
         else:
@@ -172,13 +174,13 @@ def _rebuildable_rounds(known: StoredSwarm) -> str:
     return "rounds " + ", ".join(texts)
 
 
-def _best_round(known: StoredSwarm) -> int:
+def _best_round(stored: StoredSwarm) -> int:
     """Return the round with the lowest held-out loss among those that can be reconstructed. Raises
     `UserError` (`NOTHING_TO_EXPORT`) if no such loss is known."""
-    within = [(max(0, each.round), known.reach(each.round)) for each in known.snapshots]
+    within = [(max(0, each.round), stored.reach(each.round)) for each in stored.snapshots]
     measured = {
         round_: loss
-        for round_, loss in heldout_losses(known.directory.history)
+        for round_, loss in heldout_losses(stored.directory.history)
         if any(first <= round_ <= last for first, last in within)
     }
     if not measured:

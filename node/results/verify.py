@@ -68,12 +68,12 @@ async def verify_model(settings: VerifySettings) -> Verified:
             f"{directory} is not a directory",
             "name a directory that `distro-node export` wrote",
         )
-    known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
+    stored = await read_swarm(DataDir(settings.data_dir), settings.swarm)
     # Checked first, because this needs no trainer.
-    claimed = _claims(directory, known)
+    claimed = _claims(directory, stored)
     spec = TrainerSpec(
-        manifest=known.manifest.encode(),
-        blobs=known.store.root,
+        manifest=stored.manifest.encode(),
+        blobs=stored.store.root,
         settings=TrainerSettings(device="cpu"),
         readable=(directory,),
     )
@@ -90,9 +90,9 @@ async def verify_model(settings: VerifySettings) -> Verified:
         raise _not_the_swarms(
             directory, f"not as the swarm has it: {', '.join(found.differing[:5])}"
         )
-    rounds = _rounds(known, found.fingerprint)
+    rounds = _rounds(stored, found.fingerprint)
     if claimed is not None and claimed not in rounds:
-        late = claimed + 1 >= len(known.ledger)
+        late = claimed + 1 >= len(stored.ledger)
         raise _not_the_swarms(
             directory,
             f"no record on this disk has a fingerprint of the parameters after round {claimed:,} yet"
@@ -108,23 +108,23 @@ async def verify_model(settings: VerifySettings) -> Verified:
     # A round's step may change nothing, so several rounds may match: the last one is reported.
     round_ = rounds[-1] if claimed is None else claimed
     # The next record may certify a snapshot of this state.
-    entry = known.ledger[round_ + 1].record.snapshot
+    entry = stored.ledger[round_ + 1].record.snapshot
     if entry is not None and entry.blob != content_id(found.blob_list):
         raise _not_the_swarms(
             directory, f"its parameters are not those that round {round_:,} certified"
         )
     return Verified(
         round=round_,
-        record=known.ledger.parent(round_ + 1).hex(),
+        record=stored.ledger.parent(round_ + 1).hex(),
         fingerprint=f"{found.fingerprint:016x}",
         proof="fingerprint" if entry is None else "content",
         unchecked=tuple(name for name in found.unchecked if name not in _DESCRIPTIONS),
     )
 
 
-def _rounds(known: StoredSwarm, fingerprint: int) -> list[int]:
+def _rounds(stored: StoredSwarm, fingerprint: int) -> list[int]:
     """Return the rounds after which the swarm's parameters had this fingerprint."""
-    ledger, closing = known.ledger, known.manifest.schedule.closing_round
+    ledger, closing = stored.ledger, stored.manifest.schedule.closing_round
     return [
         round_ - 1
         for round_ in range(1, min(len(ledger), (closing or len(ledger)) + 1))
@@ -132,7 +132,7 @@ def _rounds(known: StoredSwarm, fingerprint: int) -> list[int]:
     ]
 
 
-def _claims(directory: Path, known: StoredSwarm) -> int | None:
+def _claims(directory: Path, stored: StoredSwarm) -> int | None:
     """Return the round that the directory claims; None if it claims none. Raises `UserError`
     (`NOT_THE_SWARMS`) if it claims another swarm."""
     facts: Any = None
@@ -144,7 +144,7 @@ def _claims(directory: Path, known: StoredSwarm) -> int | None:
     if not isinstance(facts, dict):
         return None
     swarm, round_ = facts.get("swarm"), facts.get("round")
-    if isinstance(swarm, str) and swarm != swarm_text(known.manifest.swarm):
+    if isinstance(swarm, str) and swarm != swarm_text(stored.manifest.swarm):
         raise _not_the_swarms(directory, "it claims to be of another swarm")
     return round_ if type(round_) is int and 0 <= round_ < 1 << 62 else None
 

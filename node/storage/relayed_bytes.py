@@ -26,11 +26,11 @@ class RelayedBytes:
     def __init__(self, path: Path | None = None) -> None:
         """Without a `path` nothing is stored."""
         self._path = path
-        self._before = self._stored = self.total = 0 if path is None else read_relayed(path)
+        self._earlier_starts = self._stored = self.total = 0 if path is None else read_relayed(path)
 
     def note(self, since_start: int) -> None:
         """Set the number of bytes relayed since this start."""
-        self.total = min(self._before + since_start, _MAX_COUNT)
+        self.total = min(self._earlier_starts + since_start, _MAX_COUNT)
 
     def keep(self) -> None:
         """Store the count if it has changed. Call it from one thread at a time."""

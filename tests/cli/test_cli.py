@@ -511,7 +511,7 @@ def test_export_tells_what_it_wrote(command, home: Path, monkeypatch) -> None:
     assert json.loads(result.out) == facts | {"record": "ab", "fingerprint": "cd"}
     command("export", TEXT, "--to", home / "m", "--data-dir", home, "--round", "7")
     command("export", TEXT, "--to", home / "m", "--data-dir", home, "--best")
-    assert [settings.which for settings in asked[2:]] == [
+    assert [settings.selector for settings in asked[2:]] == [
         StateSelector(round=7),
         StateSelector(best=True),
     ]

@@ -37,9 +37,9 @@ def names_in(directory: Path) -> list[str]:
     return [path.name for path in directory.iterdir()]
 
 
-async def export(made: Made, to: Path, *, merged: bool, which: StateSelector = NEWEST) -> Path:
+async def export(made: Made, to: Path, *, merged: bool, selector: StateSelector = NEWEST) -> Path:
     asked = ExportSettings(
-        swarm=made.manifest.swarm, data_dir=made.data.root, to=to, which=which, merged=merged
+        swarm=made.manifest.swarm, data_dir=made.data.root, to=to, selector=selector, merged=merged
     )
     done = await export_swarm(asked)
     assert done.parameters == made.manifest.elements
@@ -57,7 +57,7 @@ async def test_both_ways_out_are_the_same_model_and_the_swarms(
 ) -> None:
     apart = await export(finished, tmp_path / "apart", merged=False)
     whole = await export(finished, tmp_path / "whole", merged=True)
-    base = await export(finished, tmp_path / "base", merged=True, which=StateSelector(round=0))
+    base = await export(finished, tmp_path / "base", merged=True, selector=StateSelector(round=0))
     # Before the first round the merged model equals the base.
     opened = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), apart)
     merged = AutoModelForCausalLM.from_pretrained(whole)

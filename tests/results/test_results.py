@@ -56,8 +56,10 @@ def made(finished: Made, tmp_path: Path) -> Made:
     )
 
 
-def settings(made: Made, to: Path, which: StateSelector = NEWEST) -> ExportSettings:
-    return ExportSettings(swarm=made.manifest.swarm, data_dir=made.data.root, to=to, which=which)
+def settings(made: Made, to: Path, selector: StateSelector = NEWEST) -> ExportSettings:
+    return ExportSettings(
+        swarm=made.manifest.swarm, data_dir=made.data.root, to=to, selector=selector
+    )
 
 
 def names_in(directory: Path) -> list[str]:
