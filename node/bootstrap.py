@@ -101,7 +101,7 @@ async def _serve(
     )
     async with open_network(network_settings, settings.identity) as network:
         if network.circuit_relay is not None:
-            network.is_exempt = network.circuit_relay.holds
+            network.is_exempt = network.circuit_relay.has_reservation
         registry = Registry()
         IntroductionService(network, registry)
         DialBack(network)

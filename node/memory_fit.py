@@ -17,7 +17,7 @@ from ..protocol.wire.swarm_id import Invite
 from .content.manifest_search import ManifestSearch, read_manifest
 from .errors import UserError
 from .network.discovery.introductions import Introducer
-from .network.ephemeral_network import visit
+from .network.ephemeral_network import open_ephemeral_network
 from .network.exchange.blobs import BlobFetcher
 from .settings.components import Split
 from .storage.blob_store import BlobStore
@@ -122,7 +122,7 @@ async def fetch_manifest(invite: Invite, listen: tuple[str, ...] = ()) -> Manife
     it."""
     with TemporaryDirectory(prefix="distro-node-fit-") as folder:
         async with (
-            visit(invite.bootstrap, listen) as (network, identity),
+            open_ephemeral_network(invite.bootstrap, listen) as (network, identity),
             trio.open_nursery() as nursery,
         ):
             introducer = Introducer(network, identity, invite.swarm, invite.bootstrap)

@@ -14,7 +14,8 @@ from distro_node.node.content.manifest_search import ManifestSearch, read_manife
 from distro_node.node.control.status_rows import rows
 from distro_node.node.errors import ExitCode, UserError, leaves
 from distro_node.node.network.discovery.introductions import Introducer, IntroductionService
-from distro_node.node.network.discovery.version_query import SPEAKING, query_versions
+from distro_node.node.network.discovery.version_query import PROTOCOL as VERSION_QUERY
+from distro_node.node.network.discovery.version_query import query_versions
 from distro_node.node.network.exchange.blobs import BlobFetcher
 from distro_node.node.network.network import open_network
 from distro_node.node.session.session import SwarmSession
@@ -59,7 +60,7 @@ def test_one_of_ours_is_read() -> None:
 
 def test_how_a_version_is_said_stays_the_same() -> None:
     """Programs of all versions must be able to read it."""
-    assert SPEAKING == "/distro/version/1"
+    assert VERSION_QUERY == "/distro/version/1"
     assert VersionMessage(2).encode() == b"\x91\x02"
     assert decode_version_message(b"\x91\xce\x7f\xff\xff\xff").version == 2**31 - 1
 
@@ -127,7 +128,7 @@ async def test_so_do_bootstrap_peers_that_introduce_nobody(tmp_path: Path) -> No
         open_network(LOOPBACK, identity(3)) as newcomer,
         trio.open_nursery() as nursery,
     ):
-        bootstrap.serve(SPEAKING, later, max_request=1, max_concurrent=1)
+        bootstrap.serve(VERSION_QUERY, later, max_request=1, max_concurrent=1)
         introducer = Introducer(newcomer, identity(3), swarm, (bootstrap.addresses[0],))
         nursery.start_soon(introducer.run)
         fetcher = BlobFetcher(newcomer, BlobStore(tmp_path))
@@ -147,7 +148,7 @@ async def test_an_answer_that_is_none_says_nothing(answer: bytes) -> None:
         open_network(LOOPBACK, identity(1)) as peer,
         open_network(LOOPBACK, identity(2)) as other,
     ):
-        peer.serve(SPEAKING, wrong, max_request=1, max_concurrent=1)
+        peer.serve(VERSION_QUERY, wrong, max_request=1, max_concurrent=1)
         await other.connect(peer.addresses[0])
         assert await query_versions(other, [peer.peer]) == set()
 

@@ -88,7 +88,7 @@ class Downloads:
             blobs,
             providers=self._providers,
             progress=progress,
-            waiting=lambda failure: self._log_waiting(what, failure),
+            on_retry=lambda failure: self._log_waiting(what, failure),
             wanted=wanted,
         )
         return blobs if complete else None

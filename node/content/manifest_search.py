@@ -95,7 +95,7 @@ class ManifestSearch:
         return SearchResult(
             swarm=swarm,
             connected=frozenset(self._connected()),
-            asked=failure.tried,
+            asked=failure.outcomes,
             known={peer: introducer.outcomes(peer) for peer in introducer.peer_records},
         )
 

@@ -22,9 +22,9 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, OtherVersion, decode_manifest
 from ...protocol.wire.swarm_id import Invite
 from ..network.discovery.introductions import Introducer, NoBootstrap
-from ..network.ephemeral_network import visit
+from ..network.ephemeral_network import open_ephemeral_network
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
-from ..network.nat.traversal import Reach
+from ..network.nat.traversal import NatTraversal
 from ..network.network import Network
 from ..storage.blob_store import BlobStore
 from ..util.protocol_version import explain_version
@@ -43,7 +43,7 @@ _ROUND_SECONDS = 60.0
 async def examine_line(invite: Invite, listen: tuple[str, ...] = ()) -> list[Finding]:
     """Examine the connection to this swarm. Raises `UserError` with `ExitCode.PORT_IN_USE` or
     `ExitCode.BAD_ADDRESS` if this computer cannot listen at `listen`."""
-    async with visit(invite.bootstrap, listen) as (network, identity):
+    async with open_ephemeral_network(invite.bootstrap, listen) as (network, identity):
         with tempfile.TemporaryDirectory(prefix="distro-node-doctor-") as folder:
             return await _examine(network, identity, invite, BlobStore(Path(folder)))
 
@@ -54,7 +54,7 @@ async def _examine(
     found: list[Finding] = []
     async with trio.open_nursery() as nursery:
         introducer = Introducer(network, identity, invite.swarm, invite.bootstrap)
-        reach = Reach(network, introducer, upnp=False)
+        reach = NatTraversal(network, introducer, upnp=False)
         nursery.start_soon(introducer.run)
         nursery.start_soon(reach.run)
         try:
@@ -175,7 +175,7 @@ async def _fetch_some(
     return received, max(trio.current_time() - started, 1e-3)
 
 
-async def _reach(reach: Reach) -> Finding:
+async def _reach(reach: NatTraversal) -> Finding:
     with trio.move_on_after(_REACH_SECONDS):
         while reach.dialable is None:  # noqa: ASYNC110  (the verdict is not an event)
             await trio.sleep(_POLL_SECONDS)

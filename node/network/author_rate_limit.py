@@ -25,10 +25,10 @@ class AuthorRateLimit:
     def __init__(self) -> None:
         self._budgets: TokenBuckets[bytes] = TokenBuckets(_MAX_AUTHORS)
 
-    def admits(self, author: bytes, now: float) -> bool:
+    def take(self, author: bytes, now: float) -> bool:
         """Count a message; return whether it is within the budget."""
         return self._budgets.take(author, _ALLOWANCE, now)
 
-    def hears(self, author: bytes, now: float) -> bool:
+    def would_admit(self, author: bytes, now: float) -> bool:
         """Whether one more message would be within the budget."""
         return self._budgets.balance(author, _ALLOWANCE, now) >= 1.0

@@ -94,13 +94,13 @@ class Circuits:
         self._open_stream = open_stream
         self._refuses = refuses
         self._reservations: dict[PeerId, Reservation] = {}
-        host.set_stream_handler(STOP, self._called)
+        host.set_stream_handler(STOP, self._accept_call)
 
     async def reserve(self, relay: PeerId) -> Reservation:
         """Request a reservation at a connected relay, or renew it. Raises `DialError` if the relay
         refuses or does not answer."""
         # Taken before the request, so that our copy expires no later than the relay's.
-        asked = trio.current_time()
+        requested_at = trio.current_time()
         try:
             stream, answer = await self._ask(relay, HopMessage(type=HopMessage.RESERVE))
             await reset(stream)
@@ -110,7 +110,7 @@ class Circuits:
             self._reservations.pop(relay, None)
             raise
         reservation = Reservation(
-            expires=asked + RESERVATION_SECONDS,
+            expires=requested_at + RESERVATION_SECONDS,
             addresses=tuple(_addresses(answer.reservation.addrs, relay)),
         )
         self._reservations[relay] = reservation
@@ -125,18 +125,18 @@ class Circuits:
         request = HopMessage(type=HopMessage.CONNECT)
         request.peer.id = id_of(peer).to_bytes()
         stream, _ = await self._ask(relay, request)
-        taken = False
+        upgraded = False
         try:
-            connection = _raw(stream, True, relay, peer)
+            connection = _raw_connection(stream, True, relay, peer)
             await self._swarm.upgrade_outbound_raw_conn(connection, id_of(peer))
-            taken = True
+            upgraded = True
         except SwarmException:
             raise
         except Exception as error:
             # The library does not expect a connection to end during a handshake; circuits do.
             raise SwarmException("the circuit ended during the handshake") from error
         finally:
-            if not taken:
+            if not upgraded:
                 await reset(stream)
 
     async def _ask(self, relay: PeerId, request: HopMessage) -> tuple[Any, HopMessage]:
@@ -160,7 +160,7 @@ class Circuits:
             if stream is not None and not answered:
                 await reset(stream)
 
-    async def _called(self, stream: Any) -> None:
+    async def _accept_call(self, stream: Any) -> None:
         """Accept a call that a relay forwards; run as long as the circuit lasts."""
         relay = peer_of(stream.muxed_conn.peer_id)
         try:
@@ -178,7 +178,7 @@ class Circuits:
                 await write_delimited_msg(stream, answer)
             if status != Status.OK or relay is None or caller is None:
                 return
-            connection = _raw(stream, False, relay, caller)
+            connection = _raw_connection(stream, False, relay, caller)
             # Noise authenticates the caller; the id that the relay gives is only a hint.
             muxed: Any = await self._swarm.upgrade_inbound_raw_conn(
                 connection, connection.get_transport_addresses()[0]
@@ -232,16 +232,16 @@ def is_relayed(connection: Any) -> bool:
     return muxed.get_connection_type() is not ConnectionType.DIRECT
 
 
-def _raw(stream: Any, initiator: bool, relay: PeerId, peer: PeerId) -> RawConnection:
-    way = Multiaddr(f"/p2p/{id_of(relay)}/p2p-circuit/p2p/{id_of(peer)}")
+def _raw_connection(stream: Any, initiator: bool, relay: PeerId, peer: PeerId) -> RawConnection:
+    route = Multiaddr(f"/p2p/{id_of(relay)}/p2p-circuit/p2p/{id_of(peer)}")
     circuit: Any = CircuitStream(stream)
-    return RawConnection(circuit, initiator, ConnectionType.RELAYED, [way])
+    return RawConnection(circuit, initiator, ConnectionType.RELAYED, [route])
 
 
-def _addresses(given: Any, relay: PeerId) -> list[str]:
+def _addresses(reported: Any, relay: PeerId) -> list[str]:
     """Return the dialable addresses among those that a relay reports; the relay is not trusted."""
     found: list[str] = []
-    for data in list(given)[:8]:
+    for data in list(reported)[:8]:
         try:
             text = str(Multiaddr(data))
             if parse_dial(text)[1] == relay and text not in found:

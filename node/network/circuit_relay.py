@@ -66,7 +66,7 @@ class CircuitLimits:
     """All circuits together, both directions: 200 Mbit/s."""
     bytes_per_second_per_address: float = 5e6
     """All circuits called from one IP address together: 40 Mbit/s."""
-    strangers: bool = True
+    accept_strangers: bool = True
     """Whether peers that are in no swarm of ours, and were not introduced to one, get a reservation."""
 
 
@@ -78,7 +78,7 @@ MEMBER_CIRCUITS = CircuitLimits(
     circuits_per_address=32,
     bytes_per_second=512e3,
     bytes_per_second_per_address=256e3,
-    strangers=False,
+    accept_strangers=False,
 )
 """Limits of a member that can be dialled: enough to hold a small swarm together without a bootstrap
 peer; at most 4 Mbit/s of a home connection, and within the node's own `--max-upload`."""
@@ -108,14 +108,14 @@ class CircuitRelay:
         self._knows = knows
         self._rate = rate
         self._all_circuits = Rate(limits.bytes_per_second)
-        self._by_address: dict[str, Rate] = {}
+        self._rates_by_address: dict[str, Rate] = {}
         # Number of circuit directions that are sending at the moment.
         self._sending = 0
         # By peer: the expiry on trio's clock, and the address that it came from.
         self._reservations: dict[PeerId, tuple[float, str]] = {}
         # By peer: the circuits that it is an end of. By IP address: the circuits called from there.
-        self._ends: Counter[PeerId] = Counter()
-        self._callers: Counter[str] = Counter()
+        self._circuits_by_peer: Counter[PeerId] = Counter()
+        self._circuits_by_address: Counter[str] = Counter()
         self.circuits = 0
         """Number of open circuits."""
         self.relayed_bytes = 0
@@ -124,7 +124,7 @@ class CircuitRelay:
         """Number of refused requests, by reason."""
         host.set_stream_handler(HOP, self._serve)
 
-    def holds(self, peer: PeerId) -> bool:
+    def has_reservation(self, peer: PeerId) -> bool:
         """Whether a peer has a reservation."""
         return peer in self._reservations
 
@@ -162,10 +162,10 @@ class CircuitRelay:
     def _reserve(self, peer: PeerId, address: str) -> HopMessage:
         self._expire()
         limits = self._limits
-        others = [where for other, (_, where) in self._reservations.items() if other != peer]
+        others = [origin for other, (_, origin) in self._reservations.items() if other != peer]
         if not self._willing():
             return self._refusal(Status.PERMISSION_DENIED, "unwilling")
-        if not (limits.strangers or self._knows(peer)):
+        if not (limits.accept_strangers or self._knows(peer)):
             return self._refusal(Status.PERMISSION_DENIED, "stranger")
         if (
             len(others) >= limits.reservations
@@ -191,24 +191,25 @@ class CircuitRelay:
             return self._refusal(Status.NO_RESERVATION, "no_reservation")
         if (
             self.circuits >= limits.circuits
-            or self._callers[address] >= limits.circuits_per_address
-            or max(self._ends[caller], self._ends[callee]) >= limits.circuits_per_peer
+            or self._circuits_by_address[address] >= limits.circuits_per_address
+            or max(self._circuits_by_peer[caller], self._circuits_by_peer[callee])
+            >= limits.circuits_per_peer
         ):
             return self._refusal(Status.RESOURCE_LIMIT_EXCEEDED, "circuits")
         self.circuits += 1
-        self._callers[address] += 1
-        self._ends.update((caller, callee))
+        self._circuits_by_address[address] += 1
+        self._circuits_by_peer.update((caller, callee))
         try:
-            return await self._join(stream, caller, callee)
+            return await self._run_circuit(stream, caller, callee)
         finally:
             self.circuits -= 1
             # Counter subtraction drops entries that reach zero.
-            self._callers -= Counter((address,))
-            self._ends -= Counter((caller, callee))
-            if address not in self._callers:
-                self._by_address.pop(address, None)
+            self._circuits_by_address -= Counter((address,))
+            self._circuits_by_peer -= Counter((caller, callee))
+            if address not in self._circuits_by_address:
+                self._rates_by_address.pop(address, None)
 
-    async def _join(self, stream: Any, caller: PeerId, callee: PeerId) -> HopMessage | None:
+    async def _run_circuit(self, stream: Any, caller: PeerId, callee: PeerId) -> HopMessage | None:
         """Call the callee and forward bytes both ways until either end closes."""
         other: Any = None
         try:
@@ -226,21 +227,23 @@ class CircuitRelay:
                 return self._refusal(Status.CONNECTION_FAILED, "unreachable")
             await _send(stream, HopMessage(type=HopMessage.STATUS, status=Status.OK))
             limit = self._limits.bytes_per_second_per_address
-            own = self._by_address.setdefault(_address(stream), Rate(limit))
-            budget = _Budget(self._limits.circuit_bytes, (own, self._all_circuits, self._rate))
+            address_rate = self._rates_by_address.setdefault(_address(stream), Rate(limit))
+            budget = _Budget(
+                self._limits.circuit_bytes, (address_rate, self._all_circuits, self._rate)
+            )
             with trio.move_on_after(self._limits.circuit_seconds):
                 async with trio.open_nursery() as nursery:
                     for source, target in ((stream, other), (other, stream)):
                         nursery.start_soon(
-                            self._carry, source, target, budget, nursery.cancel_scope
+                            self._forward, source, target, budget, nursery.cancel_scope
                         )
             return None
         finally:
             if other is not None:
                 await reset(other)
 
-    async def _carry(
-        self, source: Any, target: Any, budget: _Budget, both: trio.CancelScope
+    async def _forward(
+        self, source: Any, target: Any, budget: _Budget, circuit_scope: trio.CancelScope
     ) -> None:
         # Bytes that the source sends ahead stay in our memory until the target takes them. So the
         # source's window stays at its initial 256 KiB: enough for 40 Mbit/s at a round trip of 50 ms,
@@ -264,7 +267,7 @@ class CircuitRelay:
             # One end has closed or stalled: this circuit is over, others go on.
             pass
         finally:
-            both.cancel()
+            circuit_scope.cancel()
 
     def _piece(self) -> int:
         """Return how many bytes of one circuit to send at once: small enough that all circuits get their
@@ -286,13 +289,13 @@ class _Budget:
     """The bytes that one circuit may still transfer, and the rates that it shares with others."""
 
     def __init__(self, size: int, rates: Sequence[Rate]) -> None:
-        self._left = size
+        self._remaining = size
         self._rates = rates
 
     async def spend(self, size: int) -> bool:
         """Wait until `size` bytes may be sent; False if they exceed the circuit's limit."""
-        self._left -= size
-        if self._left < 0:
+        self._remaining -= size
+        if self._remaining < 0:
             return False
         for rate in self._rates:
             await rate.spend(size)

@@ -57,7 +57,7 @@ class GuardedConnection:
         """Bytes written to the connection, before encryption."""
         self.received = 0
         """Bytes read from the connection, after decryption."""
-        self.heard = trio.current_time()
+        self.last_received_at = trio.current_time()
         """Time of the last received bytes, on trio's clock."""
 
     def __getattr__(self, name: str) -> Any:
@@ -69,7 +69,7 @@ class GuardedConnection:
         data = await self._wire.read(n)
         self.received += len(data)
         self._frames.earn(len(data) / _BYTES_PER_FRAME)
-        self.heard = trio.current_time()
+        self.last_received_at = trio.current_time()
         return data
 
     def take(self, count: int) -> bytes | None:
@@ -107,12 +107,15 @@ class _Unread(bytearray):
         if len(data) > stream.recv_window:
             abandon(stream)
             raise ValueError("the peer exceeds its send window")
-        if len(self) + len(data) > _LITTLE_UNREAD and self._crowd() > MAX_UNREAD_PER_CONNECTION:
+        if (
+            len(self) + len(data) > _LITTLE_UNREAD
+            and self._peer_unread_bytes() > MAX_UNREAD_PER_CONNECTION
+        ):
             abandon(stream)
             raise ValueError("the peer has too much unread data on too many streams")
         super().extend(data)
 
-    def _crowd(self) -> int:
+    def _peer_unread_bytes(self) -> int:
         """Return the unread bytes of all streams that the peer opened. Those that we opened are few, and
         we read them."""
         streams, buffers = self._muxer.streams, self._muxer.stream_buffers
@@ -141,7 +144,7 @@ def abandon(stream: YamuxStream) -> None:
     """
     muxer, number = stream.conn, stream.stream_id
     if not stream.closed and not muxer.event_shutting_down.is_set() and muxer._nursery is not None:
-        muxer._nursery.start_soon(_log_reset, muxer, number)
+        muxer._nursery.start_soon(_send_reset, muxer, number)
     stream.closed = stream.send_closed = stream.recv_closed = stream.reset_received = True
     if number in muxer.stream_events:
         muxer.stream_events[number].set()
@@ -150,7 +153,7 @@ def abandon(stream: YamuxStream) -> None:
         table.pop(number, None)
 
 
-async def _log_reset(muxer: Yamux, stream: int) -> None:
+async def _send_reset(muxer: Yamux, stream: int) -> None:
     frame = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_WINDOW_UPDATE, FLAG_RST, stream, 0)
     try:
         await muxer._write_frame(frame)

@@ -12,17 +12,17 @@ class CpuBudget:
 
     def __init__(self, allowance: TokenRate) -> None:
         self._allowance = allowance
-        self._left = allowance.at_once
-        self._then = trio.current_time()
+        self._balance = allowance.at_once
+        self._updated_at = trio.current_time()
 
-    def earn(self, turns: float) -> None:
-        """Add `turns` tokens, up to the size of a burst."""
-        self._left = min(self._allowance.at_once, self._left + turns)
+    def earn(self, tokens: float) -> None:
+        """Add tokens, up to the size of a burst."""
+        self._balance = min(self._allowance.at_once, self._balance + tokens)
 
-    async def spend(self, turns: float = 1.0) -> None:
-        """Take `turns` tokens; return when there are enough."""
+    async def spend(self, tokens: float = 1.0) -> None:
+        """Take tokens; return when there are enough."""
         now = trio.current_time()
-        self._left = self._allowance.grown(self._left, now - self._then) - turns
-        self._then = now
-        if self._left < 0.0:
-            await trio.sleep(-self._left / self._allowance.per_second)
+        self._balance = self._allowance.grown(self._balance, now - self._updated_at) - tokens
+        self._updated_at = now
+        if self._balance < 0.0:
+            await trio.sleep(-self._balance / self._allowance.per_second)

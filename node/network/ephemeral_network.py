@@ -13,7 +13,7 @@ from .network import Network, NetworkSettings, open_network
 
 
 @asynccontextmanager
-async def visit(
+async def open_ephemeral_network(
     bootstrap: Sequence[str], listen: tuple[str, ...] = ()
 ) -> AsyncIterator[tuple[Network, Identity]]:
     """Open a network and return it with its identity. Raises `UserError` with `ExitCode.PORT_IN_USE`,

@@ -63,7 +63,7 @@ class Notices(INotifee):
     async def disconnected(self, network: Any, conn: Any) -> None:
         self._on_disconnected(conn)
 
-    async def _ignore(self, *_: Any, **more: Any) -> None:
+    async def _ignore(self, *_: Any, **options: Any) -> None:
         pass
 
     opened_stream = closed_stream = listen = listen_close = _ignore

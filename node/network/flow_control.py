@@ -14,11 +14,11 @@ from libp2p.stream_muxer.yamux.yamux import YamuxStream
 
 # Credit at the start of a large answer. The library's 256 KiB fill a line of 10 Mbit/s only if new
 # credit arrives within a fifth of a second, and uploads delay it for longer.
-_FIRST_WINDOW_BYTES = 1 << 20
+_INITIAL_WINDOW_BYTES = 1 << 20
 # Credit is granted at least this often, even for less than half a window: a sender gives up after five
 # seconds without credit, and half a window takes longer than that on a slow line.
 _GRANT_SECONDS = 1.0
-_LOT = "_waiting_for_credit"
+_PARKING_LOT = "_waiting_for_credit"
 
 
 class NotifyingAttribute:
@@ -42,14 +42,14 @@ class NotifyingAttribute:
     def __set__(self, stream: Any, value: Any) -> None:
         attributes = vars(stream)
         attributes[self._name] = value
-        waiting = attributes.get(_LOT)
+        waiting = attributes.get(_PARKING_LOT)
         if waiting is not None:
             waiting.unpark_all()
 
 
 async def wait_for_credit(stream: Any, seconds: float) -> bool:
     """Wait until a stream may send or has ended; False after `seconds` without either."""
-    waiting = vars(stream).setdefault(_LOT, trio.lowlevel.ParkingLot())
+    waiting = vars(stream).setdefault(_PARKING_LOT, trio.lowlevel.ParkingLot())
     with trio.move_on_after(seconds):
         while stream.send_window <= 0 and not (stream.closed or stream.send_closed):
             await waiting.park()
@@ -57,10 +57,10 @@ async def wait_for_credit(stream: Any, seconds: float) -> bool:
     return False
 
 
-async def widen(stream: Any, size: int) -> None:
+async def widen_window(stream: Any, size: int) -> None:
     """Let the other side of a new stream send `size` bytes from the start, at most a MiB."""
     muxed = stream.muxed_stream
-    window = min(size, _FIRST_WINDOW_BYTES)
+    window = min(size, _INITIAL_WINDOW_BYTES)
     if not isinstance(muxed, YamuxStream) or window <= muxed.target_recv_window:
         return
     credit = window - muxed.target_recv_window
@@ -83,8 +83,8 @@ async def grant_credit(self: YamuxStream, *, bytes_read: int = 0) -> None:
     credit = self.target_recv_window - (self.recv_window + unread)
     now = trio.current_time()
     # The first reads of a stream opened to us take the few bytes that negotiate its protocol.
-    first = now - _GRANT_SECONDS if self.is_initiator else now
-    waited = now - vars(self).setdefault("_granted_at", first)
+    initial = now - _GRANT_SECONDS if self.is_initiator else now
+    waited = now - vars(self).setdefault("_granted_at", initial)
     if credit <= 0 or (2 * credit < self.target_recv_window and waited < _GRANT_SECONDS):
         return
     vars(self)["_granted_at"] = now

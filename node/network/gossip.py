@@ -78,8 +78,8 @@ class Gossip:
         # Without adaptive gossip, the library never clears this list of delivery times.
         times: Any = defaultdict(lambda: deque(maxlen=0))
         self.router.recent_message_deliveries = times
-        self._authors = AuthorRateLimit()
-        self.pubsub = HardenedPubsub(host, self.router, traffic, self._forged, self._authors)
+        self._author_limit = AuthorRateLimit()
+        self.pubsub = HardenedPubsub(host, self.router, traffic, self._forged, self._author_limit)
         # The library starts at the seconds since 1970 and counts up; after a restart, or when the clock
         # is set back, numbers would repeat and the messages be dropped as duplicates.
         self.pubsub.counter = secrets.randbits(62)
@@ -139,15 +139,15 @@ class Gossip:
                 return False
             # Messages straight from their author were counted in `pubsub`, before the signature check.
             author, now = bytes(message.from_id), trio.current_time()
-            passed_on = forwarder.to_bytes() != author
-            if passed_on and not self._authors.hears(author, now):
+            is_forwarded = forwarder.to_bytes() != author
+            if is_forwarded and not self._author_limit.would_admit(author, now):
                 self._traffic.reject("too_many")
                 return False
-            reason = self._judge(topic, validate, message)
-            if reason is None and passed_on:
+            reason = self._rejection_reason(topic, validate, message)
+            if reason is None and is_forwarded:
                 # Rejected messages are not counted, because other peers can repeat an author's old
                 # messages at will.
-                self._authors.admits(author, now)
+                self._author_limit.take(author, now)
             if reason is not None:
                 self._traffic.reject(reason)
                 self._rejected(via, reason)
@@ -155,7 +155,7 @@ class Gossip:
 
         return check
 
-    def _judge(self, topic: str, validate: Validator, message: Any) -> str | None:
+    def _rejection_reason(self, topic: str, validate: Validator, message: Any) -> str | None:
         sender = peer_of(ID(message.from_id))
         if sender is None or list(message.topicIDs) != [topic]:
             return "malformed"

@@ -54,8 +54,8 @@ class BoundedGossipSub(GossipSub):
 
     async def handle_rpc(self, rpc: rpc_pb2.RPC, sender_peer_id: ID) -> None:
         """Handle the plausible part of a control message."""
-        reasonable = rpc_pb2.RPC(control=self._reasonable(rpc.control))
-        await super().handle_rpc(reasonable, sender_peer_id)
+        plausible = rpc_pb2.RPC(control=self._plausible(rpc.control))
+        await super().handle_rpc(plausible, sender_peer_id)
 
     async def handle_iwant(self, iwant_msg: rpc_pb2.ControlIWant, sender_peer_id: ID) -> None:
         """Send a peer the messages that it has missed and requests, within its budget."""
@@ -108,7 +108,7 @@ class BoundedGossipSub(GossipSub):
     def _check_back_off(self, peer: ID, topic: str) -> bool:
         return self.back_off.get(topic, {}).get(peer, 0) > trio.current_time()
 
-    def _reasonable(self, control: rpc_pb2.ControlMessage) -> rpc_pb2.ControlMessage:
+    def _plausible(self, control: rpc_pb2.ControlMessage) -> rpc_pb2.ControlMessage:
         """Return the parts of a control message that an honest peer of our protocol version could
         send."""
         kept = rpc_pb2.ControlMessage()

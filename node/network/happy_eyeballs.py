@@ -32,8 +32,8 @@ class Candidates(Generic[C]):
 
     def __init__(self) -> None:
         self._waiting: dict[int, deque[C]] = {6: deque(), 4: deque()}
-        self._turn = (6, 4)
-        self._left = MAX_CANDIDATES
+        self._order = (6, 4)
+        self._remaining = MAX_CANDIDATES
         self._closed = False
         self._changed = trio.Event()
         self.reasons: list[str] = []
@@ -41,8 +41,8 @@ class Candidates(Generic[C]):
 
     def add(self, version: int, candidate: C) -> None:
         """Add an address of IPv4 or IPv6; beyond `MAX_CANDIDATES` it is dropped."""
-        if self._left > 0:
-            self._left -= 1
+        if self._remaining > 0:
+            self._remaining -= 1
             self._waiting[version].append(candidate)
             self._notify()
 
@@ -54,9 +54,9 @@ class Candidates(Generic[C]):
     async def next(self) -> C | None:
         """Return the next address once it is known; None after the last."""
         while True:
-            for version in self._turn:
+            for version in self._order:
                 if self._waiting[version]:
-                    self._turn = (10 - version, version)
+                    self._order = (10 - version, version)
                     return self._waiting[version].popleft()
             if self._closed:
                 return None

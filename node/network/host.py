@@ -81,8 +81,8 @@ def build_host(
     # introductions provide the addresses, and the protocols are known. Our peers do not use the
     # library's ping either.
     host.multiselect.handlers.clear()
-    identifier: Any = host
-    identifier._schedule_identify = lambda peer_id, *, reason: None
+    untyped_host: Any = host
+    untyped_host._schedule_identify = lambda peer_id, *, reason: None
     manager: Any = swarm.transport_manager
     ours = NodeTCP(sizes or SegmentSizes(), scopes or LinkScopes())
     manager._transports = [ours if type(t) is TCP else t for t in manager.get_transports()]

@@ -21,7 +21,7 @@ import psutil
 log = logging.getLogger(__name__)
 
 # Addresses that only the default route leads to (RFC 5737, RFC 3849). No packet is sent.
-_ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+_DESTINATIONS = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 # IPv6 adds a temporary address to an interface every day; these must not displace other interfaces.
 _LIKELY_PER_INTERFACE = 2
 # Linux lists bridges in /sys; elsewhere they are recognised by the names that virtual machines use.
@@ -38,7 +38,7 @@ class HostAddresses:
 
     def __init__(self) -> None:
         self._hosts: list[str] = []
-        self._looked = float("-inf")
+        self._queried_at = float("-inf")
 
     def __call__(self) -> list[str]:
         """Return the addresses of both families that other machines can use, in order.
@@ -47,10 +47,10 @@ class HostAddresses:
         left), the last known addresses stay valid.
         """
         now = time.monotonic()
-        if now - self._looked >= _FRESH_SECONDS:
-            self._looked = now
+        if now - self._queried_at >= _FRESH_SECONDS:
+            self._queried_at = now
             try:
-                self._hosts = watch_hosts()
+                self._hosts = query_hosts()
             except OSError as error:
                 log.debug("the system does not report its addresses: %s", error)
         return list(self._hosts)
@@ -59,7 +59,7 @@ class HostAddresses:
 reachable_hosts = HostAddresses()
 
 
-def watch_hosts() -> list[str]:
+def query_hosts() -> list[str]:
     """Query the current addresses without the cache. Raises `OSError` if the system does not report
     them."""
     sources = _default_sources()
@@ -70,7 +70,7 @@ def watch_hosts() -> list[str]:
             host
             for entry in entries
             if entry.family in (socket.AF_INET, socket.AF_INET6)
-            and (host := _told_host(entry.address)) is not None
+            and (host := _usable_host(entry.address)) is not None
         ]
         # The kernel lists the newest first, but prefers its source address itself.
         hosts.sort(key=lambda host: host not in sources)
@@ -117,7 +117,7 @@ def _is_usable(host: str, interface: int) -> bool:
     return True
 
 
-def _told_host(text: str) -> str | None:
+def _usable_host(text: str) -> str | None:
     try:
         host = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -128,11 +128,11 @@ def _told_host(text: str) -> str | None:
 def _default_sources() -> set[str]:
     """Return the source addresses of the default routes; none without a default route."""
     found: set[str] = set()
-    for family, elsewhere in _ELSEWHERE:
+    for family, destination in _DESTINATIONS:
         try:
             with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
                 # Connecting a datagram socket chooses a route and sends nothing.
-                probe.connect((elsewhere, 9))
+                probe.connect((destination, 9))
                 found.add(str(ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])))
         except OSError:
             # This family or its default route is missing.

@@ -21,7 +21,7 @@ from .addresses import endpoint
 
 log = logging.getLogger(__name__)
 
-_ALL = {"0.0.0.0": socket.AF_INET, "::": socket.AF_INET6}
+_WILDCARDS = {"0.0.0.0": socket.AF_INET, "::": socket.AF_INET6}
 _NAMES = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
 
 
@@ -47,7 +47,7 @@ def remote_address(self: TrioTCPStream) -> tuple[str, int] | None:
     return self._cached_remote_address
 
 
-def share_port(kernel: Any) -> None:
+def share_port(sock: Any) -> None:
     """Let several sockets share one port, and restrict each to one family. Replaces libp2p's
     `_set_reuse_flags`.
 
@@ -57,14 +57,14 @@ def share_port(kernel: Any) -> None:
         (socket.SOL_SOCKET, socket.SO_REUSEADDR),
         (socket.SOL_SOCKET, getattr(socket, "SO_REUSEPORT", None)),
     ]
-    if kernel.family == socket.AF_INET6:
+    if sock.family == socket.AF_INET6:
         options.append((socket.IPPROTO_IPV6, socket.IPV6_V6ONLY))
     for level, option in options:
         if option is not None:
             # If an option cannot be set, hole punching may fail, or a listener is missing, which
             # `start_listening` reports.
             with contextlib.suppress(OSError):
-                kernel.setsockopt(level, option, 1)
+                sock.setsockopt(level, option, 1)
 
 
 def with_family(listen: Sequence[Multiaddr]) -> list[Multiaddr]:
@@ -72,8 +72,8 @@ def with_family(listen: Sequence[Multiaddr]) -> list[Multiaddr]:
     usable: list[Multiaddr] = []
     missing: list[str] = []
     for address in listen:
-        family = _ALL.get(endpoint(address)[0])
-        if family is None or _is_here(family):
+        family = _WILDCARDS.get(endpoint(address)[0])
+        if family is None or _has_family(family):
             usable.append(address)
         else:
             missing.append(f"{address}: this machine has no {_NAMES[family]}")
@@ -84,7 +84,7 @@ def with_family(listen: Sequence[Multiaddr]) -> list[Multiaddr]:
     return usable
 
 
-def _is_here(family: socket.AddressFamily) -> bool:
+def _has_family(family: socket.AddressFamily) -> bool:
     try:
         with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
             probe.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", 0))

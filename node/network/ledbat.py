@@ -30,7 +30,7 @@ MOST_BYTES = 8 << 20
 _GAIN = 1 / 8
 # At first, the window doubles with each round trip (2.4.2 leaves slow start open) until the queue delay
 # is half of the target: the bytes then in flight still add to the queue.
-_START_WISH = 0.5
+_START_OFF_TARGET = 0.5
 # The part of the window that may be unsent in the kernel: TCP must not run dry before the next check.
 _UNSENT_SHARE = 0.25
 # A sender that starts while a queue exists takes the queue's delay for the path's own. So all
@@ -72,7 +72,7 @@ class Window:
         self._threshold = float(MOST_BYTES)
         self._acknowledged: int | None = None
         # Whether the window, rather than the data to send, has been the limit.
-        self._refused = False
+        self._is_limiting = False
         self._period: int | None = None
         self._silent_since: float | None = None
 
@@ -86,7 +86,7 @@ class Window:
         """Bytes to send at once."""
         return self.size // _PIECES
 
-    def rest(self) -> None:
+    def pause_learning(self) -> None:
         """Do not learn from the time until the next sample, because other transfers of this node are
         sending."""
         self._acknowledged = None
@@ -97,7 +97,7 @@ class Window:
         if self._is_silent(sample):
             return False
         admitted = sample.in_flight + sample.unsent + size <= max(size, self._size)
-        self._refused |= not admitted
+        self._is_limiting |= not admitted
         return admitted
 
     def _learn(self, sample: TcpSample) -> None:
@@ -108,16 +108,16 @@ class Window:
         # Wireless links delay packets unevenly: that is not a queue.
         jitter = min(sample.deviation, TARGET_SECONDS)
         queue = max(0.0, sample.round_trip - jitter - sample.shortest)
-        wish = 1.0 - queue / TARGET_SECONDS
+        off_target = 1.0 - queue / TARGET_SECONDS
         # Bytes that TCP does not send yet are a queue as well, our own.
-        wish = max(-1.0, min(wish, 1.0 - sample.unsent / (_UNSENT_SHARE * self._size)))
-        if self._size < self._threshold and wish < _START_WISH:
+        off_target = max(-1.0, min(off_target, 1.0 - sample.unsent / (_UNSENT_SHARE * self._size)))
+        if self._size < self._threshold and off_target < _START_OFF_TARGET:
             self._threshold = self._size
-        if self._refused and self._size < self._threshold:
+        if self._is_limiting and self._size < self._threshold:
             self._size = min(self._size + arrived, self._threshold)
-        elif self._refused or wish < 0.0:
-            self._size += _GAIN * wish * arrived
-        self._refused = False
+        elif self._is_limiting or off_target < 0.0:
+            self._size += _GAIN * off_target * arrived
+        self._is_limiting = False
         fewest = max(FEWEST_BYTES, SLOWEST_BYTES_PER_SECOND * sample.round_trip)
         self._size = min(max(self._size, fewest), MOST_BYTES)
 

@@ -1,8 +1,8 @@
 """Replacements inside py-libp2p 0.8 that make it safe to talk to strangers.
 
-`guards` is the complete list: what is replaced, by what, because of which fault, and whether the library
-could adopt the change (docs/upstream has a patch and a program that shows the fault for each of those)
-or it stays ours. When a release of the library fixes a fault, a test fails.
+`patches` is the complete list: what is replaced, by what, because of which fault, and whether the
+library could adopt the change (docs/upstream has a patch and a program that shows the fault for each of
+those) or it stays ours. When a release of the library fixes a fault, a test fails.
 
 Where we create the object ourselves nothing is replaced: `pubsub`, `gossip_router` and `peer_store` are
 subclasses, `host` offers Noise alone and answers none of the library's own protocols, `gossip` sets the
@@ -71,7 +71,7 @@ MAX_STREAMS_PER_PEER = 128
 
 # These modules log as errors what a peer does wrong, and failures of a connection that are nobody's
 # fault. Their callers get an exception, and can decide better what is worth logging.
-_CHATTY = (
+_NOISY_LOGGERS = (
     "libp2p.discovery.upnp.upnp",
     "libp2p.host.basic_host",
     "libp2p.network.swarm",
@@ -102,7 +102,7 @@ class LibraryPatch:
         return f"{self.owner.__name__.rpartition('.')[2]}.{self.name}"
 
 
-DOORWAY = "_doorway"
+HANDSHAKE_LIMIT_ATTRIBUTE = "_handshake_limit"
 """The attribute of a libp2p swarm that holds its `HandshakeLimit`; if missing, a default one is created.
 """
 
@@ -111,30 +111,30 @@ ORIGINALS: dict[str, Any] = {}
 
 
 def install() -> None:
-    """Install every guard. Further calls do nothing."""
+    """Install every patch. Further calls do nothing."""
     if ORIGINALS:
         return
-    for guard in guards():
-        ORIGINALS[guard.target] = getattr(guard.owner, guard.name, None)
-        setattr(guard.owner, guard.name, guard.function)
-    _quieten()
+    for patch in patches():
+        ORIGINALS[patch.target] = getattr(patch.owner, patch.name, None)
+        setattr(patch.owner, patch.name, patch.function)
+    _route_library_logs()
 
 
 def _yamux_init(self: Yamux, secured_conn: Any, *arguments: Any, **options: Any) -> None:
     ORIGINALS["Yamux.__init__"](self, GuardedConnection(secured_conn), *arguments, **options)
     self.stream_buffers = UnreadByStream(self)
-    _free(self, "streams_lock", "_write_lock")
+    _use_eager_locks(self, "streams_lock", "_write_lock")
 
 
-def _with_free_locks(owner: type, *locks: str) -> Any:
+def _init_with_eager_locks(owner: type, *locks: str) -> Any:
     def init(self: Any, *arguments: Any, **options: Any) -> None:
         ORIGINALS[f"{owner.__name__}.__init__"](self, *arguments, **options)
-        _free(self, *locks)
+        _use_eager_locks(self, *locks)
 
     return init
 
 
-def _free(owner: Any, *locks: str) -> None:
+def _use_eager_locks(owner: Any, *locks: str) -> None:
     for name in locks:
         setattr(owner, name, EagerLock())
 
@@ -222,18 +222,18 @@ async def _inbound_connection(self: Swarm, stream: Any, address: Any) -> None:
     # The library frees an inbound connection's slot when the host ends rather than when the connection
     # does: after `max_connections` visitors a host accepts no more. And a stranger that opens as many
     # connections and sends nothing locks all others out for six seconds at a time.
-    doorway: HandshakeLimit = vars(self).setdefault(DOORWAY, HandshakeLimit())
+    limit: HandshakeLimit = vars(self).setdefault(HANDSHAKE_LIMIT_ATTRIBUTE, HandshakeLimit())
     remote = stream.get_remote_address()
     connection = RawConnection(stream, False)
     handshake = open_scope()
-    leave = doorway.enter(remote[0] if remote else "", handshake.cancel)
+    finish_handshake = limit.enter(remote[0] if remote else "", handshake.cancel)
     muxed: Any = None
     try:
         try:
             with handshake:
                 muxed = await self.upgrade_inbound_raw_conn(connection, address)
         finally:
-            leave()
+            finish_handshake()
         if muxed is not None:
             await muxed.event_closed.wait()
     except Exception as error:
@@ -263,7 +263,7 @@ async def read_exactly(reader: Any, n: int, retry_count: int = 0) -> bytes:
     return bytes(buffer)
 
 
-def _quieten() -> None:
+def _route_library_logs() -> None:
     """Route libp2p's warnings into the program's log instead of the terminal."""
     logger = logging.getLogger("libp2p")
     for handler in list(logger.handlers):
@@ -275,7 +275,7 @@ def _quieten() -> None:
     for name, child in logging.root.manager.loggerDict.items():
         if name.startswith("libp2p.") and isinstance(child, logging.Logger):
             child.setLevel(logging.NOTSET)
-    for name in _CHATTY:
+    for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     # Without this filter, a traceback is logged ten times a second for as long as the process has no
     # free descriptor.
@@ -286,7 +286,7 @@ def _quieten() -> None:
     module.logging = logging.getLogger(module.__name__)
 
 
-_COSTS = "ours: costs processor time and nothing else"
+_SAVES_CPU = "ours: costs processor time and nothing else"
 _POLICY = "ours: our own policy"
 _READERS = (
     libp2p.io.utils,
@@ -296,7 +296,7 @@ _READERS = (
 )
 
 
-def guards() -> list[LibraryPatch]:
+def patches() -> list[LibraryPatch]:
     """Return all replacements."""
     return [
         LibraryPatch(
@@ -392,7 +392,7 @@ def guards() -> list[LibraryPatch]:
             "read",
             read_gathered,
             "a system call for every packet, and two for every message",
-            _COSTS,
+            _SAVES_CPU,
         ),
         LibraryPatch(
             TrioTCPStream,
@@ -413,30 +413,30 @@ def guards() -> list[LibraryPatch]:
             "_read_data_body",
             read_body,
             "a timeout is set for data that has arrived already",
-            _COSTS,
+            _SAVES_CPU,
         ),
-        LibraryPatch(Yamux, "_write_frame", write_frame, "a log line for every frame", _COSTS),
+        LibraryPatch(Yamux, "_write_frame", write_frame, "a log line for every frame", _SAVES_CPU),
         LibraryPatch(
             YamuxStream,
             "read",
             read_stream,
             "three layers, each with locks and a log line",
-            _COSTS,
+            _SAVES_CPU,
         ),
         LibraryPatch(
             YamuxStream,
             "write",
             write_stream,
             "one and a half encrypted messages for every frame, and three locks",
-            _COSTS,
+            _SAVES_CPU,
         ),
         *(
             LibraryPatch(
                 owner,
                 "__init__",
-                _with_free_locks(owner, *locks),
+                _init_with_eager_locks(owner, *locks),
                 "acquiring a free lock lets every other task run first",
-                _COSTS,
+                _SAVES_CPU,
             )
             for owner, *locks in (
                 (YamuxStream, "window_lock"),

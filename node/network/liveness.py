@@ -37,26 +37,28 @@ async def watch(connections: Callable[[], Iterable[Yamux]], sizes: SegmentSizes)
             await trio.sleep(CHECK_SECONDS)
             now = trio.current_time()
             # If our own process was suspended (laptop lid, debugger), no peer is to blame.
-            excuse = now - last - CHECK_SECONDS
+            suspended = now - last - CHECK_SECONDS
             last = now
             for connection in list(connections()):
                 wire = connection.secured_conn
                 if not isinstance(wire, GuardedConnection) or connection.is_closed:
                     continue
-                if excuse > CHECK_SECONDS:
-                    wire.heard = now
+                if suspended > CHECK_SECONDS:
+                    wire.last_received_at = now
                     watches.pop(connection, None)
-                elif connection.is_initiator and _loses(connection, wire, watches, now):
+                elif connection.is_initiator and _loses_large_packets(
+                    connection, wire, watches, now
+                ):
                     address = wire.get_remote_address()
                     if address is not None and sizes.shrink(str(address[0])):
-                        nursery.start_soon(_cut, wire)
-                elif now - wire.heard >= SILENT_SECONDS:
-                    nursery.start_soon(_cut, wire)
-                elif now - wire.heard >= QUIET_SECONDS and connection not in pinging:
+                        nursery.start_soon(_close_connection, wire)
+                elif now - wire.last_received_at >= SILENT_SECONDS:
+                    nursery.start_soon(_close_connection, wire)
+                elif now - wire.last_received_at >= QUIET_SECONDS and connection not in pinging:
                     nursery.start_soon(_ping, connection, pinging)
 
 
-def _loses(
+def _loses_large_packets(
     connection: Yamux,
     wire: GuardedConnection,
     watches: WeakKeyDictionary[Yamux, LossWatch],
@@ -81,7 +83,7 @@ async def _ping(connection: Yamux, pinging: set[Yamux]) -> None:
         pinging.discard(connection)
 
 
-async def _cut(wire: GuardedConnection) -> None:
+async def _close_connection(wire: GuardedConnection) -> None:
     # Not the muxer's `close`, whose goodbye would wait for the very write that is stuck.
     with trio.move_on_after(2):
         await wire.close()

@@ -47,14 +47,14 @@ from .gossip import Gossip, open_gossip
 from .happy_eyeballs import Candidates, race
 from .host import MAX_CONNECTIONS_PER_PEER, build_host, start_listening
 from .ip_families import with_family
-from .library_patches import DOORWAY
+from .library_patches import HANDSHAKE_LIMIT_ATTRIBUTE
 from .name_resolution import resolve
 from .rate_limits import Rate
 from .remote_addr import Remote, evictable_connections, find_remote, host_of, scope_of_connection
 from .requests import Requests
 from .scores import OffenceScores
 from .segment_size import SegmentSizes
-from .socket_buffers import UNSENT_BYTES, shorten
+from .socket_buffers import UNSENT_BYTES, limit_unsent
 from .tcp_transport import LinkScopes
 from .traffic import Traffic, TrafficTotals
 
@@ -114,7 +114,7 @@ async def open_network(
         sizes=sizes,
         scopes=scopes,
     )
-    vars(swarm)[DOORWAY] = HandshakeLimit(room.handshakes)
+    vars(swarm)[HANDSHAKE_LIMIT_ATTRIBUTE] = HandshakeLimit(room.handshakes)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         traffic = Traffic(Rate(settings.max_upload), Rate(settings.max_download), totals)
@@ -439,7 +439,7 @@ class Network:
         if peer is None or self.refuses(peer) or too_many:
             self._nursery.start_soon(close_all, [connection])
             return
-        shorten(connection.muxed_conn, self.unsent_bytes)
+        limit_unsent(connection.muxed_conn, self.unsent_bytes)
         self._connections.setdefault(peer, known).add(connection)
         self._dial_policy.note_connection(
             peer, scope_of_connection(connection), additional=len(known) > 1

@@ -21,14 +21,14 @@ class OwnKeyStore(PeerStore):
         super().__init__()
         self._own = own
 
-    def _forget(self, *told: Any, **more: Any) -> Any:
+    def _discard(self, *arguments: Any, **options: Any) -> Any:
         # True, because a signed record must seem accepted.
         return True
 
     # Discarded: claims of peers about themselves and others, and the removal of keys, which could remove
     # our own.
-    add_addrs = add_protocols = set_protocols = put = record_latency = _forget
-    consume_peer_record = clear_peerdata = clear_keydata = _forget
+    add_addrs = add_protocols = set_protocols = put = record_latency = _discard
+    consume_peer_record = clear_peerdata = clear_keydata = _discard
 
     def add_pubkey(self, peer_id: ID, pubkey: PublicKey) -> None:
         """Keep our own public key."""

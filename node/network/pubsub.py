@@ -34,7 +34,7 @@ _MAX_SUBSCRIPTIONS = 32
 
 
 class HardenedPubsub(Pubsub):
-    """A `Pubsub` that counts its bytes in `traffic`, and calls `forged` with a peer that forwards
+    """A `Pubsub` that counts its bytes in `traffic`, and calls `on_forged` with a peer that forwards
     forgeries.
 
     Each method below fixes one fault of the library; docs/upstream has a patch for most of them.
@@ -45,8 +45,8 @@ class HardenedPubsub(Pubsub):
         host: BasicHost,
         router: BoundedGossipSub,
         traffic: Traffic,
-        forged: Callable[[ID], None],
-        authors: AuthorRateLimit,
+        on_forged: Callable[[ID], None],
+        author_limit: AuthorRateLimit,
     ) -> None:
         super().__init__(
             host,
@@ -57,8 +57,8 @@ class HardenedPubsub(Pubsub):
         )
         self._router = router
         self._traffic = traffic
-        self._report_forged = forged
-        self._authors = authors
+        self._report_forged = on_forged
+        self._author_limit = author_limit
         self._registering: set[ID] = set()
 
     async def write_msg(self, stream: Any, rpc_msg: Any) -> bool:
@@ -91,7 +91,7 @@ class HardenedPubsub(Pubsub):
         if msg.from_id == msg_forwarder.to_bytes() and not (
             msg_forwarder == self.my_id
             or self._is_msg_seen(msg)
-            or self._authors.admits(msg.from_id, trio.current_time())
+            or self._author_limit.take(msg.from_id, trio.current_time())
         ):
             self._traffic.reject("too_many")
             return
@@ -150,15 +150,15 @@ class _CountingStream:
     def __init__(self, inner: Any, traffic: Traffic) -> None:
         self._inner = inner
         self._traffic = traffic
-        self._patience = CpuBudget(_READS)
+        self._read_budget = CpuBudget(_READS)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     async def read(self, n: int | None = None) -> bytes:
-        await self._patience.spend()
+        await self._read_budget.spend()
         data = await self._inner.read(n)
-        self._patience.earn(len(data) / _BYTES_PER_READ)
+        self._read_budget.earn(len(data) / _BYTES_PER_READ)
         # The library handles each message in a task of its own, and tasks that start together run in any
         # order: the last message's task must have started before the next message is read.
         await trio.lowlevel.checkpoint()

@@ -9,7 +9,7 @@ from typing import Any
 from ...crypto.identity import PeerId
 from .circuit_client import is_relayed
 from .dial_policy import Scope, scope_of
-from .socket_buffers import ends_here
+from .socket_buffers import is_on_this_machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,4 +55,4 @@ def scope_of_connection(connection: Any) -> Scope:
     host = None if is_relayed(connection) else host_of(connection)
     if host is None:
         return Scope.WORLD
-    return Scope.MACHINE if ends_here(connection.muxed_conn) else scope_of(host)
+    return Scope.MACHINE if is_on_this_machine(connection.muxed_conn) else scope_of(host)

@@ -25,7 +25,7 @@ from ...protocol.wire.errors import ProtocolError
 from .addresses import id_of, peer_of
 from .cancel_scopes import open_scope
 from .errors import NotHere, RequestError
-from .flow_control import widen
+from .flow_control import widen_window
 from .rate_limits import Rate
 from .streams import (
     MAX_REASON_BYTES,
@@ -35,11 +35,11 @@ from .streams import (
     ReplyStatus,
     StreamEnded,
     StreamIdle,
-    broken_off,
     finish,
     read_frame,
     read_reply,
     reset,
+    wait_for_reset,
     write_flow,
     write_frame,
 )
@@ -63,7 +63,7 @@ _SLOWEST_BYTES_PER_SECOND = 8_000
 _REPLY_SECONDS = 30.0
 # Traffic that a round waits for.
 _URGENT = frozenset({"update", "relayed"})
-_BROKEN_OFF = (StreamIdle, StreamEnded, StreamError, IOException, trio.TooSlowError, FlowBroken)
+_INTERRUPTIONS = (StreamIdle, StreamEnded, StreamError, IOException, trio.TooSlowError, FlowBroken)
 
 
 class Requests:
@@ -94,7 +94,7 @@ class Requests:
         max_request: int,
         max_concurrent: int,
         max_per_peer: int | None = None,
-        first: Callable[[PeerId], bool] = lambda peer: False,
+        is_prioritised: Callable[[PeerId], bool] = lambda peer: False,
         kind: Kind = "other",
     ) -> None:
         """Answer requests on a protocol, at most `max_concurrent` per traffic class at a time.
@@ -102,7 +102,8 @@ class Requests:
         One peer gets at most half of that, or `max_per_peer`; further requests are answered "busy". A
         `ProtocolError` from the handler refuses the request and penalises the peer, `NotHere` only
         refuses it; any other exception is our bug: logged, counted, and answered with a failure. `kind`
-        is the traffic class. Peers for which `first` is true are served beyond `max_concurrent` as well.
+        is the traffic class. Peers for which `is_prioritised` is true are served beyond `max_concurrent`
+        as well.
         """
         # One peer must not be able to lock out all others.
         per_peer = (max_concurrent + 1) // 2 if max_per_peer is None else max_per_peer
@@ -124,7 +125,7 @@ class Requests:
                 with self._while_wanted(stream):
                     label = kind if isinstance(kind, str) else kind(request)
                     active = slots.setdefault(label, Counter())
-                    limit = max_concurrent + (per_peer if first(peer) else 0)
+                    limit = max_concurrent + (per_peer if is_prioritised(peer) else 0)
                     if active.total() >= limit or active[peer] >= per_peer:
                         self._traffic.reject("busy")
                         await self._reply(stream, ReplyStatus.BUSY, b"")
@@ -143,7 +144,7 @@ class Requests:
             except FrameOversized:
                 self._traffic.reject("oversized")
                 self._penalise(peer, "oversized")
-            except _BROKEN_OFF as error:
+            except _INTERRUPTIONS as error:
                 # The peer gave up or disconnected. This is allowed, and often means that a second
                 # provider was faster.
                 log.debug("a request from %s was interrupted: %r", short_peer(peer), error)
@@ -179,7 +180,7 @@ class Requests:
         try:
             with trio.fail_after(timeout):
                 stream = await self.open_stream(peer, protocol)
-                await widen(stream, max_response)
+                await widen_window(stream, max_response)
                 await write_frame(stream, request, rate=self._traffic.upload)
                 await stream.close_write()
                 status, response = await read_reply(
@@ -226,7 +227,7 @@ class Requests:
 
             async def watch() -> None:
                 with watching:
-                    if await broken_off(stream):
+                    if await wait_for_reset(stream):
                         wanted.cancel()
 
             self._nursery.start_soon(watch)

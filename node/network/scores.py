@@ -38,8 +38,8 @@ class OffenceScores:
 
     def score(self, peer: PeerId, now: float) -> float:
         """Return a peer's decayed score; 0 means no offences."""
-        score, then = self._scores.get(peer, (0.0, now))
-        return score * 0.5 ** ((now - then) / HALF_LIFE_SECONDS)
+        score, scored_at = self._scores.get(peer, (0.0, now))
+        return score * 0.5 ** ((now - scored_at) / HALF_LIFE_SECONDS)
 
     def refused(self, peer: PeerId, now: float) -> bool:
         """Whether this peer is refused at present."""

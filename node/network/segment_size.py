@@ -71,7 +71,7 @@ class LossWatch:
         # The number of bytes acknowledged, and since when it has been the same.
         self._acknowledged, self._since = -1, 0.0
         # When the last bytes arrived, and how many of ours had been acknowledged then.
-        self._heard, self._before = -1.0, 0
+        self._last_received_at, self._acknowledged_before = -1.0, 0
         self._found = False
 
     def finds_loss(self, now: float) -> bool:
@@ -86,12 +86,15 @@ class LossWatch:
         wire = self._wire
         if sample.acknowledged != self._acknowledged or not sample.in_flight:
             self._acknowledged, self._since = sample.acknowledged, now
-        if wire.heard != self._heard:
-            self._heard, self._before = wire.heard, sample.acknowledged
-        silent = now - wire.heard >= _LOST_SECONDS
+        if wire.last_received_at != self._last_received_at:
+            self._last_received_at, self._acknowledged_before = (
+                wire.last_received_at,
+                sample.acknowledged,
+            )
+        silent = now - wire.last_received_at >= _LOST_SECONDS
         if silent:
             # From the peer to us: it acknowledges what we sent since its last bytes, but sends nothing.
-            answers = sample.acknowledged > self._before
+            answers = sample.acknowledged > self._acknowledged_before
             return answers and not sample.in_flight and wire.received < _PROOF_BYTES
         # From us to the peer: its bytes arrive, but it acknowledges nothing of what we sent.
         return now - self._since >= _LOST_SECONDS and sample.acknowledged < _PROOF_BYTES

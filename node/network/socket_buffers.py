@@ -44,7 +44,7 @@ _INFO = struct.Struct("=16xI4xI40xII44xQ16xII")
 Gauge = Callable[[], TcpSample | None]
 
 
-def shorten(muxer: Any, unsent: int = UNSENT_BYTES) -> bool:
+def limit_unsent(muxer: Any, unsent: int = UNSENT_BYTES) -> bool:
     """Limit the unsent bytes that the kernel holds for a connection to `unsent`.
 
     Returns False if the connection has no socket of ours (a circuit through another peer), or the system
@@ -61,7 +61,7 @@ def shorten(muxer: Any, unsent: int = UNSENT_BYTES) -> bool:
     return True
 
 
-def ends_here(muxer: Any) -> bool:
+def is_on_this_machine(muxer: Any) -> bool:
     """Whether both ends of a connection have the same address, which is this machine's."""
     below = _socket(muxer)
     try:

@@ -178,7 +178,7 @@ async def reset(stream: Any) -> None:
         await stream.reset()
 
 
-async def broken_off(stream: Any) -> bool:
+async def wait_for_reset(stream: Any) -> bool:
     """Wait until the other side resets a stream, or its connection ends. No other task may read
     meanwhile.
 
@@ -186,7 +186,7 @@ async def broken_off(stream: Any) -> bool:
     """
     muxed: YamuxStream = stream.muxed_stream
     while not muxed.reset_received and not muxed.conn.event_shutting_down.is_set():
-        if not await _heard(muxed):
+        if not await _wait_for_event(muxed):
             return False
     return True
 
@@ -200,12 +200,12 @@ async def finish(stream: Any) -> None:
     muxed: YamuxStream = stream.muxed_stream
     with trio.move_on_after(_END_SECONDS):
         while not muxed.closed and not muxed.conn.stream_buffers.get(muxed.stream_id):
-            if not await _heard(muxed):
+            if not await _wait_for_event(muxed):
                 break
     await reset(stream)
 
 
-async def _heard(muxed: YamuxStream) -> bool:
+async def _wait_for_event(muxed: YamuxStream) -> bool:
     """Wait for anything that arrives on a stream; False if the muxer has dropped the stream."""
     events = muxed.conn.stream_events
     event = events.get(muxed.stream_id)

@@ -60,26 +60,26 @@ class NodeTCP(TCP):
         if source is not None or (size is None and not scope):
             return await super()._dial_resolved(maddr, source)
         try:
-            kernel = await _connect(host, port, scope, size)
+            sock = await _connect(host, port, scope, size)
         except OSError as error:
             raise OpenConnectionError(f"failed to dial {maddr}: {error}") from error
-        return RawConnection(TrioTCPStream(trio.SocketStream(kernel)), True)
+        return RawConnection(TrioTCPStream(trio.SocketStream(sock)), True)
 
 
 async def _connect(host: str, port: int, scope: int, size: int | None) -> trio.socket.SocketType:
     """Return a socket connected to a port of an IP address, with the index of its interface (0: any) and
     the segment size (None: the default). Raises `OSError` if connecting fails."""
     version = ipaddress.ip_address(host).version
-    kernel = trio.socket.socket(
+    sock = trio.socket.socket(
         socket.AF_INET6 if version == 6 else socket.AF_INET, socket.SOCK_STREAM
     )
     try:
         if size is not None:
             # If the system does not allow it, the usual size is tried once more.
             with contextlib.suppress(OSError):
-                kernel.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, size)
-        await kernel.connect((host, port, 0, scope) if version == 6 else (host, port))
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, size)
+        await sock.connect((host, port, 0, scope) if version == 6 else (host, port))
     except BaseException:
-        kernel.close()
+        sock.close()
         raise
-    return kernel
+    return sock

@@ -23,7 +23,7 @@ from .socket_buffers import Gauge, gauge
 
 # The newcomers' share of the upload while a round's bytes are sent. This share, and the queue that an
 # update finds, delay the update; both together may take a twentieth of its time.
-_SHARE = 0.02
+_PATIENT_SHARE = 0.02
 # An urgent transfer that has stalled for this long (the other end has frozen) does not count.
 _STANDSTILL_SECONDS = 1.0
 # At 10 Mbit/s the kernel has sent the rest of a finished transfer in this time. If it has not, the other
@@ -34,10 +34,10 @@ _LONGEST_TAIL_SECONDS = 0.5
 _LONGEST_WAIT_SECONDS = 2.0
 # Small pieces keep a small share steady.
 _PATIENT_PIECE_BYTES = 8 << 10
-_MOST_SAVED_BYTES = 8 * _PATIENT_PIECE_BYTES
+_MAX_PATIENT_BUDGET = 8 * _PATIENT_PIECE_BYTES
 # How often to check for room on the line: this many times per round trip, within these bounds in
 # seconds. The lower bound costs little CPU time, the upper one is below the targeted queue delay.
-_LOOKS = 8
+_CHECKS_PER_ROUND_TRIP = 8
 _CHECK_INTERVAL_SECONDS = (0.002, 0.01)
 
 
@@ -48,11 +48,11 @@ class UploadPriorities:
         self._rate = rate
         self._urgent = 0
         # When an urgent transfer last sent something.
-        self._last = float("-inf")
+        self._last_urgent = float("-inf")
         # Bytes that the patient priority may send while the urgent one is active.
-        self._saved = 0.0
+        self._patient_budget = 0.0
         # Set, and replaced, when an urgent transfer sends something or ends.
-        self._moved = trio.Event()
+        self._changed = trio.Event()
         self._patient: WeakKeyDictionary[Any, _Patient] = WeakKeyDictionary()
         self._tails: list[_Tail] = []
 
@@ -66,7 +66,7 @@ class UploadPriorities:
     def urgent(self, connection: Any) -> Iterator[Priority]:
         """Yield a priority for one transfer that a round waits for, over a muxer."""
         self._urgent += 1
-        began = self._last = trio.current_time()
+        began = self._last_urgent = trio.current_time()
         try:
             yield _Urgent(self)
         finally:
@@ -74,14 +74,14 @@ class UploadPriorities:
             took = trio.current_time() - began
             self._tails.append(_Tail(gauge(connection), min(took, _LONGEST_TAIL_SECONDS)))
             self._forget_tails()
-            self._move()
+            self._notify()
 
-    def _move(self) -> None:
-        self._moved.set()
-        self._moved = trio.Event()
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
     def _is_busy(self) -> bool:
-        if self._urgent > 0 and trio.current_time() - self._last < _STANDSTILL_SECONDS:
+        if self._urgent > 0 and trio.current_time() - self._last_urgent < _STANDSTILL_SECONDS:
             return True
         self._forget_tails()
         return bool(self._tails)
@@ -124,9 +124,12 @@ class _Urgent(Priority):
     async def spend(self, size: int) -> None:
         priorities = self._priorities
         await super().spend(size)
-        priorities._last = trio.current_time()
-        priorities._saved = min(_MOST_SAVED_BYTES, priorities._saved + size * _SHARE / (1 - _SHARE))
-        priorities._move()
+        priorities._last_urgent = trio.current_time()
+        priorities._patient_budget = min(
+            _MAX_PATIENT_BUDGET,
+            priorities._patient_budget + size * _PATIENT_SHARE / (1 - _PATIENT_SHARE),
+        )
+        priorities._notify()
 
 
 class _Patient(Priority):
@@ -148,7 +151,9 @@ class _Patient(Priority):
             while (wait := self._wait(size)) is not None:
                 await wait()
         # May become negative: bytes sent after the longest wait are owed.
-        priorities._saved = priorities._saved - size if priorities._is_busy() else 0.0
+        priorities._patient_budget = (
+            priorities._patient_budget - size if priorities._is_busy() else 0.0
+        )
         await super().spend(size)
 
     def _wait(self, size: int) -> Callable[[], Awaitable[Any]] | None:
@@ -156,17 +161,17 @@ class _Patient(Priority):
         again; None if they may be sent now."""
         priorities = self._priorities
         if priorities._is_busy():
-            self._window.rest()
-            return None if priorities._saved >= size else self._standstill
+            self._window.pause_learning()
+            return None if priorities._patient_budget >= size else self._wait_for_change
         sample = self._read()
         if sample is None or self._window.admits(size, sample):
             return None
         least, most = _CHECK_INTERVAL_SECONDS
-        pause = min(max(least, sample.round_trip / _LOOKS), most)
+        pause = min(max(least, sample.round_trip / _CHECKS_PER_ROUND_TRIP), most)
         return partial(trio.sleep, pause)
 
-    async def _standstill(self) -> None:
+    async def _wait_for_change(self) -> None:
         # The arrival of a transfer's last bytes triggers no event, so wake up after a while.
         seconds = _STANDSTILL_SECONDS if self._priorities._urgent else _CHECK_INTERVAL_SECONDS[1]
         with trio.move_on_after(seconds):
-            await self._priorities._moved.wait()
+            await self._priorities._changed.wait()

@@ -21,7 +21,7 @@ from .name_resolution import resolve_host
 _CONNECT_SECONDS = 10.0
 _IDLE_SECONDS = 10.0
 MAX_REDIRECTS = 3
-_MOVED = frozenset({301, 302, 303, 307, 308})
+_REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 
 
 class AddressScope(Enum):
@@ -42,8 +42,8 @@ class WebError(Exception):
 class Web:
     """HTTP client that keeps connections open between downloads."""
 
-    def __init__(self, reach: AddressScope) -> None:
-        self._reach = reach
+    def __init__(self, scope: AddressScope) -> None:
+        self._scope = scope
         self._pools: dict[bool, Any] = {}
 
     async def get(self, url: str, max_bytes: int) -> bytes:
@@ -53,17 +53,17 @@ class Web:
         # Imported lazily: it takes a third of a second to load.
         import httpcore
 
-        public = self._reach is AddressScope.PUBLIC
+        public = self._scope is AddressScope.PUBLIC
         try:
             for _ in range(MAX_REDIRECTS + 1):
                 async with self._pool(public).stream("GET", url, **_REQUEST) as answer:
                     if answer.status == 200:
                         return await _body(answer, max_bytes)
                     location = dict(answer.headers).get(b"location")
-                    if answer.status not in _MOVED or location is None:
+                    if answer.status not in _REDIRECT_STATUSES or location is None:
                         raise WebError(f"the server answered with status {answer.status}")
                     target = urljoin(url, location.decode("ascii"))
-                    if self._reach is AddressScope.AS_NAMED:
+                    if self._scope is AddressScope.AS_NAMED:
                         public = public or _led_to_public(answer)
                 if not target.startswith("https://" if url.startswith("https://") else "http"):
                     raise WebError(

@@ -31,7 +31,7 @@ from ..network.exchange.blobs import serve_blobs
 from ..network.exchange.chunks import serve_chunks
 from ..network.exchange.update_relay import UpdateRelay
 from ..network.exchange.update_relay_client import Relays
-from ..network.nat.traversal import Reach
+from ..network.nat.traversal import NatTraversal
 from ..network.network import Network
 from ..private_data.trainer import PrivateTraining, check_choices, prepare
 from ..settings.tree import DaemonSettings
@@ -98,7 +98,7 @@ class SwarmSession:
         self._relays = Relays(network)
         self._peering = SwarmPeering(settings, data, identity, network, telemetry, self._relays)
         self._context = self._peering.join_context
-        self._reach = Reach(network, self._peering.introducer, upnp=settings.reach.upnp)
+        self._reach = NatTraversal(network, self._peering.introducer, upnp=settings.reach.upnp)
         self._leave_requested = False
         self._joining = open_scope()
         # What is known of the swarm so far; the status may be requested at any time.
@@ -194,10 +194,10 @@ class SwarmSession:
             self._network,
             context.store,
             kind_of=lambda cid: "update" if cid in update_ids else "blob",
-            asked=self._note_request,
+            on_request=self._note_request,
             relays=self._relays,
         )
-        serve_chunks(self._network, context.store, asked=self._note_request)
+        serve_chunks(self._network, context.store, on_request=self._note_request)
         telemetry.enter("syncing")
         if manifest.admission.issuer == context.me:
             # The issuer of the tickets signs its own ticket.
@@ -412,7 +412,7 @@ def _awaited(member: Member) -> tuple[Awaited, ...]:
     )
 
 
-def _reach_status(reach: Reach, network: Network) -> ReachStatus:
+def _reach_status(reach: NatTraversal, network: Network) -> ReachStatus:
     relayed = network.relayed()
     return ReachStatus(
         verdict=reach.verdict,

@@ -214,7 +214,7 @@ class UpdateExchange:
             # The round is decided and is the next to apply: this node replays, and waits for the update.
             what = f"waiting for a peer that has the updates of round {wanted.round}"
             self._telemetry.report(Progress(what=what, kind="waiting"))
-        if failure.is_vain:
+        if failure.is_hopeless:
             for report in self._fetching.in_vain(wanted, member.ledger, member.applied_round):
                 self._report(report)
         await trio.sleep(FETCH_PAUSE_SECONDS)

@@ -25,13 +25,13 @@ from distro_node.node.network.addresses import parse_announce, parse_dial, split
 from distro_node.node.network.discovery.mdns import dialable
 from distro_node.node.network.errors import BadAddress
 from distro_node.node.network.nat.dial_back import (
-    decode_finding,
     decode_ports,
-    encode_finding,
+    decode_result,
     encode_ports,
+    encode_result,
 )
 from distro_node.node.network.nat.hole_punching import decode_endpoints, encode_endpoints
-from distro_node.node.network.nat.port_mapping import Mapping
+from distro_node.node.network.nat.port_mapping import PortMapping
 from distro_node.node.training.architectures import ARCHITECTURES, DENOISERS, check_configuration
 from distro_node.node.training.tokenizer_settings import TokenizerSettings, decode_settings
 from distro_node.protocol.chain.entry_store import decode_decided
@@ -70,7 +70,7 @@ from simulation.formats import BLOBS, FORMATS, MANIFEST, PEERS
 from simulation.swarm import identity
 from statuses import TRAINING
 
-# Private here: `_tell`: what takes a router's word; to ask one takes minutes.
+# Private here: `_announce`: what takes a router's word; to ask one takes minutes.
 SWARM = SwarmId(content_id(b"fuzz"))
 STRANGER = identity(40)
 LAYOUT = layout_of((16, 12), (7,), (), top_k=3)
@@ -383,8 +383,8 @@ def _nat() -> Iterator[Target]:
     )
     yield Target(
         "dial-back finding",
-        lambda data: decode_finding(data, [4001, 4002]),
-        (encode_finding(["reached", "failed"], "93.184.216.34"), b"\1\2" + b"2001:db8::1"),
+        lambda data: decode_result(data, [4001, 4002]),
+        (encode_result(["reached", "failed"], "93.184.216.34"), b"\1\2" + b"2001:db8::1"),
         ("node.network.nat.dial_back:decode_finding",),
         structured=False,
         most=64,
@@ -463,8 +463,8 @@ def _texts() -> Iterator[Target]:
 
 def _router(outside: str) -> object:
     network: Any = SimpleNamespace(peer=STRANGER.peer, announce=lambda source, addresses: None)
-    mapping = Mapping(network, lambda: True)
-    mapping._tell(outside, 4001)
+    mapping = PortMapping(network, lambda: True)
+    mapping._announce(outside, 4001)
     return mapping.address
 
 

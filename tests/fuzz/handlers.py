@@ -23,7 +23,8 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId, peer_text
 from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
 from distro_node.node.network.discovery.introductions import IntroductionService
-from distro_node.node.network.discovery.version_query import SPEAKING, serve_version
+from distro_node.node.network.discovery.version_query import PROTOCOL as VERSION_QUERY
+from distro_node.node.network.discovery.version_query import serve_version
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange.blobs import PART_PROTOCOL as PARTS
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
@@ -34,7 +35,12 @@ from distro_node.node.network.exchange.update_relay import UpdateRelay
 from distro_node.node.network.exchange.update_relay_client import PROTOCOL as RELAY
 from distro_node.node.network.nat.dial_back import PROTOCOL as DIAL_BACK
 from distro_node.node.network.nat.dial_back import DialBack, encode_ports
-from distro_node.node.network.nat.hole_punching import NOW, WHERE, Punching, encode_endpoints
+from distro_node.node.network.nat.hole_punching import (
+    DIAL,
+    EXCHANGE,
+    HolePunching,
+    encode_endpoints,
+)
 from distro_node.node.network.nat.hole_punching import PROTOCOL as PUNCH
 from distro_node.node.network.traffic import Traffic
 from distro_node.node.session.sync import serve_sync
@@ -175,10 +181,10 @@ def targets() -> Iterator[Target]:
     yield handler(
         "punching",
         PUNCH,
-        lambda line: Punching(line, {4: "93.184.216.34"}.get),
-        WHERE + encode_endpoints((("93.184.216.34", 4001), ("2606:2800::1", 65535))),
-        WHERE,
-        NOW,
+        lambda line: HolePunching(line, {4: "93.184.216.34"}.get),
+        EXCHANGE + encode_endpoints((("93.184.216.34", 4001), ("2606:2800::1", 65535))),
+        EXCHANGE,
+        DIAL,
         most=128,
         structured=False,
     )
@@ -201,7 +207,7 @@ def targets() -> Iterator[Target]:
         most=3200,
         request=_introduction,
     )
-    yield handler("versions", SPEAKING, serve_version, b"", b"\0", most=8, structured=False)
+    yield handler("versions", VERSION_QUERY, serve_version, b"", b"\0", most=8, structured=False)
     store, blob, listed = _store()
     yield handler(
         "blobs",

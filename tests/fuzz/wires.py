@@ -207,7 +207,7 @@ async def _relay(data: bytes) -> object:
         rate=Rate(),
     )
     await handlers[HOP](Stream(prefixed(HopMessage(type=HopMessage.RESERVE)), _CALLEE))
-    assert relay.holds(_CALLEE)
+    assert relay.has_reservation(_CALLEE)
     await handlers[HOP](Stream(caller))
     assert not relay.circuits
     return relay.refused

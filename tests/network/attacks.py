@@ -24,7 +24,7 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.node.network.circuit_client import HOP, STOP
 from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
-from distro_node.node.network.discovery.version_query import SPEAKING
+from distro_node.node.network.discovery.version_query import PROTOCOL as VERSION_QUERY
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange.blobs import PART_PROTOCOL as PARTS
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
@@ -379,7 +379,7 @@ async def long_frames(me: Attacker, peer: Hostile) -> None:
 
 
 PROTOCOLS = (
-    *(BLOBS, PARTS, CHUNKS, RELAY, DIAL_BACK, PUNCH, INTRODUCE, SYNC_PROTOCOL, SPEAKING, ECHO),
+    *(BLOBS, PARTS, CHUNKS, RELAY, DIAL_BACK, PUNCH, INTRODUCE, SYNC_PROTOCOL, VERSION_QUERY, ECHO),
     *(str(HOP), str(STOP), str(GOSSIP)),
 )
 """Every protocol that a node serves."""

@@ -21,7 +21,7 @@ from distro_node.node.network.circuit_relay import MEMBER_CIRCUITS
 from distro_node.node.network.discovery.introductions import Introducer
 from distro_node.node.network.discovery.mdns import LocalDiscovery
 from distro_node.node.network.errors import RequestError
-from distro_node.node.network.nat.traversal import Reach
+from distro_node.node.network.nat.traversal import NatTraversal
 from distro_node.node.network.network import Network, NetworkSettings, open_network
 from distro_node.node.settings.components import LineSettings
 from distro_node.protocol.wire.manifest import SwarmId
@@ -49,7 +49,7 @@ async def run_home(number: int, listen: tuple[str, ...], bootstrap: list[str]) -
         network.serve(ECHO, echo, max_request=1 << 16, max_concurrent=16)
         local = bootstrap == ["local"]
         introducer = Introducer(network, identity(number), SWARM, [] if local else bootstrap)
-        reach = Reach(network, introducer)
+        reach = NatTraversal(network, introducer)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(introducer.run)
             nursery.start_soon(reach.run)

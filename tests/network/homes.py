@@ -13,7 +13,7 @@ from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
 from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.network.circuit_relay import MEMBER_CIRCUITS
 from distro_node.node.network.discovery.introductions import Introducer
-from distro_node.node.network.nat.traversal import Reach
+from distro_node.node.network.nat.traversal import NatTraversal
 from distro_node.node.network.network import Network, NetworkSettings, open_network
 from distro_node.node.settings.components import LineSettings
 from distro_node.protocol.wire.manifest import SwarmId
@@ -27,7 +27,7 @@ NOWHERE = "/ip4/127.0.0.1/tcp/1"
 class Home:
     """A network with everything that keeps it connected."""
 
-    def __init__(self, network: Network, introducer: Introducer, reach: Reach) -> None:
+    def __init__(self, network: Network, introducer: Introducer, reach: NatTraversal) -> None:
         self.network = network
         self.introducer = introducer
         self.reach = reach
@@ -50,7 +50,7 @@ async def home(
     )
     async with open_network(settings, identity(number)) as network:
         introducer = Introducer(network, identity(number), swarm, bootstrap, known)
-        reach = Reach(network, introducer)
+        reach = NatTraversal(network, introducer)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(introducer.run)
             nursery.start_soon(reach.run)

@@ -111,7 +111,7 @@ async def test_who_says_the_name_of_a_part_in_the_place_of_an_id_harms_nobody(
             await BlobFetcher(a, store).fetch(
                 name, max_bytes=100, providers=lambda: [b.peer], timeout=20, wanted=lambda: False
             )
-        assert failed.value.tried == {b.peer: "not found"}
+        assert failed.value.outcomes == {b.peer: "not found"}
         found = await BlobFetcher(a, mine, protocol=PART_PROTOCOL).fetch(
             name, max_bytes=100, providers=lambda: [b.peer], timeout=20
         )
@@ -174,7 +174,7 @@ async def test_one_liar_does_not_keep_us_waiting_for_what_nobody_has(
                 timeout=3600,
                 wanted=lambda: False,
             )
-        assert failed.value.is_vain
+        assert failed.value.is_hopeless
 
 
 async def test_who_takes_questions_and_answers_none_has_nothing(store: BlobStore) -> None:
@@ -192,7 +192,7 @@ async def test_who_takes_questions_and_answers_none_has_nothing(store: BlobStore
                 timeout=3600,
                 wanted=lambda: False,
             )
-        assert failed.value.is_vain
+        assert failed.value.is_hopeless
 
 
 async def test_a_busy_peer_may_have_it(store: BlobStore) -> None:
@@ -211,7 +211,7 @@ async def test_a_busy_peer_may_have_it(store: BlobStore) -> None:
         async def make_room() -> None:
             failures = fetcher._downloads[CID].failures
             await until(lambda: failures[c.peer] >= blobs._MOST_FAILURES)
-            assert not fetcher._downloads[CID].is_vain
+            assert not fetcher._downloads[CID].is_hopeless
             c.serve(PROTOCOL, answer, max_request=32, max_concurrent=4)
 
         async with trio.open_nursery() as nursery:
@@ -300,22 +300,22 @@ def test_patience_grows_with_every_time_and_ends_with_a_sign_of_life() -> None:
 
     async def check() -> None:
         peer, left_alone = PeerId(bytes(32)), quarantine.Quarantine()
-        assert not left_alone.waited(peer, 6.0)
+        assert not left_alone.note_wait(peer, 6.0)
         for pause in (30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0):
-            assert left_alone.waited(peer, 10.0)
+            assert left_alone.note_wait(peer, 10.0)
             assert peer in left_alone
             clock.jump(pause - 1.0)
             assert peer in left_alone
             clock.jump(1.0)
             assert peer not in left_alone
-        left_alone.waited(peer, 9.0)
+        left_alone.note_wait(peer, 9.0)
         left_alone.forgive(peer)
-        assert not left_alone.waited(peer, 9.0)
+        assert not left_alone.note_wait(peer, 9.0)
         crowd = [PeerId(number.to_bytes(32, "big")) for number in range(2 * quarantine.MAX_PEERS)]
         for each in crowd:
-            left_alone.waited(each, 9.0)
+            left_alone.note_wait(each, 9.0)
         # The waits for the first ones have been dropped from the table.
-        assert [each for each in crowd if left_alone.waited(each, 1.0)] == []
+        assert [each for each in crowd if left_alone.note_wait(each, 1.0)] == []
         for each in crowd:
             left_alone.add(each)
         assert [each for each in crowd if each in left_alone] == crowd[quarantine.MAX_PEERS :]
@@ -331,7 +331,7 @@ async def fetch_until_tried(
     async def give_up() -> None:
         await until(lambda: CID in fetcher._downloads)
         download = fetcher._downloads[CID]
-        await until(lambda: len(download.tried) == count)
+        await until(lambda: len(download.outcomes) == count)
         # As at a timeout.
         download.done.set()
 
@@ -349,7 +349,7 @@ async def test_a_liar_alone_is_found_out(store: BlobStore) -> None:
         lie(liar)
         for _ in range(2):
             failed = await fetch_until_tried(BlobFetcher(a, store), 1, len(DATA), [liar.peer])
-            assert failed.tried == {liar.peer: "wrong content"}
+            assert failed.outcomes == {liar.peer: "wrong content"}
         assert not store.has(CID)
         assert a.traffic.rejected["bad_hash"] == 2
         assert a.refuses(liar.peer)
@@ -369,7 +369,7 @@ async def test_failures_say_what_came_of_whom(store: BlobStore, seeded: BlobStor
             [frozen.peer, empty.peer, good.peer, absent],
         )
         # The frozen one had not failed yet.
-        assert failed.tried == {
+        assert failed.outcomes == {
             empty.peer: "not found",
             good.peer: "too large",
             absent: "not connected",
@@ -493,11 +493,11 @@ async def test_few_uploads_at_a_time(
 def test_a_line_on_which_everybody_is_slow_is_no_reason_to_ask_others() -> None:
     """Otherwise every chunk would arrive two or three times over the slowest lines."""
     attempt = TransferAttempt(
-        PeerId(bytes(32)), 0.0, stall=1.0, whole=2.0, size=4_000_000, is_relay=False
+        PeerId(bytes(32)), 0.0, stall=1.0, total=2.0, size=4_000_000, is_relay=False
     )
-    assert attempt.overdue(5.0, usual=4_000_000)
-    assert not attempt.overdue(5.0, usual=10_000)
-    assert attempt.overdue(1 + 4 * 65_536 / 10_000, usual=10_000)
+    assert attempt.is_overdue(5.0, typical_rate=4_000_000)
+    assert not attempt.is_overdue(5.0, typical_rate=10_000)
+    assert attempt.is_overdue(1 + 4 * 65_536 / 10_000, typical_rate=10_000)
 
 
 @given(st.binary(max_size=100).filter(lambda data: len(data) != 32))

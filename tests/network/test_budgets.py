@@ -40,24 +40,24 @@ def _peer(number: int) -> PeerId:
 
 
 def test_authors_have_a_pace() -> None:
-    heard = AuthorRateLimit()
-    said = [sum(heard.admits(b"author", now) for _ in range(2000)) for now in (0.0, 1.0)]
+    limit = AuthorRateLimit()
+    said = [sum(limit.take(b"author", now) for _ in range(2000)) for now in (0.0, 1.0)]
     assert said == [1024, 80]
-    assert heard.admits(b"another", 1.0)
+    assert limit.take(b"another", 1.0)
 
 
 def test_to_look_costs_nothing() -> None:
     """Old messages that another peer repeats are read, and must not silence their author."""
-    heard = AuthorRateLimit()
-    assert all(heard.hears(b"author", 0.0) for _ in range(2000))
-    assert heard.admits(b"author", 0.0)
+    limit = AuthorRateLimit()
+    assert all(limit.would_admit(b"author", 0.0) for _ in range(2000))
+    assert limit.take(b"author", 0.0)
 
 
 def test_so_many_authors_are_known() -> None:
-    heard = AuthorRateLimit()
+    limit = AuthorRateLimit()
     for number in range(5000):
-        heard.admits(_peer(number), 0.0)
-    assert len(heard._budgets) == 4096
+        limit.take(_peer(number), 0.0)
+    assert len(limit._budgets) == 4096
 
 
 # Dials of addresses from others

@@ -49,7 +49,7 @@ class Served:
 
     def __init__(self, network: Network, store: BlobStore) -> None:
         self.asked: list[ContentId] = []
-        serve_blobs(network, store, asked=lambda peer, cid: self.asked.append(cid))
+        serve_blobs(network, store, on_request=lambda peer, cid: self.asked.append(cid))
         serve_chunks(network, store)
 
 
@@ -64,7 +64,7 @@ async def fetch(
     settings: dict[str, Any] = {
         "providers": lambda: peers,
         "progress": lambda done, total: None,
-        "waiting": lambda failure: None,
+        "on_retry": lambda failure: None,
         "wanted": lambda: True,
     }
     fetcher = ChunkFetcher(network, store, BlobFetcher(network, store))
@@ -131,7 +131,7 @@ class Scripted:
         settings: dict[str, Any] = {
             "providers": lambda: list(self.says),
             "progress": lambda done, total: None,
-            "waiting": lambda failure: None,
+            "on_retry": lambda failure: None,
             "wanted": lambda: True,
         }
         store = BlobStore(self.spill.folder / "scripted")
@@ -179,7 +179,7 @@ async def test_a_chunk_that_nobody_has_is_waited_for_as_long_as_it_is_wanted(
     world = Scripted(spill, a=WHOLE)
     world.lost = {spill.cids[3]}
     said: list[FetchFailed] = []
-    assert not await world.run(waiting=said.append, wanted=lambda: len(said) < 3)
+    assert not await world.run(on_retry=said.append, wanted=lambda: len(said) < 3)
     assert len(said) == 3
     # The others arrived in the meantime.
     assert {cid for cid, _ in world.fetched} == set(spill.cids)
@@ -241,7 +241,7 @@ async def test_a_question_is_a_content_id_and_lists_alone_have_chunks(spill: Spi
     other = store.put(b"no list")
     heard: list[ContentId] = []
     async with star(2) as (a, b):
-        serve_chunks(b, store, asked=lambda peer, blob: heard.append(blob))
+        serve_chunks(b, store, on_request=lambda peer, blob: heard.append(blob))
 
         async def ask(question: bytes) -> bytes:
             return await a.request(b.peer, chunks.PROTOCOL, question, max_response=100, timeout=20)
@@ -275,7 +275,7 @@ async def test_a_download_takes_no_more_memory_than_it_says(tmp_path: Path) -> N
                     blobs,
                     providers=lambda: [b.peer, c.peer],
                     progress=lambda now, total: done.append(now),
-                    waiting=lambda failure: failures.append(failure.reason),
+                    on_retry=lambda failure: failures.append(failure.reason),
                     wanted=lambda: True,
                 )
             _, peak = tracemalloc.get_traced_memory()

@@ -17,7 +17,7 @@ from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_ms
 from network.support import ECHO, relay_and, star, until
 
 # Private here: `_host`: a stranger obeys none of a node's own bounds.
-# Private here: `_by_address`: what must be released shows nowhere else.
+# Private here: `_rates_by_address`: what must be released shows nowhere else.
 # Private here: `_reservations`, `_open_stream`: a relay that holds an invented reservation, or that
 # leads elsewhere.
 
@@ -146,7 +146,9 @@ async def test_a_relay_keeps_to_its_rate(bound: str) -> None:
         assert 6 * size < carried < rate * (trio.current_time() - began + 0.5)
         for each in (b, c):
             await a.disconnect(each.peer)
-        await until(lambda: relay.circuit_relay is not None and not relay.circuit_relay._by_address)
+        await until(
+            lambda: relay.circuit_relay is not None and not relay.circuit_relay._rates_by_address
+        )
 
 
 async def test_a_circuit_ends_at_its_limits() -> None:

@@ -99,7 +99,7 @@ async def test_a_provider_that_is_slower_than_our_line_is_left(
 
 
 def attempt(now: float) -> TransferAttempt:
-    return TransferAttempt(PEERS[0], now, stall=1.0, whole=2.0, size=1_000_000, is_relay=False)
+    return TransferAttempt(PEERS[0], now, stall=1.0, total=2.0, size=1_000_000, is_relay=False)
 
 
 async def test_the_first_stays_unless_another_is_clearly_faster_since_they_compete(
@@ -109,7 +109,7 @@ async def test_the_first_stays_unless_another_is_clearly_faster_since_they_compe
     # Fast until then.
     first.note(600_000)
     await trio.sleep(10.0)
-    first.race(10.0)
+    first.note_competitor(10.0)
     second = attempt(10.0)
     await trio.sleep(2.0)
     first.note(601_000)

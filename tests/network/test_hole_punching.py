@@ -11,7 +11,7 @@ import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.nat import hole_punching
-from distro_node.node.network.nat.hole_punching import PROTOCOL, Punching
+from distro_node.node.network.nat.hole_punching import PROTOCOL, HolePunching
 from distro_node.node.network.network import Network
 from network.support import relayed_pair, until
 
@@ -50,8 +50,8 @@ async def listening_pair(
 async def test_both_dial_what_the_other_is_seen_at(monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening_pair(monkeypatch) as (a, b):
         dials = Dials(a), Dials(b)
-        Punching(b, seen_at("7.7.0.2"))
-        assert not await Punching(a, seen_at("7.7.0.1")).punch(b.peer)
+        HolePunching(b, seen_at("7.7.0.2"))
+        assert not await HolePunching(a, seen_at("7.7.0.1")).punch(b.peer)
         await until(lambda: bool(dials[1].made))
         # They take different roles, or the handshake would fail.
         assert dials[0].made == [(b.peer, "7.7.0.2", 4001, True)]
@@ -63,8 +63,8 @@ async def test_both_families_are_tried_as_far_as_both_have_them(
 ) -> None:
     async with listening_pair(monkeypatch) as (a, b):
         dials = Dials(a), Dials(b)
-        Punching(b, seen_at("7.7.0.2", "2a02:77::2"))
-        assert not await Punching(a, seen_at("7.7.0.1", "2a02:77::1")).punch(b.peer)
+        HolePunching(b, seen_at("7.7.0.2", "2a02:77::2"))
+        assert not await HolePunching(a, seen_at("7.7.0.1", "2a02:77::1")).punch(b.peer)
         await until(lambda: len(dials[1].made) == 2)
         assert {host for _, host, _, _ in dials[0].made} == {"7.7.0.2", "2a02:77::2"}
         assert {host for _, host, _, _ in dials[1].made} == {"7.7.0.1", "2a02:77::1"}
@@ -73,8 +73,8 @@ async def test_both_families_are_tried_as_far_as_both_have_them(
 async def test_only_what_both_have_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening_pair(monkeypatch) as (a, b):
         dials = Dials(a), Dials(b)
-        Punching(b, seen_at("2a02:77::2"))
-        assert not await Punching(a, seen_at("7.7.0.1")).punch(b.peer)
+        HolePunching(b, seen_at("2a02:77::2"))
+        assert not await HolePunching(a, seen_at("7.7.0.1")).punch(b.peer)
         assert dials[0].made == dials[1].made == []
 
 
@@ -83,9 +83,9 @@ async def test_whoever_does_not_know_where_it_is_seen_does_not_try(
 ) -> None:
     async with listening_pair(monkeypatch) as (a, b):
         dials = Dials(a), Dials(b)
-        Punching(b, seen_at())
-        assert not await Punching(a, seen_at()).punch(b.peer)
-        assert not await Punching(a, seen_at("7.7.0.1")).punch(b.peer)
+        HolePunching(b, seen_at())
+        assert not await HolePunching(a, seen_at()).punch(b.peer)
+        assert not await HolePunching(a, seen_at("7.7.0.1")).punch(b.peer)
         assert dials[0].made == dials[1].made == []
 
 
@@ -105,7 +105,7 @@ async def test_nobody_sends_us_into_our_own_network(
 ) -> None:
     async with listening_pair(monkeypatch) as (a, b):
         dials = Dials(b)
-        Punching(b, seen_at("7.7.0.2"))
+        HolePunching(b, seen_at("7.7.0.2"))
         for question in (b"?" + place.encode(), b"!"):
             answer = await a.request(b.peer, PROTOCOL, question, max_response=64, timeout=60)
             assert answer == b""
@@ -117,7 +117,7 @@ async def test_nobody_sends_us_into_our_own_network(
 )
 async def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch, question: bytes) -> None:
     async with listening_pair(monkeypatch) as (a, b):
-        Punching(b, seen_at("7.7.0.2"))
+        HolePunching(b, seen_at("7.7.0.2"))
         with pytest.raises(RequestError, match="refuse"):
             await a.request(b.peer, PROTOCOL, question, max_response=64, timeout=60)
 
@@ -126,7 +126,7 @@ async def test_nobody_makes_us_dial_at_every_request(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(hole_punching, "_PAUSE_SECONDS", 1000.0)
     async with listening_pair(monkeypatch) as (a, b):
         dials = Dials(b)
-        Punching(b, seen_at("7.7.0.2"))
+        HolePunching(b, seen_at("7.7.0.2"))
         for _ in range(3):
             for question in (b"?7.7.0.1 4001", b"!"):
                 await a.request(b.peer, PROTOCOL, question, max_response=64, timeout=60)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from distro_node.node.network import interfaces
-from distro_node.node.network.interfaces import HostAddresses, watch_hosts
+from distro_node.node.network.interfaces import HostAddresses, query_hosts
 from namespaces import available, run
 
 # Private here: `_default_sources`, `_is_bridge`: this machine's own interfaces would decide the test.
@@ -50,7 +50,7 @@ def test_the_default_route_comes_first_and_what_is_unplugged_last(
         "wan": ["10.0.0.9", "10.0.0.5", "fe80::1%wan", "2a02:77::5"],
     }
     machine(monkeypatch, hosts, default={"10.0.0.5", "2a02:77::5"}, down={"dock"})
-    assert watch_hosts() == [
+    assert query_hosts() == [
         *("10.0.0.5", "2a02:77::5"),
         *("10.0.0.9", "192.168.1.7", "172.17.0.1", "192.168.9.9"),
     ]
@@ -61,13 +61,13 @@ def test_temporary_addresses_crowd_out_no_other_interface(monkeypatch: pytest.Mo
     hosts = {"wan": [*many, "7.7.0.1"], "lan": ["192.168.1.7"]}
     machine(monkeypatch, hosts, default={"2a02:77::9", "7.7.0.1"})
     # The source address; another one; and then the rest of the machine.
-    assert watch_hosts()[:4] == ["2a02:77::9", "7.7.0.1", "2a02:77::1", "192.168.1.7"]
-    assert set(many) <= set(watch_hosts())
+    assert query_hosts()[:4] == ["2a02:77::9", "7.7.0.1", "2a02:77::1", "192.168.1.7"]
+    assert set(many) <= set(query_hosts())
 
 
 def test_a_machine_without_a_route_tells_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, {"lan": ["192.168.1.7"], "br0": ["10.0.0.1"]}, default=set())
-    assert watch_hosts() == ["192.168.1.7", "10.0.0.1"]
+    assert query_hosts() == ["192.168.1.7", "10.0.0.1"]
 
 
 def test_what_was_known_holds_while_the_system_does_not_say(
@@ -85,7 +85,7 @@ def test_what_was_known_holds_while_the_system_does_not_say(
 
     now = [0.0]
     monkeypatch.setattr(interfaces.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(interfaces, "watch_hosts", look)
+    monkeypatch.setattr(interfaces, "query_hosts", look)
     hosts = HostAddresses()
     told = []
     for now[0] in (100.0, 100.5, 103.0, 106.0):

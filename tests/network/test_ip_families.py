@@ -101,7 +101,7 @@ async def test_a_socket_of_ip6_takes_ip6_alone_whatever_the_system_says() -> Non
 async def test_a_machine_without_ip6_says_so_in_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ip_families, "_is_here", lambda family: family == socket.AF_INET)
+    monkeypatch.setattr(ip_families, "_has_family", lambda family: family == socket.AF_INET)
     with caplog.at_level(logging.INFO, "distro_node"):
         async with open_network(NetworkSettings(), identity(1)) as network:
             assert [host for host, _ in listening(network)] == ["0.0.0.0"]

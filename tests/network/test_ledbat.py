@@ -206,7 +206,7 @@ def test_what_others_of_ours_send_meanwhile_is_not_learned_from() -> None:
         arrived += 10_000
         assert not window.admits(1, sample(arrived, 0.01))
     before = window.size
-    window.rest()
+    window.pause_learning()
     window.admits(1, sample(arrived + 1_000_000, 0.2))
     assert window.size == before
     window.admits(1, sample(arrived + 2_000_000, 0.2))

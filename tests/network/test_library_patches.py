@@ -1,4 +1,4 @@
-"""Every guard has a fault that it guards against; if the library fixes one, the first test fails.
+"""Every patch has a fault that it mends; if the library fixes one, the first test fails.
 
 And every fault that the library could fix has a program that shows it and a patch that fixes it.
 """
@@ -98,13 +98,13 @@ def test_every_patch_has_its_program() -> None:
 
 
 def test_every_guard_names_a_patch_or_why_it_is_ours() -> None:
-    targets = Counter(guard.target for guard in library_patches.guards())
+    targets = Counter(patch.target for patch in library_patches.patches())
     assert max(targets.values()) == 1
-    assert "`guards` in `node/network/library_patches.py`" in README.read_text()
-    for guard in library_patches.guards():
-        assert guard.why
-        if not guard.upstream.startswith("ours: "):
-            assert set(guard.upstream.split(", ")) <= set(faults.PATCHED)
+    assert "`patches` in `node/network/library_patches.py`" in README.read_text()
+    for patch in library_patches.patches():
+        assert patch.why
+        if not patch.upstream.startswith("ours: "):
+            assert set(patch.upstream.split(", ")) <= set(faults.PATCHED)
 
 
 def test_every_patch_is_in_the_table() -> None:
@@ -116,11 +116,11 @@ def test_every_patch_is_in_the_table() -> None:
 
 
 def test_the_list_of_guards_is_what_is_installed() -> None:
-    for guard in library_patches.guards():
-        now = guard.owner.__dict__[guard.name]
-        assert type(now) is type(guard.function)
-        assert guard.target in library_patches.ORIGINALS
-        assert now is not library_patches.ORIGINALS[guard.target]
+    for patch in library_patches.patches():
+        now = patch.owner.__dict__[patch.name]
+        assert type(now) is type(patch.function)
+        assert patch.target in library_patches.ORIGINALS
+        assert now is not library_patches.ORIGINALS[patch.target]
 
 
 def test_installing_twice_patches_once() -> None:

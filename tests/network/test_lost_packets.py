@@ -74,7 +74,7 @@ class Line:
     """What a kernel says of a connection, second by second."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.wire: Any = SimpleNamespace(heard=0.0, received=0)
+        self.wire: Any = SimpleNamespace(last_received_at=0.0, received=0)
         self.acknowledged = self.in_flight = 0
         monkeypatch.setattr(segment_size, "gauge", lambda muxer: self._sample)
         unused: Any = None
@@ -87,7 +87,7 @@ class Line:
         for _ in range(seconds):
             self._now += 1.0
             if heard:
-                self.wire.heard = self._now
+                self.wire.last_received_at = self._now
             self.acknowledged += 12 * acknowledged
             found = self._watch.finds_loss(self._now) or found
         return found

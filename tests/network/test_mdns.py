@@ -28,8 +28,8 @@ from network.support import identity, networks, until
 from zeroconf import ServiceStateChange
 
 # Private here: `_open`, `_open_sockets`: nothing is announced in the network in which the tests run.
-# Private here: `_followed`, `_introduced`: what is followed, and which peer it led to, shows nowhere
-# else.
+# Private here: `_follow_scopes`, `_introduced`: what is followed, and which peer it led to, shows
+# nowhere else.
 
 ME, OTHER = identity(1).peer, identity(2).peer
 
@@ -154,20 +154,20 @@ async def test_names_are_asked_for_until_they_are_resolved_and_forgotten_when_ta
         # Repeatedly: a machine that did not answer may do so later.
         await until(lambda: len(heard) >= 2)
         assert {*map(tuple, heard)} == {tuple(a.text for a in dialable(told(), network.peer))}
-        assert len(discovery._followed) == 1
+        assert len(discovery._follow_scopes) == 1
         for number in range(100):
             await neighbourhood.tell(f"{tag}-{number}", ServiceStateChange.Added)
-        await until(lambda: len(discovery._followed) == 64)
+        await until(lambda: len(discovery._follow_scopes) == 64)
         # The oldest have made room.
-        assert f"{tag}-99.{SERVICE}" in discovery._followed
+        assert f"{tag}-99.{SERVICE}" in discovery._follow_scopes
         for name in ("one", *map(str, range(100))):
             await neighbourhood.tell(f"{tag}-{name}", ServiceStateChange.Removed)
-        await until(lambda: not discovery._followed)
+        await until(lambda: not discovery._follow_scopes)
         all_.cancel_scope.cancel()
     # The library's thread may report something even after that.
     await neighbourhood.tell(f"{tag}-late", ServiceStateChange.Added)
     await trio.testing.wait_all_tasks_blocked()
-    assert not discovery._followed
+    assert not discovery._follow_scopes
 
 
 async def test_hundreds_of_invented_names_keep_no_member_from_being_found(

@@ -454,12 +454,14 @@ async def test_a_frozen_peer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
             await trio.sleep_forever()
             return b""
 
-        heard = {m.peer_id: m.secured_conn.heard for m in muxers(a)}
+        heard = {m.peer_id: m.secured_conn.last_received_at for m in muxers(a)}
         muxer.secured_conn.read = read_nothing
         await until(lambda: a.connected() == {lively.peer})
         # The other is just as quiet, but answers.
         (remaining,) = muxers(a)
-        await until(lambda: remaining.secured_conn.heard > heard[remaining.peer_id] + 1.0)
+        await until(
+            lambda: remaining.secured_conn.last_received_at > heard[remaining.peer_id] + 1.0
+        )
         assert a.connected() == {lively.peer}
 
 

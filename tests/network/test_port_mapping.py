@@ -8,7 +8,7 @@ import pytest
 import trio
 from distro_node.crypto.identity import peer_text
 from distro_node.node.network.nat import port_mapping
-from distro_node.node.network.nat.port_mapping import Mapping
+from distro_node.node.network.nat.port_mapping import PortMapping
 from distro_node.node.network.network import NetworkSettings, open_network
 from network.support import identity, until
 
@@ -63,7 +63,7 @@ async def test_a_port_is_opened_when_it_is_wanted_and_given_back(router: Router)
         return wanted
 
     async with open_network(EVERYWHERE, identity(1)) as network, trio.open_nursery() as nursery:
-        one = Mapping(network, is_wanted)
+        one = PortMapping(network, is_wanted)
         nursery.start_soon(one.run)
         await until(lambda: looked >= 3)
         assert router.asked == 0
@@ -82,7 +82,7 @@ async def test_a_port_is_opened_when_it_is_wanted_and_given_back(router: Router)
 async def test_a_router_that_does_not_is_asked_again_later(router: Router, lack: str) -> None:
     setattr(router, lack, None)
     async with open_network(EVERYWHERE, identity(1)) as network, trio.open_nursery() as nursery:
-        one = Mapping(network, lambda: True)
+        one = PortMapping(network, lambda: True)
         nursery.start_soon(one.run)
         await until(lambda: router.asked >= 2)
         assert one.address is None
@@ -95,7 +95,7 @@ async def test_a_router_that_does_not_is_asked_again_later(router: Router, lack:
 async def test_nobody_is_asked_for_a_node_that_listens_on_loopback_alone(router: Router) -> None:
     settings: Any = NetworkSettings(listen=("/ip4/127.0.0.1/tcp/0",))
     async with open_network(settings, identity(1)) as network:
-        await Mapping(network, lambda: True).run()
+        await PortMapping(network, lambda: True).run()
     assert router.asked == 0
 
 
@@ -112,7 +112,7 @@ async def test_an_address_that_nobody_could_dial_is_told_to_nobody(
     router.outside = lie
     async with open_network(EVERYWHERE, identity(1)) as network, trio.open_nursery() as nursery:
         before = network.addresses
-        one = Mapping(network, lambda: True)
+        one = PortMapping(network, lambda: True)
         nursery.start_soon(one.run)
         await until(lambda: bool(router.ports))
         assert one.address is None

@@ -32,8 +32,8 @@ from network.support import (
 # Private here: `_host`, `_ask`: a stranger obeys none of a node's own bounds.
 # Private here: `_reserve`, `_join`, `_address`: replaced to count calls, and to make one machine look
 # like many households.
-# Private here: `_reservations`, `_ends`, `_callers`, `_connections`: what must stay bounded, and be
-# released, shows nowhere else.
+# Private here: `_reservations`, `_circuits_by_peer`, `_circuits_by_address`, `_connections`: what must
+# stay bounded, and be released, shows nowhere else.
 
 LIMITS = CircuitLimits(
     reservations=6,
@@ -65,8 +65,8 @@ class Ledger:
 
     async def join(self, stream: Any, caller: PeerId, callee: PeerId) -> HopMessage | None:
         self._note("circuits", self._relay.circuits)
-        self._note("circuits_per_peer", max(self._relay._ends.values()))
-        self._note("circuits_per_address", max(self._relay._callers.values()))
+        self._note("circuits_per_peer", max(self._relay._circuits_by_peer.values()))
+        self._note("circuits_per_address", max(self._relay._circuits_by_address.values()))
         return await self._join(stream, caller, callee)
 
     def _note(self, name: str, value: int) -> None:
@@ -279,8 +279,8 @@ async def test_calls_cancelled_at_random_leave_nothing_at_the_relay() -> None:
             await a.disconnect(b.peer)
         assert cancelled > 0
         await until(lambda: relay.circuit_relay is not None and relay.circuit_relay.circuits == 0)
-        assert not relay.circuit_relay._ends
-        assert not relay.circuit_relay._callers
+        assert not relay.circuit_relay._circuits_by_peer
+        assert not relay.circuit_relay._circuits_by_address
         try:
             await a.connect(way)
         except DialError as error:

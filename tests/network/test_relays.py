@@ -15,7 +15,7 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange import blobs
 from distro_node.node.network.exchange.blobs import FOUND, BlobFetcher, serve_blobs
-from distro_node.node.network.exchange.update_relay import UpdateRelay, _Relayed
+from distro_node.node.network.exchange.update_relay import UpdateRelay, _RelayedUpdate
 from distro_node.node.network.exchange.update_relay_client import PROTOCOL, Relays
 from distro_node.node.network.network import Network
 from distro_node.node.settings.components import LineSettings, RelayLimits
@@ -31,8 +31,8 @@ from network.homes import Bootstrap
 from network.support import identity, networks, requests_open, until
 
 # Private here: `_scores`: offences below the limit show nowhere else.
-# Private here: `_held`: a relay's memory use, which it reports to no peer.
-# Private here: `_kept`, `_close`: a relay that has forgotten everything, and one that dies silently.
+# Private here: `_held_bytes`: a relay's memory use, which it reports to no peer.
+# Private here: `_updates`, `_close`: a relay that has forgotten everything, and one that dies silently.
 
 SWARM = SwarmId(bytes(32))
 UPDATE = bytes(range(256)) * 1000
@@ -58,7 +58,7 @@ def announced(data: bytes, author: int, round: int = 1, size: int | None = None)
 
 def held_bytes(relay: UpdateRelay) -> int:
     """Return the bytes of updates in a relay's memory."""
-    return relay._held.total()
+    return relay._held_bytes.total()
 
 
 class Member:
@@ -141,7 +141,7 @@ async def test_an_offer_to_nobody_is_no_failure(tmp_path: Path) -> None:
     async with village(tmp_path, 1) as ((author,), (relay,), (serving,)):
         # The relay finds out by itself that the author does not have it.
         await author.relays.offer(announced(UPDATE, 0))
-        await until(lambda: not held_bytes(serving) and not serving._kept)
+        await until(lambda: not held_bytes(serving) and not serving._updates)
         assert author.network.peer in relay.connected()
 
 
@@ -213,7 +213,7 @@ async def test_members_are_woken_for_large_pieces_unless_the_author_is_slow(
     arriving = 65_000
 
     async def told(size: int, seconds: float) -> list[int]:
-        relayed = _Relayed(announced(bytes(size), 0))
+        relayed = _RelayedUpdate(announced(bytes(size), 0))
         ends: list[int] = []
 
         async def serve() -> None:
@@ -227,7 +227,7 @@ async def test_members_are_woken_for_large_pieces_unless_the_author_is_slow(
             for start in range(0, size, arriving):
                 await trio.sleep(seconds)
                 relayed.buffer += bytes(min(arriving, size - start))
-                relayed.arrived(len(relayed.buffer) - 1)
+                relayed.note_arrival(len(relayed.buffer) - 1)
             await trio.testing.wait_all_tasks_blocked()
             relayed.finish(bytes(size))
         return ends
@@ -405,7 +405,7 @@ async def test_an_author_that_is_busy_with_others_serves_its_relays_all_the_same
             answer,
             max_request=1,
             max_concurrent=1,
-            first=lambda peer: peer == relay.peer,
+            is_prioritised=lambda peer: peer == relay.peer,
         )
 
         async def ask(who: Network) -> bytes:

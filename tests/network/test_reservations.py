@@ -68,8 +68,8 @@ async def test_a_member_carries_its_swarm_and_no_other() -> None:
         circuit_relay = member.network.circuit_relay
         assert circuit_relay is not None
         await until(lambda: circuit_relay.refused["stranger"] > 0)
-        assert circuit_relay.holds(friend.network.peer)
-        assert not circuit_relay.holds(stranger.network.peer)
+        assert circuit_relay.has_reservation(friend.network.peer)
+        assert not circuit_relay.has_reservation(stranger.network.peer)
         assert not stranger.reach.relays
 
 

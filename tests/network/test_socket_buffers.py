@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from distro_node.node.network.socket_buffers import UNSENT_BYTES, gauge, read_ready, shorten
+from distro_node.node.network.socket_buffers import UNSENT_BYTES, gauge, limit_unsent, read_ready
 from libp2p.io.trio import TrioTCPStream
 from libp2p.stream_muxer.yamux.yamux import DEFAULT_WINDOW_SIZE, YamuxStream
 from network.support import muxers, star, until
@@ -80,7 +80,7 @@ async def test_how_a_connection_is_doing_is_known_as_long_as_it_lasts() -> None:
 
 
 def test_where_there_is_no_socket_nothing_happens() -> None:
-    assert not shorten(object())
+    assert not limit_unsent(object())
     assert gauge(object())() is None
 
 

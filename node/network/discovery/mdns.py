@@ -63,20 +63,20 @@ _SCOPE_DIGITS = 9
 
 
 class LocalDiscovery:
-    """Announces one node in its local network, and passes the peers found there to `hear`."""
+    """Announces one node in its local network, and passes the peers found there to `on_found`."""
 
     def __init__(
-        self, network: Network, swarm: SwarmId, hear: Callable[[Sequence[str]], None]
+        self, network: Network, swarm: SwarmId, on_found: Callable[[Sequence[str]], None]
     ) -> None:
-        """`hear` is called with the addresses of one peer at a time, repeatedly."""
+        """`on_found` is called with the addresses of one peer at a time, repeatedly."""
         self._network = network
-        self._hear = hear
+        self._on_found = on_found
         self._tag = swarm_tag(swarm)
         # One scope per announced name; cancelled when the name is withdrawn.
-        self._followed: dict[str, trio.CancelScope] = {}
+        self._follow_scopes: dict[str, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
         # A separate limiter, so that names that do not resolve delay the others only briefly.
-        self._questions = trio.CapacityLimiter(_MAX_PARALLEL)
+        self._resolve_limiter = trio.CapacityLimiter(_MAX_PARALLEL)
 
     async def run(self) -> None:
         """Announce this node and listen for others, for ever, at the addresses that the machine has at
@@ -105,13 +105,13 @@ class LocalDiscovery:
 
     async def _wait_for_change(self, own: ServiceInfo | None) -> None:
         """Return once the machine has other addresses than those announced."""
-        announced = _places(own)
-        while _places(own_service(self._network, self._tag)) == announced:  # noqa: ASYNC110  (only Linux reports it)
+        announced = _port_and_addresses(own)
+        while _port_and_addresses(own_service(self._network, self._tag)) == announced:  # noqa: ASYNC110  (only Linux reports it)
             await trio.sleep(_CHECK_INTERVAL_SECONDS)
 
     async def _search(self, zeroconf: Zeroconf, own: ServiceInfo) -> None:
         failure: Exception | None = None
-        self._followed.clear()
+        self._follow_scopes.clear()
         async with trio.open_nursery() as self._nursery:
             try:
                 await trio.to_thread.run_sync(_open, zeroconf, own, self._listener(zeroconf))
@@ -133,22 +133,22 @@ class LocalDiscovery:
         time."""
         token = trio.lowlevel.current_trio_token()
 
-        def note(name: str, gone: bool) -> None:
-            followed = self._followed.pop(name, None)
-            if followed is not None:
-                followed.cancel()
-            if self._nursery is not None and not gone:
-                if len(self._followed) >= _MAX_FOUND:
-                    self._followed.pop(next(iter(self._followed))).cancel()
-                self._followed[name] = open_scope()
-                self._nursery.start_soon(self._follow, zeroconf, name, self._followed[name])
+        def update(name: str, withdrawn: bool) -> None:
+            scope = self._follow_scopes.pop(name, None)
+            if scope is not None:
+                scope.cancel()
+            if self._nursery is not None and not withdrawn:
+                if len(self._follow_scopes) >= _MAX_FOUND:
+                    self._follow_scopes.pop(next(iter(self._follow_scopes))).cancel()
+                self._follow_scopes[name] = open_scope()
+                self._nursery.start_soon(self._follow, zeroconf, name, self._follow_scopes[name])
 
         def changed(
             zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange
         ) -> None:
             if name.startswith(self._tag + "-"):
                 with contextlib.suppress(trio.RunFinishedError):
-                    token.run_sync_soon(note, name, state_change is ServiceStateChange.Removed)
+                    token.run_sync_soon(update, name, state_change is ServiceStateChange.Removed)
 
         return changed
 
@@ -165,7 +165,7 @@ class LocalDiscovery:
                         zeroconf.get_service_info,
                         *(SERVICE, name, _RESOLVE_MILLISECONDS),
                         abandon_on_cancel=True,
-                        limiter=self._questions,
+                        limiter=self._resolve_limiter,
                     )
                     if info is not None:
                         self._suggest(info)
@@ -177,7 +177,7 @@ class LocalDiscovery:
             if address.interface:
                 self._network.link_scopes.note(address.host, address.interface)
         if addresses:
-            self._hear([address.text for address in addresses])
+            self._on_found([address.text for address in addresses])
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def own_service(network: Network, tag: str) -> ServiceInfo | None:
     )
 
 
-def _places(own: ServiceInfo | None) -> tuple[int | None, frozenset[str]]:
+def _port_and_addresses(own: ServiceInfo | None) -> tuple[int | None, frozenset[str]]:
     """Return the port and the addresses of an announcement."""
     return (None, frozenset()) if own is None else (own.port, frozenset(own.parsed_addresses()))
 

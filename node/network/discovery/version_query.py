@@ -21,7 +21,7 @@ from ....protocol.wire.manifest import PROTOCOL_VERSION
 from ..errors import RequestError
 from ..network import Network
 
-SPEAKING = "/distro/version/1"
+PROTOCOL = "/distro/version/1"
 """Request: empty. Answer: a `VersionMessage`."""
 
 _REQUEST_TIMEOUT_SECONDS = 5.0
@@ -35,7 +35,7 @@ def serve_version(network: Network) -> None:
     async def answer(peer: PeerId, data: bytes) -> bytes:
         return VersionMessage(PROTOCOL_VERSION).encode()
 
-    network.serve(SPEAKING, answer, max_request=1, max_concurrent=16)
+    network.serve(PROTOCOL, answer, max_request=1, max_concurrent=16)
 
 
 async def query_versions(network: Network, peers: Iterable[PeerId]) -> set[int]:
@@ -46,7 +46,7 @@ async def query_versions(network: Network, peers: Iterable[PeerId]) -> set[int]:
         try:
             answer = await network.request(
                 peer,
-                SPEAKING,
+                PROTOCOL,
                 b"",
                 max_response=MAX_VERSION_BYTES,
                 timeout=_REQUEST_TIMEOUT_SECONDS,

@@ -20,20 +20,20 @@ PATIENCE = 4.0
 _PIECE_BYTES = 1 << 16
 # A rate counts as known after these bytes, or after this fraction of a small blob (1/16), and no sooner
 # than after this time.
-_KNOWN_BYTES, _KNOWN_PART = 1 << 15, 16
+_KNOWN_BYTES, _KNOWN_DIVISOR = 1 << 15, 16
 _KNOWN_SECONDS = 1.0
 # A competitor replaces the first provider only if it is faster by this factor: transfers that share a
 # connection differ by less, and a change of provider starts the blob again from its first byte.
-_CLEARLY = 2.0
+_CLEARLY_FASTER = 2.0
 
 
 class TransferAttempt:
     """One provider's attempt to deliver one blob."""
 
     def __init__(
-        self, peer: PeerId, now: float, *, stall: float, whole: float, size: int, is_relay: bool
+        self, peer: PeerId, now: float, *, stall: float, total: float, size: int, is_relay: bool
     ) -> None:
-        """`stall` and `whole`: the least seconds, of silence and in total, after which a competitor
+        """`stall` and `total`: the least seconds, of silence and in total, after which a competitor
         starts; `size`: the largest size that the blob may have, in bytes."""
         self.peer = peer
         self.is_relay = is_relay
@@ -42,61 +42,65 @@ class TransferAttempt:
         self.received = 0
         # True for a relay from the start: its silence proves nothing, since it has to wait for the
         # author itself.
-        self.ended = is_relay
+        self.blameless = is_relay
         """Whether the attempt ended for another reason than the peer's silence."""
         self.scope = open_scope()
         """Cancels the attempt."""
         self._size = size
-        self._heard = now
+        self._last_received = now
         self._stall = stall
-        self._whole = whole
+        self._total = total
         # When the latest competitor began, and how many bytes had been received before it.
-        self._raced, self._before = now, 0
+        self._competitor_since, self._received_before = now, 0
         self._pieces = 0
 
     def note(self, size: int) -> None:
         """Note that `size` bytes have arrived by now."""
-        self._heard = trio.current_time()
+        self._last_received = trio.current_time()
         self._pieces += 1
         self.received = size
         if self.first_byte is None:
-            self.first_byte = self._heard
+            self.first_byte = self._last_received
 
     def excuse(self, seconds: float) -> None:
         """Discount `seconds` during which our own process did not run."""
         self.started += seconds
-        self._heard += seconds
-        self._raced += seconds
+        self._last_received += seconds
+        self._competitor_since += seconds
 
-    def race(self, now: float) -> None:
+    def note_competitor(self, now: float) -> None:
         """Note that a competitor starts now."""
-        self._raced, self._before = now, self.received
+        self._competitor_since, self._received_before = now, self.received
 
-    def win(self, now: float) -> None:
+    def continue_alone(self, now: float) -> None:
         """Note that this attempt goes on alone; the next competitor comes after twice the time so
         far."""
-        self._whole = max(self._whole, 2 * (now - self.started))
+        self._total = max(self._total, 2 * (now - self.started))
 
-    def is_known(self, now: float) -> bool:
+    def is_rate_known(self, now: float) -> bool:
         """Whether the rate since the latest competitor began is known."""
-        enough = min(_KNOWN_BYTES, self._size // _KNOWN_PART)
-        return now - self._raced > _KNOWN_SECONDS and self.received - self._before >= enough
+        enough = min(_KNOWN_BYTES, self._size // _KNOWN_DIVISOR)
+        return (
+            now - self._competitor_since > _KNOWN_SECONDS
+            and self.received - self._received_before >= enough
+        )
 
     def remaining(self, now: float) -> float:
         """Return the seconds until the rest will have arrived, at the rate since the latest competitor
         began."""
         # Including the piece on its way.
-        new = self.received - self._before + _PIECE_BYTES
-        return (self._size - self.received) * max(now - self._raced, _KNOWN_SECONDS) / new
+        new = self.received - self._received_before + _PIECE_BYTES
+        return (
+            (self._size - self.received) * max(now - self._competitor_since, _KNOWN_SECONDS) / new
+        )
 
-    def overdue(self, now: float, usual: float) -> bool:
-        """Whether another provider should be asked as well; `usual` is the usual rate in bytes per
-        second."""
+    def is_overdue(self, now: float, typical_rate: float) -> bool:
+        """Whether another provider should be asked as well; `typical_rate` in bytes per second."""
         # Over a slow connection seconds pass between the pieces of any transfer.
-        pace = (self._heard - self.started) / max(1, self._pieces)
-        stall = max(self._stall, PATIENCE * _PIECE_BYTES / usual, PATIENCE * pace)
-        whole = max(self._whole, PATIENCE * self._size / usual)
-        return now - self._heard > stall or now - self.started > whole
+        pace = (self._last_received - self.started) / max(1, self._pieces)
+        stall = max(self._stall, PATIENCE * _PIECE_BYTES / typical_rate, PATIENCE * pace)
+        total = max(self._total, PATIENCE * self._size / typical_rate)
+        return now - self._last_received > stall or now - self.started > total
 
 
 def superfluous(attempts: Sequence[TransferAttempt], now: float) -> TransferAttempt | None:
@@ -106,7 +110,7 @@ def superfluous(attempts: Sequence[TransferAttempt], now: float) -> TransferAtte
     The first one stays unless another is clearly faster.
     """
     for other in attempts[1:]:
-        if other.is_known(now):
+        if other.is_rate_known(now):
             first = attempts[0]
-            return first if first.remaining(now) > _CLEARLY * other.remaining(now) else other
+            return first if first.remaining(now) > _CLEARLY_FASTER * other.remaining(now) else other
     return None

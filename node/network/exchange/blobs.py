@@ -50,7 +50,7 @@ def _always() -> bool:
 
 FOUND, _NOT_FOUND = b"\x00", b"\x01"
 # Outcomes that mean that the peer does not have the blob.
-_LACKING = ("not found", "not connected")
+_LACKING_OUTCOMES = ("not found", "not connected")
 # After this many failures a peer counts as not having the blob, whatever it answers …
 _MOST_FAILURES = 3
 # … unless it answers that it is busy, because many nodes may ask the same few peers at once. A faulty
@@ -76,7 +76,7 @@ _RELAY_PATIENCE_SECONDS = 5.0
 # and reports it; until then, asking that author directly would use the author's upload a second time.
 _RELAY_STALL_SECONDS = 12.0
 # A relay may take this many times as long as another provider for the whole update.
-_RELAY_WHOLE = 3.0
+_RELAY_TOTAL_FACTOR = 3.0
 # If our own process was not scheduled for this long, the delay is not held against any peer.
 _LAG_SECONDS = 1.0
 _POLL_SECONDS = 0.2
@@ -89,27 +89,29 @@ _IDLE_SECONDS = 10.0
 
 
 class FetchFailed(Exception):
-    """No provider delivered the blob in time; `tried` has the outcome of each. `vain`: no attempt is
-    under way, and no provider appears to have the blob."""
+    """No provider delivered the blob in time; `outcomes` has each one's. `hopeless`: no attempt is under
+    way, and no provider appears to have the blob."""
 
-    def __init__(self, cid: ContentId, tried: dict[PeerId, str], *, vain: bool = False) -> None:
-        counts = Counter(tried.values())
+    def __init__(
+        self, cid: ContentId, outcomes: dict[PeerId, str], *, hopeless: bool = False
+    ) -> None:
+        counts = Counter(outcomes.values())
         outcome = ", ".join(f"{count} × {what}" for what, count in counts.most_common())
         super().__init__(outcome or "no peer to ask")
-        lacking = vain or set(tried.values()) <= set(_LACKING)
-        self.is_vain = "not found" in tried.values() and lacking
+        lacking = hopeless or set(outcomes.values()) <= set(_LACKING_OUTCOMES)
+        self.is_hopeless = "not found" in outcomes.values() and lacking
         """Whether at least one peer answered that it does not have the blob, and none appears to have
         it."""
         self.cid = cid
         self.reason = outcome or "no peer to ask"
-        self.tried = tried
+        self.outcomes = outcomes
 
 
 def serve_blobs(
     network: Network,
     store: BlobFiles,
     kind_of: Callable[[ContentId], str] = lambda cid: "blob",
-    asked: Callable[[PeerId, ContentId], None] = lambda peer, cid: None,
+    on_request: Callable[[PeerId, ContentId], None] = lambda peer, cid: None,
     relays: Container[PeerId] = (),
 ) -> None:
     """Serve the blobs of `store` to all connected peers, `MAX_UPLOADS` at a time.
@@ -119,7 +121,7 @@ def serve_blobs(
     """
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
-        asked(peer, _requested(request))
+        on_request(peer, _parse_request(request))
         return await _answer(store, request)
 
     network.serve(
@@ -127,7 +129,7 @@ def serve_blobs(
         answer,
         max_request=_CONTENT_ID_BYTES,
         max_concurrent=MAX_UPLOADS,
-        first=lambda peer: peer in relays,
+        is_prioritised=lambda peer: peer in relays,
         kind=lambda request: kind_of(ContentId(request)),
     )
 
@@ -148,7 +150,7 @@ def serve_parts(network: Network, store: BlobFiles) -> None:
 
 
 async def _answer(store: BlobFiles, request: bytes) -> bytes:
-    data = await trio.to_thread.run_sync(store.get, _requested(request))
+    data = await trio.to_thread.run_sync(store.get, _parse_request(request))
     return _NOT_FOUND if data is None else FOUND + data
 
 
@@ -174,7 +176,7 @@ class BlobFetcher:
         self._busy: Counter[PeerId] = Counter()
         # When each relay last sent a piece of any update, or was asked for the first of those that it
         # has not delivered yet.
-        self._heard: dict[PeerId, float] = {}
+        self._last_received: dict[PeerId, float] = {}
         # Moving averages: seconds to the first byte, and bytes per second from there on.
         self._latency = 0.25
         self._rate = 1e6
@@ -229,7 +231,7 @@ class BlobFetcher:
         if download.error is not None:
             raise download.error
         if download.data is None:
-            raise FetchFailed(cid, dict(download.tried), vain=download.is_vain)
+            raise FetchFailed(cid, dict(download.outcomes), hopeless=download.is_hopeless)
         return download.data
 
     async def _run(self, download: _BlobDownload) -> None:
@@ -237,7 +239,7 @@ class BlobFetcher:
             async with trio.open_nursery() as nursery:
                 while download.data is None and download.error is None:
                     self._start_attempts(download, nursery)
-                    if download.is_vain and not download.wanted():
+                    if download.is_hopeless and not download.wanted():
                         break
                     await download.changed.wait()
                     download.changed = trio.Event()
@@ -262,8 +264,10 @@ class BlobFetcher:
         self._end_competition(download, now)
         # Concurrent transfers, of a snapshot's chunks or a round's updates, may slow each other down:
         # then none of them is overdue.
-        usual = self._typical_rate(download, now)
-        waiting = [each for each in download.attempts if not self._overdue(each, now, usual)]
+        typical_rate = self._typical_rate(download, now)
+        waiting = [
+            each for each in download.attempts if not self._is_overdue(each, now, typical_rate)
+        ]
         # One attempt is enough as long as it makes progress.
         if waiting or len(download.attempts) >= _MAX_HEDGES:
             return
@@ -276,19 +280,19 @@ class BlobFetcher:
         if peer is not None:
             expected = self._latency + download.max_bytes / self._rate
             stall = max(_MIN_PATIENCE_SECONDS, PATIENCE * self._latency)
-            whole = max(2 * _MIN_PATIENCE_SECONDS, PATIENCE * expected)
+            total = max(2 * _MIN_PATIENCE_SECONDS, PATIENCE * expected)
             if relay is not None:
-                stall, whole = max(stall, _RELAY_STALL_SECONDS), _RELAY_WHOLE * whole
+                stall, total = max(stall, _RELAY_STALL_SECONDS), _RELAY_TOTAL_FACTOR * total
             attempt = TransferAttempt(
                 peer,
                 now,
                 stall=stall,
-                whole=whole,
+                total=total,
                 size=download.max_bytes,
                 is_relay=relay is not None,
             )
             for other in download.attempts:
-                other.race(now)
+                other.note_competitor(now)
             download.attempts.append(attempt)
             nursery.start_soon(self._attempt, download, attempt)
 
@@ -301,50 +305,55 @@ class BlobFetcher:
         rivals = [
             each for each in download.attempts if not each.is_relay and not each.scope.cancel_called
         ]
-        ended = superfluous(rivals, now)
-        if ended is not None:
-            ended.scope.cancel()
+        superfluous_attempt = superfluous(rivals, now)
+        if superfluous_attempt is not None:
+            superfluous_attempt.scope.cancel()
             for each in rivals:
-                if each is not ended:
-                    each.win(now)
+                if each is not superfluous_attempt:
+                    each.continue_alone(now)
 
     def _choose_relay(self, download: _BlobDownload, now: float) -> PeerId | None:
         """Return the relay to ask next; None if no relay can help."""
         if download.relay is None or self._relays is None:
             return None
-        asked = {attempt.peer for attempt in download.attempts}
+        competing = {attempt.peer for attempt in download.attempts}
         for relay in self._relays.order(download.cid):
             waits = download.pauses.rests(relay, now)
-            stuck = self._busy[relay] >= _PER_RELAY and self._silent(relay, now)
-            if relay not in asked and relay not in download.excluded and not waits and not stuck:
+            stuck = self._busy[relay] >= _PER_RELAY and self._is_silent(relay, now)
+            if (
+                relay not in competing
+                and relay not in download.excluded
+                and not waits
+                and not stuck
+            ):
                 return relay
         return None
 
-    def _overdue(self, attempt: TransferAttempt, now: float, usual: float) -> bool:
-        """Whether another provider should be asked as well; `usual` as in `TransferAttempt`."""
-        if attempt.overdue(now, usual):
+    def _is_overdue(self, attempt: TransferAttempt, now: float, typical_rate: float) -> bool:
+        """Whether another provider should be asked as well; `typical_rate` as in `TransferAttempt`."""
+        if attempt.is_overdue(now, typical_rate):
             return True
         waited = now - attempt.started > _RELAY_PATIENCE_SECONDS
-        return attempt.is_relay and waited and self._silent(attempt.peer, now)
+        return attempt.is_relay and waited and self._is_silent(attempt.peer, now)
 
-    def _silent(self, relay: PeerId, now: float) -> bool:
-        return now - self._heard.get(relay, float("-inf")) > _RELAY_PATIENCE_SECONDS
+    def _is_silent(self, relay: PeerId, now: float) -> bool:
+        return now - self._last_received.get(relay, float("-inf")) > _RELAY_PATIENCE_SECONDS
 
     def _excuse(self, download: _BlobDownload, lag: float) -> None:
         for attempt in download.attempts:
             attempt.excuse(lag)
             if attempt.is_relay:
-                self._heard[attempt.peer] = trio.current_time()
+                self._last_received[attempt.peer] = trio.current_time()
 
     def _choose(self, download: _BlobDownload, now: float) -> PeerId | None:
         connected = self._network.connected()
-        asked = {attempt.peer for attempt in download.attempts}
+        competing = {attempt.peer for attempt in download.attempts}
         choices: list[PeerId] = []
         for peer in download.providers():
             if peer not in connected:
-                download.tried.setdefault(peer, "not connected")
+                download.outcomes.setdefault(peer, "not connected")
             elif (
-                peer not in asked
+                peer not in competing
                 and peer not in download.excluded
                 and not download.pauses.rests(peer, now)
                 and self._busy[peer] < _PER_PROVIDER
@@ -381,12 +390,12 @@ class BlobFetcher:
     async def _attempt(self, download: _BlobDownload, attempt: TransferAttempt) -> None:
         peer = attempt.peer
         self._busy[peer] += 1
-        self._heard.setdefault(peer, trio.current_time())
+        self._last_received.setdefault(peer, trio.current_time())
 
         def note(size: int) -> None:
             attempt.note(size)
             if attempt.is_relay:
-                self._heard[peer] = trio.current_time()
+                self._last_received[peer] = trio.current_time()
 
         protocol, question = self._protocol, bytes(download.cid)
         if attempt.is_relay and download.relay is not None:
@@ -398,17 +407,17 @@ class BlobFetcher:
                     protocol,
                     question,
                     max_response=1 + download.max_bytes,
-                    timeout=_longest(download.max_bytes),
+                    timeout=_provider_timeout(download.max_bytes),
                     idle_timeout=_IDLE_SECONDS,
                     kind=download.kind,
                     progress=note,
                 )
             if attempt.scope.cancelled_caught:
                 return
-            attempt.ended = True
-            await self._judge(download, attempt, response)
+            attempt.blameless = True
+            await self._process_response(download, attempt, response)
         except RequestError as error:
-            attempt.ended |= error.reason != "timeout"
+            attempt.blameless |= error.reason != "timeout"
             download.failed(peer, "too large" if error.reason == "oversized" else error.reason)
             if error.reason == "oversized":
                 # Not provably faulty (the announced size may have been wrong), but of no use.
@@ -421,16 +430,16 @@ class BlobFetcher:
                 download.error = error
         finally:
             seconds = trio.current_time() - attempt.started
-            if download.tried.get(peer) not in _LACKING:
+            if download.outcomes.get(peer) not in _LACKING_OUTCOMES:
                 self._speeds.note(peer, attempt.received, seconds, self._busy[peer])
             if attempt.first_byte is not None:
                 self._frozen.forgive(peer)
-            elif not attempt.ended and self._frozen.waited(peer, seconds):
+            elif not attempt.blameless and self._frozen.note_wait(peer, seconds):
                 self._network.traffic.reject("frozen")
             self._busy[peer] -= 1
             if not self._busy[peer]:
                 del self._busy[peer]
-                self._heard.pop(peer, None)
+                self._last_received.pop(peer, None)
             download.attempts.remove(attempt)
             download.changed.set()
             for other in self._downloads.values():
@@ -438,16 +447,18 @@ class BlobFetcher:
                     # This download may have been waiting for the provider that is free now.
                     other.changed.set()
 
-    async def _judge(
+    async def _process_response(
         self, download: _BlobDownload, attempt: TransferAttempt, response: bytes
     ) -> None:
         peer = attempt.peer
         # A relay answers with the update alone, without a leading byte.
-        says, data = (FOUND, response) if attempt.is_relay else (response[:1], response[1:])
-        if not response or (says == _NOT_FOUND and not data):
+        status, data = (FOUND, response) if attempt.is_relay else (response[:1], response[1:])
+        if not response or (status == _NOT_FOUND and not data):
             download.failed(peer, "not found")
             return
-        good = says == FOUND and await trio.to_thread.run_sync(self._store.keep, download.cid, data)
+        good = status == FOUND and await trio.to_thread.run_sync(
+            self._store.keep, download.cid, data
+        )
         if not good:
             download.failed(peer, "wrong content")
             download.excluded.add(peer)
@@ -455,13 +466,13 @@ class BlobFetcher:
             self._network.penalise(peer, "bad_hash")
             return
         download.data = data
-        self._learn(attempt, len(data))
+        self._update_averages(attempt, len(data))
         if self._relays is not None and not attempt.is_relay:
-            for beaten in download.attempts:
-                if beaten.is_relay and self._silent(beaten.peer, trio.current_time()):
-                    self._relays.too_slow(beaten.peer)
+            for slower in download.attempts:
+                if slower.is_relay and self._is_silent(slower.peer, trio.current_time()):
+                    self._relays.note_slow(slower.peer)
 
-    def _learn(self, attempt: TransferAttempt, size: int) -> None:
+    def _update_averages(self, attempt: TransferAttempt, size: int) -> None:
         first = attempt.first_byte or trio.current_time()
         self._latency += _NEWEST * (first - attempt.started - self._latency)
         seconds = trio.current_time() - first
@@ -495,7 +506,7 @@ class _BlobDownload:
         self.done = trio.Event()
         self.changed = trio.Event()
         self.attempts: list[TransferAttempt] = []
-        self.tried: dict[PeerId, str] = {}
+        self.outcomes: dict[PeerId, str] = {}
         self.excluded: set[PeerId] = set()
         self.failures: Counter[PeerId] = Counter()
         self.pauses = pauses
@@ -506,7 +517,7 @@ class _BlobDownload:
         self.error: OSError | None = None
 
     @property
-    def is_vain(self) -> bool:
+    def is_hopeless(self) -> bool:
         """Whether no attempt is under way, and no provider that could be asked appears to have it. An
         attempt at a quarantined peer that has sent nothing does not count."""
         at_work = any(each.received or each.peer not in self.frozen for each in self.attempts)
@@ -514,7 +525,7 @@ class _BlobDownload:
 
     def failed(self, peer: PeerId, outcome: str) -> None:
         now = trio.current_time()
-        self.tried[peer] = outcome
+        self.outcomes[peer] = outcome
         self.failures[peer] += 1
         if outcome == "busy":
             self.busy.setdefault(peer, now)
@@ -524,19 +535,23 @@ class _BlobDownload:
         self.pauses.failed(peer, now, random.uniform(0.5, 1.0))
 
     def _lacks(self, peer: PeerId) -> bool:
-        if self.tried.get(peer) in _LACKING or peer in self.excluded or peer in self.frozen:
+        if (
+            self.outcomes.get(peer) in _LACKING_OUTCOMES
+            or peer in self.excluded
+            or peer in self.frozen
+        ):
             return True
         patient = trio.current_time() - self.busy.get(peer, -math.inf) < _BUSY_SECONDS
         return self.failures[peer] >= _MOST_FAILURES and not patient
 
 
-def _requested(request: bytes) -> ContentId:
+def _parse_request(request: bytes) -> ContentId:
     if len(request) != _CONTENT_ID_BYTES:
         raise ProtocolError("malformed", f"a content id has 32 bytes, not {len(request)}")
     return ContentId(request)
 
 
-def _longest(max_bytes: int) -> float:
+def _provider_timeout(max_bytes: int) -> float:
     """Return the timeout for one provider in seconds: half a minute, plus the time that the bytes take
     at 64 kbit/s."""
     return 30.0 + max_bytes / 8_000

@@ -46,15 +46,16 @@ _CHUNK_SECONDS = 20.0
 _FEWEST_UNDER_WAY = 2
 # A chunk that has not arrived after this time is queued again: 4 MiB take about an hour at 10 kbit/s.
 _TIMEOUT_SECONDS = 3600.0
-# Timeout for asking a peer which chunks it has. It is also the interval at which a peer that lacks some
-# (most likely another newcomer) is asked again …
+# Timeout for asking a peer which chunks it has.
 _REQUEST_TIMEOUT_SECONDS = 15.0
-# … and this is the interval for one that has them all, which keeps a snapshot for as long as it is
-# requested (`content/snapshot_holds`).
-_RETRY_SECONDS = 60.0
+# The interval at which a peer that lacks some chunks (most likely another newcomer) is asked again …
+_INCOMPLETE_INTERVAL_SECONDS = 15.0
+# … and the interval for one that has them all, which keeps a snapshot for as long as it is requested
+# (`content/snapshot_holds`).
+_COMPLETE_INTERVAL_SECONDS = 60.0
 _PAUSE_SECONDS = 2.0
 
-Waiting = Callable[[FetchFailed], None]
+OnRetry = Callable[[FetchFailed], None]
 
 
 class Fetcher(Protocol):
@@ -76,7 +77,7 @@ class Fetcher(Protocol):
 def serve_chunks(
     network: Network,
     store: BlobStore,
-    asked: Callable[[PeerId, ContentId], None] = lambda peer, blob: None,
+    on_request: Callable[[PeerId, ContentId], None] = lambda peer, blob: None,
 ) -> None:
     """Tell connected peers on request which chunks of a blob list are in `store`. `asked` is called with
     every request."""
@@ -94,7 +95,7 @@ def serve_chunks(
     async def answer(peer: PeerId, request: bytes) -> bytes:
         if len(request) != _CONTENT_ID_BYTES:
             raise ProtocolError("malformed", f"a content id has 32 bytes, not {len(request)}")
-        asked(peer, ContentId(request))
+        on_request(peer, ContentId(request))
         return await trio.to_thread.run_sync(holdings, ContentId(request))
 
     # Only two at a time: a list for 512 GiB names 131,072 chunks, each of them a file to look up.
@@ -137,16 +138,16 @@ class ChunkFetcher:
         *,
         providers: Callable[[], Sequence[PeerId]],
         progress: Callable[[int, int], None],
-        waiting: Waiting,
+        on_retry: OnRetry,
         wanted: Wanted,
     ) -> bool:
         """Fetch all chunks of the list `blob` into the store; return whether that succeeded.
 
         It goes on until all are in the store, or until no peer has one of them and `wanted` returns
-        False. `progress(done, total)` counts chunks, `waiting` is called with each failure after which a
-        chunk is tried again. Raises `DiskFull` if a chunk cannot be stored.
+        False. `progress(done, total)` counts chunks, `on_retry` is called with each failure after which
+        a chunk is tried again. Raises `DiskFull` if a chunk cannot be stored.
         """
-        download = _ListDownload(self, blob, blobs, providers, progress, waiting, wanted)
+        download = _ListDownload(self, blob, blobs, providers, progress, on_retry, wanted)
         await download.run()
         return not download.missing
 
@@ -160,7 +161,7 @@ class _ListDownload:
     blobs: BlobList
     providers: Callable[[], Sequence[PeerId]]
     progress: Callable[[int, int], None]
-    waiting: Waiting
+    on_retry: OnRetry
     wanted: Wanted
 
     def __post_init__(self) -> None:
@@ -195,9 +196,9 @@ class _ListDownload:
         if self._failure is not None:
             raise self._failure
 
-    async def _work(self, everything: trio.CancelScope) -> None:
+    async def _work(self, workers_scope: trio.CancelScope) -> None:
         while self._queue:
-            if self._under_way >= self._most():
+            if self._under_way >= self._transfer_limit():
                 await self._room.wait()
                 continue
             chunk = self._queue.pop()
@@ -218,21 +219,21 @@ class _ListDownload:
                 self.progress(self._total - len(self.missing), self._total)
             except FetchFailed as failure:
                 if not self.wanted():
-                    everything.cancel()
+                    workers_scope.cancel()
                     return
-                self.waiting(failure)
+                self.on_retry(failure)
                 self._queue.insert(0, chunk)
                 await trio.sleep(_PAUSE_SECONDS)
             except OSError as error:
                 self._failure = error
-                everything.cancel()
+                workers_scope.cancel()
                 return
             finally:
                 self._under_way -= 1
                 self._room.set()
                 self._room = trio.Event()
 
-    def _most(self) -> int:
+    def _transfer_limit(self) -> int:
         """Return how many chunks may be in transfer at the measured rate of this line."""
         if self._begun is None or not self._fetched:
             return MAX_UNDER_WAY // 2
@@ -244,17 +245,19 @@ class _ListDownload:
     async def _ask_all(self) -> None:
         """Ask providers again and again which chunks they have: incomplete ones, to follow what they
         fetch; complete ones, so that they keep what is being fetched."""
-        asked: dict[PeerId, float] = {}
+        asked_at: dict[PeerId, float] = {}
         async with trio.open_nursery() as nursery:
             while True:
                 now = trio.current_time()
                 connected = self._network.connected()
                 for peer in self.providers():
                     complete = all(self._holdings.get(peer, [False]))
-                    pause = _RETRY_SECONDS if complete else _REQUEST_TIMEOUT_SECONDS
-                    due = now - asked.get(peer, float("-inf")) >= pause
+                    interval = (
+                        _COMPLETE_INTERVAL_SECONDS if complete else _INCOMPLETE_INTERVAL_SECONDS
+                    )
+                    due = now - asked_at.get(peer, float("-inf")) >= interval
                     if peer in connected and due:
-                        asked[peer] = now
+                        asked_at[peer] = now
                         nursery.start_soon(self._ask, peer)
                 self._sort()
                 await trio.sleep(_PAUSE_SECONDS)
@@ -273,9 +276,9 @@ class _ListDownload:
     def _holders(self, chunk: ContentId) -> list[PeerId]:
         """Return the providers that have a chunk, or may have it; all providers if none do."""
         number = self.missing.get(chunk, 0)
-        everybody = list(self.providers())
+        providers = list(self.providers())
         lacking = {peer for peer, held in self._holdings.items() if not held[number]}
-        return [peer for peer in everybody if peer not in lacking] or everybody
+        return [peer for peer in providers if peer not in lacking] or providers
 
     def _sort(self) -> None:
         """Sort the queue so that the rarest chunk comes first."""

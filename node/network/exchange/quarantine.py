@@ -35,7 +35,7 @@ class Quarantine:
         """Put a peer in quarantine."""
         self._quarantine.failed(peer, trio.current_time())
 
-    def waited(self, peer: PeerId, seconds: float) -> bool:
+    def note_wait(self, peer: PeerId, seconds: float) -> bool:
         """Note a wait of `seconds` without an answer; return whether the peer has been quarantined for
         it."""
         total = self._waited.pop(peer, 0.0) + seconds

@@ -68,8 +68,8 @@ class UpdateRelay:
         # In order of the last request, so that a flood of updates displaces first those that nobody
         # requests any more. The author is part of the key: a faulty member that announces another's
         # update must not block it.
-        self._kept: OrderedDict[tuple[PeerId, ContentId], _Relayed] = OrderedDict()
-        self._held: Counter[SwarmId] = Counter()
+        self._updates: OrderedDict[tuple[PeerId, ContentId], _RelayedUpdate] = OrderedDict()
+        self._held_bytes: Counter[SwarmId] = Counter()
         self.fetched = 0
         """Number of updates fetched completely so far."""
         network.unsent_bytes = RELAY_UNSENT_BYTES
@@ -83,38 +83,38 @@ class UpdateRelay:
         )
         network.spawn(self._sweep)
 
-    async def _answer(self, peer: PeerId, request: bytes) -> bytes | _Relayed:
+    async def _answer(self, peer: PeerId, request: bytes) -> bytes | _RelayedUpdate:
         if not request:
             return b""
         wanted = open_relay_request(request)
-        relayed = self._kept.get((wanted.author, wanted.announcement.update))
+        relayed = self._updates.get((wanted.author, wanted.announcement.update))
         if relayed is None:
-            relayed = self._begin(wanted)
+            relayed = self._start_fetch(wanted)
         if relayed is None:
             return b""
-        self._kept.move_to_end(relayed.key)
-        relayed.asked = trio.current_time()
+        self._updates.move_to_end(relayed.key)
+        relayed.requested_at = trio.current_time()
         return b"" if peer == wanted.author else relayed
 
-    def _begin(self, wanted: RelayRequest) -> _Relayed | None:
+    def _start_fetch(self, wanted: RelayRequest) -> _RelayedUpdate | None:
         """Start fetching an update; None if it is too large, its author is not connected, or there is no
         room."""
         announced = wanted.announcement
         if announced.size > min(MAX_BLOB_BYTES, self._limits.max_bytes_per_swarm):
             return None
-        if wanted.author not in self._network.connected() or not self._make_place(wanted):
+        if wanted.author not in self._network.connected() or not self._make_room_for(wanted):
             return None
-        relayed = _Relayed(wanted)
-        self._kept[relayed.key] = relayed
+        relayed = _RelayedUpdate(wanted)
+        self._updates[relayed.key] = relayed
         self._network.spawn(self._fetch, relayed)
         return relayed
 
-    def _make_place(self, wanted: RelayRequest) -> bool:
+    def _make_room_for(self, wanted: RelayRequest) -> bool:
         """Drop the author's oldest update if there are too many; False if the requested one is not
         newer."""
         kept = [
             each
-            for each in self._kept.values()
+            for each in self._updates.values()
             if (each.author, each.swarm) == (wanted.author, wanted.swarm)
         ]
         if len(kept) < _PER_AUTHOR:
@@ -125,19 +125,19 @@ class UpdateRelay:
         self._drop(oldest)
         return True
 
-    async def _fetch(self, relayed: _Relayed) -> None:
+    async def _fetch(self, relayed: _RelayedUpdate) -> None:
         def note(count: int) -> None:
             # A status byte comes before the update: whether the author has it.
-            relayed.arrived(count - len(FOUND))
-            self._account(relayed)
+            relayed.note_arrival(count - len(FOUND))
+            self._enforce_limits(relayed)
 
         try:
             with relayed.scope:
                 answer = await self._ask(relayed, note)
-                data = await trio.to_thread.run_sync(_checked, relayed, answer)
+                data = await trio.to_thread.run_sync(_verified_data, relayed, answer)
                 if data is not None:
                     relayed.finish(data)
-                    self._account(relayed)
+                    self._enforce_limits(relayed)
                     self.fetched += 1
                 elif answer.startswith(FOUND):
                     self._network.penalise(relayed.author, "bad_hash")
@@ -148,7 +148,7 @@ class UpdateRelay:
             if not relayed.complete:
                 self._drop(relayed)
 
-    async def _ask(self, relayed: _Relayed, note: Callable[[int], None]) -> bytes:
+    async def _ask(self, relayed: _RelayedUpdate, note: Callable[[int], None]) -> bytes:
         """Request the update from its author, again if the author is busy. Raises `RequestError` if it
         does not arrive."""
         for pause in _BUSY_PAUSES_SECONDS:
@@ -172,34 +172,34 @@ class UpdateRelay:
                 await trio.sleep(pause)
         raise RequestError("busy", "the author is busy serving others")
 
-    def _account(self, relayed: _Relayed) -> None:
+    def _enforce_limits(self, relayed: _RelayedUpdate) -> None:
         """Update the byte counts and enforce the limits by dropping the least recently requested
         updates."""
         swarm = relayed.swarm
-        self._held[swarm] += relayed.held - relayed.counted
-        relayed.counted = relayed.held
-        while self._held[swarm] > self._limits.max_bytes_per_swarm:
-            self._drop(next(each for each in self._kept.values() if each.swarm == swarm))
-        while self._held.total() > self._limits.max_bytes:
-            self._drop(next(iter(self._kept.values())))
+        self._held_bytes[swarm] += relayed.held - relayed.counted_bytes
+        relayed.counted_bytes = relayed.held
+        while self._held_bytes[swarm] > self._limits.max_bytes_per_swarm:
+            self._drop(next(each for each in self._updates.values() if each.swarm == swarm))
+        while self._held_bytes.total() > self._limits.max_bytes:
+            self._drop(next(iter(self._updates.values())))
 
-    def _drop(self, relayed: _Relayed) -> None:
-        if self._kept.get(relayed.key) is relayed:
-            del self._kept[relayed.key]
-            self._held[relayed.swarm] -= relayed.counted
-            if not self._held[relayed.swarm]:
-                del self._held[relayed.swarm]
+    def _drop(self, relayed: _RelayedUpdate) -> None:
+        if self._updates.get(relayed.key) is relayed:
+            del self._updates[relayed.key]
+            self._held_bytes[relayed.swarm] -= relayed.counted_bytes
+            if not self._held_bytes[relayed.swarm]:
+                del self._held_bytes[relayed.swarm]
         relayed.give_up()
 
     async def _sweep(self) -> None:
         while True:
             await trio.sleep(_SWEEP_SECONDS)
             oldest = trio.current_time() - _KEPT_SECONDS
-            for relayed in [each for each in self._kept.values() if each.asked < oldest]:
+            for relayed in [each for each in self._updates.values() if each.requested_at < oldest]:
                 self._drop(relayed)
 
 
-class _Relayed:
+class _RelayedUpdate:
     """One update from its first byte on; as a `Flow` it can be sent to any number of members at once."""
 
     def __init__(self, wanted: RelayRequest) -> None:
@@ -207,9 +207,9 @@ class _Relayed:
         self.author = wanted.author
         self.round = wanted.announcement.round
         self.update = wanted.announcement.update
-        self.asked = trio.current_time()
+        self.requested_at = trio.current_time()
         """Time of the last request."""
-        self.counted = 0
+        self.counted_bytes = 0
         """Bytes counted for it in the relay's total."""
         self.buffer = bytearray()
         """The author's answer so far: the status byte, and the update."""
@@ -218,7 +218,7 @@ class _Relayed:
         self._data: bytes | None = None
         self._ready = 0
         # When the streams being served were last woken because more was ready.
-        self._told = float("-inf")
+        self._woken_at = float("-inf")
         self._broken = False
         self._changed = trio.Event()
 
@@ -242,21 +242,21 @@ class _Relayed:
         """Whether it has arrived completely and matches its id."""
         return self._data is not None
 
-    def arrived(self, count: int) -> None:
+    def note_arrival(self, count: int) -> None:
         """Note that `count` bytes of the update have arrived so far; wake its readers if enough are
         new."""
         now = trio.current_time()
         enough = min(_MOST_GATHERED_BYTES, (self._size - self._ready) / _SHARE_OF_REST)
-        if count - self._ready >= enough or now >= self._told + _GATHER_SECONDS:
+        if count - self._ready >= enough or now >= self._woken_at + _GATHER_SECONDS:
             self._ready = min(count, self._size - _LAST_PIECE_BYTES)
-            self._told = now
-            self._tell()
+            self._woken_at = now
+            self._wake()
 
     def finish(self, data: bytes) -> None:
         """Note that the update is complete and correct."""
         self._data, self._ready = data, len(data)
         self.buffer = bytearray()
-        self._tell()
+        self._wake()
 
     def give_up(self) -> None:
         """Drop it: it will not arrive, or has to make room. The streams being served are cut off."""
@@ -264,7 +264,7 @@ class _Relayed:
         self.scope.cancel()
         self._data = None
         self.buffer = bytearray()
-        self._tell()
+        self._wake()
 
     async def piece(self, start: int, most: int) -> bytes:
         """See `Flow`."""
@@ -278,12 +278,12 @@ class _Relayed:
             await self._changed.wait()
         raise FlowBroken(f"the update of round {self.round} is not available")
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 
 
-def _checked(relayed: _Relayed, answer: bytes) -> bytes | None:
+def _verified_data(relayed: _RelayedUpdate, answer: bytes) -> bytes | None:
     data = answer[len(FOUND) :]
     good = answer.startswith(FOUND) and len(data) == relayed.size
     return data if good and content_id(data) == relayed.update else None

@@ -78,7 +78,7 @@ class Relays:
                 # The others will request it anyway.
                 _log.debug("offering an update to a relay failed: %s", error)
 
-    def too_slow(self, relay: PeerId) -> None:
+    def note_slow(self, relay: PeerId) -> None:
         """Note that other providers delivered before this relay did."""
         if relay in self._relays:
             self._slow.add(relay)

@@ -61,7 +61,7 @@ class DialBack:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._asked: BoundedTable[PeerId, float] = BoundedTable(_MAX_ASKERS)
+        self._requested_at: BoundedTable[PeerId, float] = BoundedTable(_MAX_ASKERS)
         network.serve(
             PROTOCOL,
             self._answer,
@@ -76,9 +76,9 @@ class DialBack:
         if remote is None or ipaddress.ip_address(remote.host).is_link_local:
             # The peer is connected through a relay, so its address is unknown; or at a link-local
             # address, which is useless without our interface's name.
-            return encode_finding(outcomes.values(), "")
+            return encode_result(outcomes.values(), "")
 
-        async def call(port: int) -> None:
+        async def dial(port: int) -> None:
             reached = await self._network.answers(peer, remote.host, port, _DIAL_SECONDS)
             if reached is not None:
                 outcomes[port] = "reached" if reached else "failed"
@@ -86,14 +86,14 @@ class DialBack:
         if self._may_ask(peer):
             async with trio.open_nursery() as nursery:
                 for port in ports:
-                    nursery.start_soon(call, port)
-        return encode_finding(outcomes.values(), remote.host)
+                    nursery.start_soon(dial, port)
+        return encode_result(outcomes.values(), remote.host)
 
     def _may_ask(self, peer: PeerId) -> bool:
         now = trio.current_time()
-        if self._asked.get(peer, float("-inf")) + _PAUSE_SECONDS > now:
+        if self._requested_at.get(peer, float("-inf")) + _PAUSE_SECONDS > now:
             return False
-        self._asked[peer] = now
+        self._requested_at[peer] = now
         return True
 
 
@@ -112,7 +112,7 @@ async def ask_dial_back(
         max_response=MAX_PORTS + _MAX_ADDRESS_BYTES,
         timeout=_REQUEST_TIMEOUT_SECONDS,
     )
-    return decode_finding(answer, chosen)
+    return decode_result(answer, chosen)
 
 
 def encode_ports(ports: Iterable[int]) -> bytes:
@@ -133,12 +133,12 @@ def decode_ports(data: bytes) -> list[int]:
     return ports
 
 
-def encode_finding(outcomes: Iterable[Outcome], observed: str) -> bytes:
+def encode_result(outcomes: Iterable[Outcome], observed: str) -> bytes:
     """Encode an answer: a byte per port, 0 failed, 1 reached, 2 untried; then the address, if known."""
     return bytes(map(_OUTCOMES.index, outcomes)) + observed.encode("ascii")
 
 
-def decode_finding(answer: bytes, ports: Sequence[int]) -> DialBackResult | None:
+def decode_result(answer: bytes, ports: Sequence[int]) -> DialBackResult | None:
     """Decode the answer for these ports; None if it contains no address. Raises `ProtocolError` if it is
     malformed."""
     codes, observed = answer[: len(ports)], answer[len(ports) :]

@@ -21,10 +21,10 @@ from ..network import Network
 
 PROTOCOL = "/distro/punch/1"
 
-WHERE = b"?"
+EXCHANGE = b"?"
 """Prefix of a request that asks for the other side's public endpoints; the asker's own follow. The
 answer is the other side's endpoints in the same encoding without a prefix, or empty."""
-NOW = b"!"
+DIAL = b"!"
 """The signal to dial; the answer is empty."""
 
 _MAX_BYTES = 128
@@ -44,7 +44,7 @@ Endpoints = tuple[Endpoint, ...]
 """At most one endpoint of each family."""
 
 
-class Punching:
+class HolePunching:
     """The hole punching of one node; `observed` returns our public address in the given IP version, 4 or
     6, or None if it is not known."""
 
@@ -52,8 +52,8 @@ class Punching:
         self._network = network
         self._observed = observed
         # By peer: its public endpoints, and when it may ask again.
-        self._expected: BoundedTable[PeerId, Endpoints] = BoundedTable(_MAX_CALLERS)
-        self._again: BoundedTable[PeerId, float] = BoundedTable(_MAX_CALLERS)
+        self._expected_endpoints: BoundedTable[PeerId, Endpoints] = BoundedTable(_MAX_CALLERS)
+        self._next_allowed: BoundedTable[PeerId, float] = BoundedTable(_MAX_CALLERS)
         network.serve(PROTOCOL, self._answer, max_request=_MAX_BYTES, max_concurrent=8)
 
     @property
@@ -62,9 +62,9 @@ class Punching:
         address."""
         found: list[Endpoint] = []
         for version in (4, 6):
-            port, outside = self._network.listening_port(version), self._observed(version)
-            if port is not None and outside is not None:
-                found.append((outside, port))
+            port, address = self._network.listening_port(version), self._observed(version)
+            if port is not None and address is not None:
+                found.append((address, port))
         return tuple(found)
 
     async def punch(self, peer: PeerId) -> bool:
@@ -74,19 +74,19 @@ class Punching:
         if not own:
             return False
         try:
-            asked = trio.current_time()
-            answer = decode_endpoints(await self._ask(peer, WHERE + encode_endpoints(own)))
-            there = _of_families(answer, own)
-            delay = (trio.current_time() - asked) / 2
-            if not there:
+            requested_at = trio.current_time()
+            answer = decode_endpoints(await self._ask(peer, EXCHANGE + encode_endpoints(own)))
+            remote_endpoints = _of_families(answer, own)
+            delay = (trio.current_time() - requested_at) / 2
+            if not remote_endpoints:
                 return False
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._ask_quietly, peer, NOW)
+                nursery.start_soon(self._ask_quietly, peer, DIAL)
                 # After this delay the other side has received the signal, too.
                 await trio.sleep(min(delay, _MAX_DELAY_SECONDS))
                 # The asker takes the responder's role in the handshake: two initiators at the ends of
                 # one connection would wait for each other's answers.
-                await self._dial_all(peer, there, as_responder=True)
+                await self._dial_all(peer, remote_endpoints, as_responder=True)
         except RequestError:
             return False
         except ProtocolError as error:
@@ -96,25 +96,27 @@ class Punching:
 
     async def _answer(self, peer: PeerId, data: bytes) -> bytes:
         now, own = trio.current_time(), self.public_endpoints
-        if data[:1] == NOW:
-            there = self._expected.pop(peer, None)
-            if there:
-                self._network.spawn(self._answer_call, peer, there)
+        if data[:1] == DIAL:
+            remote_endpoints = self._expected_endpoints.pop(peer, None)
+            if remote_endpoints:
+                self._network.spawn(self._answer_dial, peer, remote_endpoints)
             return b""
-        if data[:1] != WHERE:
+        if data[:1] != EXCHANGE:
             raise ProtocolError("malformed", "the request is neither of the two known kinds")
-        there = _of_families(decode_endpoints(data[1:]), own)
-        late = self._again.get(peer, now) > now
-        if not there or late or peer not in self._network.relayed():
+        remote_endpoints = _of_families(decode_endpoints(data[1:]), own)
+        too_soon = self._next_allowed.get(peer, now) > now
+        if not remote_endpoints or too_soon or peer not in self._network.relayed():
             return b""
-        self._expected[peer] = there
-        self._again[peer] = now + _PAUSE_SECONDS
+        self._expected_endpoints[peer] = remote_endpoints
+        self._next_allowed[peer] = now + _PAUSE_SECONDS
         return encode_endpoints(own)
 
-    async def _answer_call(self, peer: PeerId, there: Endpoints) -> None:
-        await self._dial_all(peer, there, as_responder=False)
+    async def _answer_dial(self, peer: PeerId, remote_endpoints: Endpoints) -> None:
+        await self._dial_all(peer, remote_endpoints, as_responder=False)
 
-    async def _dial_all(self, peer: PeerId, there: Endpoints, *, as_responder: bool) -> None:
+    async def _dial_all(
+        self, peer: PeerId, remote_endpoints: Endpoints, *, as_responder: bool
+    ) -> None:
         async def dial(endpoint: Endpoint) -> None:
             await self._network.dial_from_port(
                 peer, *endpoint, _DIAL_SECONDS, as_responder=as_responder
@@ -122,7 +124,7 @@ class Punching:
 
         # All endpoints at the same time: each dial has to start at the agreed moment.
         async with trio.open_nursery() as nursery:
-            for endpoint in there:
+            for endpoint in remote_endpoints:
                 nursery.start_soon(dial, endpoint)
 
     async def _ask(self, peer: PeerId, question: bytes) -> bytes:

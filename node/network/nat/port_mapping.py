@@ -28,7 +28,7 @@ _RETRY_SECONDS = 600.0
 _REMOVE_SECONDS = 3.0
 
 
-class Mapping:
+class PortMapping:
     """The port mapping of one node. `run` does the work, for ever."""
 
     def __init__(self, network: Network, wanted: Callable[[], bool]) -> None:
@@ -50,21 +50,21 @@ class Mapping:
                 manager = UpnpManager()
                 if await manager.discover() and await manager.add_port_mapping(port):
                     mapped = manager
-                    self._tell(manager.get_external_ip(), port)
+                    self._announce(manager.get_external_ip(), port)
                     await trio.sleep(_RENEW_SECONDS)
                 else:
-                    self._tell(None, port)
+                    self._announce(None, port)
                     await trio.sleep(_RETRY_SECONDS)
         finally:
-            self._tell(None, port)
+            self._announce(None, port)
             if mapped is not None:
                 with shielded(_REMOVE_SECONDS):
                     await mapped.remove_port_mapping(port)
 
-    def _tell(self, outside: str | None, port: int) -> None:
+    def _announce(self, external_ip: str | None, port: int) -> None:
         before, self.address = self.address, None
-        if outside is not None and _is_public(outside):
-            self.address = f"/ip4/{outside}/tcp/{port}/p2p/{peer_text(self._network.peer)}"
+        if external_ip is not None and _is_public(external_ip):
+            self.address = f"/ip4/{external_ip}/tcp/{port}/p2p/{peer_text(self._network.peer)}"
         if self.address != before:
             log.info(
                 "the router %s", f"forwards {self.address}" if self.address else "forwards no port"

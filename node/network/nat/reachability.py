@@ -45,9 +45,9 @@ class Reachability:
         self._network = network
         self._introducer = introducer
         # By IP version: the report of the last peer that dialled back.
-        self._findings: dict[int, DialBackResult] = {}
+        self._results: dict[int, DialBackResult] = {}
         # Addresses at which we were reached and that are not announced otherwise.
-        self._found: tuple[str, ...] = ()
+        self._reached_addresses: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -56,35 +56,35 @@ class Reachability:
 
     def verdict_in(self, version: int) -> Verdict:
         """Return who can dial us in IPv4 or in IPv6 alone."""
-        finding = self._findings.get(version)
-        if finding is None:
+        result = self._results.get(version)
+        if result is None:
             return "unknown"
-        if not finding.reached:
+        if not result.reached:
             return "unreachable"
-        return "reachable" if ipaddress.ip_address(finding.observed).is_global else "local"
+        return "reachable" if ipaddress.ip_address(result.observed).is_global else "local"
 
     def observed_in(self, version: int) -> str | None:
         """Return the address at which others see us in IPv4 or IPv6."""
-        finding = self._findings.get(version)
-        return finding.observed if finding is not None else None
+        result = self._results.get(version)
+        return result.observed if result is not None else None
 
     @property
     def observed(self) -> str | None:
         """The address at which others see us, in the family that decides the verdict."""
-        finding = self._deciding()
-        return finding.observed if finding is not None else None
+        result = self._deciding_result()
+        return result.observed if result is not None else None
 
     @property
     def port(self) -> int | None:
         """The TCP port at which we were reached; if we were not, the one to open in the router."""
-        finding = self._deciding()
-        if finding is None:
+        result = self._deciding_result()
+        if result is None:
             return None
-        return next(iter(finding.reached), next(iter(finding.outcomes)))
+        return next(iter(result.reached), next(iter(result.outcomes)))
 
-    def _deciding(self) -> DialBackResult | None:
+    def _deciding_result(self) -> DialBackResult | None:
         version = min(_VERSIONS, key=lambda version: _RANKED.index(self.verdict_in(version)))
-        return self._findings.get(version)
+        return self._results.get(version)
 
     async def run(self) -> None:
         """Keep asking peers to dial back, for ever."""
@@ -100,7 +100,7 @@ class Reachability:
             addresses = [
                 address
                 for address in self._network.dialable_addresses
-                if address not in self._found
+                if address not in self._reached_addresses
             ]
             ports = ports_of(addresses, version)
             now = trio.current_time()
@@ -111,12 +111,12 @@ class Reachability:
             if now >= due and ports:
                 peer = self._choose(version, unhelpful)
                 if peer is not None:
-                    finding = await self._ask(peer, ports)
-                    if finding is None:
+                    result = await self._ask(peer, ports)
+                    if result is None:
                         unhelpful.add(peer)
                         due = now + retry.after_failure()
                     else:
-                        self._judge(finding)
+                        self._record_result(result)
                         due = now + _RENEW_SECONDS
                         retry.reset()
                         unhelpful.clear()
@@ -138,33 +138,33 @@ class Reachability:
 
     async def _ask(self, peer: PeerId, ports: list[int]) -> DialBackResult | None:
         try:
-            finding = await ask_dial_back(self._network, peer, ports)
+            result = await ask_dial_back(self._network, peer, ports)
         except RequestError as error:
             log.debug("%s does not dial back: %s", short_peer(peer), error)
             return None
         except ProtocolError as error:
             self._network.penalise(peer, error.reason)
             return None
-        if finding is None or set(finding.outcomes.values()) == {"untried"}:
+        if result is None or set(result.outcomes.values()) == {"untried"}:
             return None
-        return finding
+        return result
 
-    def _judge(self, finding: DialBackResult) -> None:
+    def _record_result(self, result: DialBackResult) -> None:
         before = self.verdict
-        self._findings[ipaddress.ip_address(finding.observed).version] = finding
+        self._results[ipaddress.ip_address(result.observed).version] = result
         if self.verdict != before:
-            log.info("reachability: %s (seen at %s)", self.verdict, finding.observed)
-        self._tell()
+            log.info("reachability: %s (seen at %s)", self.verdict, result.observed)
+        self._announce()
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         """Announce the addresses at which we were reached, unless they are announced anyway."""
-        told = set(self._network.dialable_addresses) - set(self._found)
+        announced = set(self._network.dialable_addresses) - set(self._reached_addresses)
         reached = [
-            f"{multiaddress(finding.observed, port)}/p2p/{peer_text(self._network.peer)}"
-            for finding in self._findings.values()
-            for port in finding.reached
+            f"{multiaddress(result.observed, port)}/p2p/{peer_text(self._network.peer)}"
+            for result in self._results.values()
+            for port in result.reached
         ]
-        found = tuple(address for address in reached if address not in told)[:MAX_PORTS]
-        if found != self._found:
-            self._found = found
-            self._network.announce("reached", found)
+        unannounced = tuple(address for address in reached if address not in announced)[:MAX_PORTS]
+        if unannounced != self._reached_addresses:
+            self._reached_addresses = unannounced
+            self._network.announce("reached", unannounced)

@@ -24,7 +24,7 @@ from ..network import Network
 log = logging.getLogger(__name__)
 
 # Two for redundancy: peers learn both from the same introduction.
-AT_ONCE = 2
+MAX_RELAYS = 2
 # Up to two addresses of each relay are announced: the one at which we dialled it, and one that it
 # reports.
 _ADDRESSES_PER_RELAY = 2
@@ -47,7 +47,7 @@ class Reservations:
         self._wanted = wanted
         self._held: dict[PeerId, Reservation] = {}
         # The relays that refused us.
-        self._full: Backoff[PeerId] = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
+        self._refusing_relays: Backoff[PeerId] = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
         self._changed = trio.Event()
 
     @property
@@ -61,7 +61,7 @@ class Reservations:
             nursery.start_soon(self._watch)
             while True:
                 changed = self._changed
-                await self._look_after()
+                await self._maintain()
                 with trio.move_on_after(_CHECK_SECONDS):
                     await changed.wait()
 
@@ -72,12 +72,12 @@ class Reservations:
             async for event in events:
                 if isinstance(event, PeerDown):
                     self._held.pop(event.peer, None)
-                    self._full.pop(event.peer, None)
+                    self._refusing_relays.pop(event.peer, None)
                 if isinstance(event, PeerUp) or event.peer in self._held:
                     self._changed.set()
                     self._changed = trio.Event()
 
-    async def _look_after(self) -> None:
+    async def _maintain(self) -> None:
         now = trio.current_time()
         if not self._wanted():
             self._held.clear()
@@ -86,7 +86,7 @@ class Reservations:
                 if reservation.expires - now < _RENEW_SECONDS:
                     await self._reserve(relay)
             for relay in self._candidates(now):
-                if len(self._held) >= AT_ONCE:
+                if len(self._held) >= MAX_RELAYS:
                     break
                 await self._reserve(relay)
         self._network.announce(
@@ -94,15 +94,15 @@ class Reservations:
         )
 
     def _candidates(self, now: float) -> list[PeerId]:
-        first = self._introducer.bootstrap_peers
+        bootstrap_peers = self._introducer.bootstrap_peers
         possible: list[PeerId] = []
         for peer in self._network.connected():
             remote = self._network.remote(peer)
             # Others can most likely dial the peers that we could dial.
-            reachable = remote is not None and (remote.dialled or peer in first)
-            if reachable and not self._full.rests(peer, now) and peer not in self._held:
+            reachable = remote is not None and (remote.dialled or peer in bootstrap_peers)
+            if reachable and not self._refusing_relays.rests(peer, now) and peer not in self._held:
                 possible.append(peer)
-        return sorted(possible, key=lambda peer: (peer not in first, peer))
+        return sorted(possible, key=lambda peer: (peer not in bootstrap_peers, peer))
 
     async def _reserve(self, relay: PeerId) -> None:
         try:
@@ -110,20 +110,22 @@ class Reservations:
         except DialError as error:
             log.debug("no reservation at %s: %s", short_peer(relay), error.reason)
             self._held.pop(relay, None)
-            self._full.failed(relay, trio.current_time())
+            self._refusing_relays.failed(relay, trio.current_time())
             return
-        self._full.pop(relay, None)
+        self._refusing_relays.pop(relay, None)
         # The relay may have disconnected after its answer.
         if relay in self._network.connected():
             self._held[relay] = reservation
 
     def _addresses(self, relay: PeerId) -> list[str]:
-        ways = list(self._held[relay].addresses)
+        relay_addresses = list(self._held[relay].addresses)
         remote = self._network.remote(relay)
         if remote is not None and remote.dialled:
             family = "ip6" if ":" in remote.host else "ip4"
-            ways.insert(0, f"/{family}/{remote.host}/tcp/{remote.port}/p2p/{peer_text(relay)}")
+            relay_addresses.insert(
+                0, f"/{family}/{remote.host}/tcp/{remote.port}/p2p/{peer_text(relay)}"
+            )
         return [
-            circuit_through(way, self._network.peer)
-            for way in list(dict.fromkeys(ways))[:_ADDRESSES_PER_RELAY]
+            circuit_through(address, self._network.peer)
+            for address in list(dict.fromkeys(relay_addresses))[:_ADDRESSES_PER_RELAY]
         ]

@@ -12,8 +12,8 @@ from ..addresses import versions_of
 from ..discovery.introductions import Introducer
 from ..network import Network
 from .dial_back import DialBack
-from .hole_punching import Punching
-from .port_mapping import Mapping
+from .hole_punching import HolePunching
+from .port_mapping import PortMapping
 from .reachability import Reachability, Verdict
 from .reservations import Reservations
 from .upgrades import Upgrades
@@ -21,7 +21,7 @@ from .upgrades import Upgrades
 _CHECK_SECONDS = 1.0
 
 
-class Reach:
+class NatTraversal:
     """Keeps one node reachable. `run` does the work, for ever."""
 
     def __init__(self, network: Network, introducer: Introducer, *, upnp: bool = True) -> None:
@@ -31,8 +31,10 @@ class Reach:
         self._reachability = Reachability(network, introducer)
         self._reservations = Reservations(network, introducer, self._needs_relay)
         # Routers map ports for IPv4; in IPv6 they translate nothing.
-        self._mapping = Mapping(network, lambda: self._reachability.verdict_in(4) == "unreachable")
-        punching = Punching(network, self._reachability.observed_in)
+        self._mapping = PortMapping(
+            network, lambda: self._reachability.verdict_in(4) == "unreachable"
+        )
+        punching = HolePunching(network, self._reachability.observed_in)
         self._upgrades = Upgrades(network, introducer, punching)
         self._upnp = upnp
         network.knows = lambda peer: peer in introducer.peer_records
@@ -91,9 +93,9 @@ class Reach:
             # A relay is needed if any connected peer is outside our local network.
             remotes = (self._network.remote(peer) for peer in self._network.connected())
             return any(r is not None and ipaddress.ip_address(r.host).is_global for r in remotes)
-        return verdict != "reachable" or self._has_strangers_by_family()
+        return verdict != "reachable" or self._has_peers_of_unreached_family()
 
-    def _has_strangers_by_family(self) -> bool:
+    def _has_peers_of_unreached_family(self) -> bool:
         """Whether a peer without a direct connection uses only IPv4 while we are reachable only in IPv6,
         or the other way round."""
         reached = {

@@ -21,7 +21,7 @@ from ..dial_policy import AddressSource
 from ..discovery.introductions import Introducer
 from ..errors import BadAddress, DialError
 from ..network import Network
-from .hole_punching import Punching
+from .hole_punching import HolePunching
 
 _CHECK_SECONDS = 0.5
 _DIAL_SECONDS = 5.0
@@ -38,7 +38,7 @@ Way = Literal["dial", "punch"]
 class Upgrades:
     """The upgrades of one node. `run` does the work, for ever."""
 
-    def __init__(self, network: Network, introducer: Introducer, punching: Punching) -> None:
+    def __init__(self, network: Network, introducer: Introducer, punching: HolePunching) -> None:
         self._network = network
         self._introducer = introducer
         self._punching = punching
