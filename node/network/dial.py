@@ -62,7 +62,7 @@ def _informativeness(failure: Exception) -> int:
     return 1 if dial_reason(failure) in _NO_ROUTE else 2
 
 
-async def answers(swarm: Swarm, peer: ID, host: str, port: int, timeout: float) -> bool:
+async def answers_at(swarm: Swarm, peer: ID, host: str, port: int, timeout: float) -> bool:
     """Whether a peer proves its key at a TCP port within `timeout` seconds; closes the connection at
     once."""
     target = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}")
@@ -102,6 +102,6 @@ async def dial_from(
         with trio.fail_after(timeout):
             await dial(address, peer, source)
     except Exception:
-        # The library wraps few of the responder's failures in its own type; see `answers`.
+        # The library wraps few of the responder's failures in its own type; see `answers_at`.
         return False
     return True

@@ -47,7 +47,7 @@ class Events:
             self._send.send_nowait(event)
 
 
-class Notices(INotifee):
+class ConnectionNotifee(INotifee):
     """Receiver of the library's connection notifications. The library waits for each call to return, so
     the callbacks must not block."""
 

@@ -39,10 +39,10 @@ from .circuit_client import Circuits, is_relayed
 from .circuit_relay import CircuitLimits, CircuitRelay
 from .connection_limits import MAX_HANDSHAKES, HandshakeLimit, choose_eviction
 from .descriptors import make_room
-from .dial import answers, dial_from, dial_reason, most_informative_failure
+from .dial import answers_at, dial_from, dial_reason, most_informative_failure
 from .dial_policy import AddressSource, DialPolicy, household_of, scope_of
 from .errors import DialError
-from .events import Events, Notices, PeerDown, PeerEvent, PeerUp
+from .events import ConnectionNotifee, Events, PeerDown, PeerEvent, PeerUp
 from .gossip import Gossip, open_gossip
 from .happy_eyeballs import Candidates, race
 from .host import MAX_CONNECTIONS_PER_PEER, build_host, start_listening
@@ -191,7 +191,7 @@ class Network:
         self._max_connections = max(1, settings.max_connections - _SPARE_CONNECTIONS)
         self._event_queues: list[Events] = []
         self._closing = False
-        swarm.register_notifee(Notices(self._on_connected, self._on_disconnected))
+        swarm.register_notifee(ConnectionNotifee(self._on_connected, self._on_disconnected))
 
     @property
     def addresses(self) -> list[str]:
@@ -371,7 +371,7 @@ class Network:
             raise most_informative_failure(failures)
         raise DialError(address, next(iter(candidates.reasons), "the name has no address"))
 
-    async def answers(self, peer: PeerId, host: str, port: int, timeout: float) -> bool | None:
+    async def answers_at(self, peer: PeerId, host: str, port: int, timeout: float) -> bool | None:
         """Return whether a peer proves its key at a TCP port within `timeout` seconds; the connection is
         closed at once.
 
@@ -380,7 +380,7 @@ class Network:
         source, now = AddressSource(peer, scope_of(host)), trio.current_time()
         if self._dial_policy.refusal(source, host, now) is not None:
             return None
-        answered = await answers(self._swarm, id_of(peer), host, port, timeout)
+        answered = await answers_at(self._swarm, id_of(peer), host, port, timeout)
         if answered:
             self._dial_policy.refund(source, host, now)
         return answered

@@ -101,7 +101,7 @@ class Line:
     def remote(self, peer: PeerId) -> Any:
         return SimpleNamespace(host="93.184.216.34", port=4001)
 
-    async def answers(self, peer: PeerId, host: str, port: int, seconds: float) -> bool | None:
+    async def answers_at(self, peer: PeerId, host: str, port: int, seconds: float) -> bool | None:
         return port % 2 == 0 if port % 3 else None
 
     async def dial_from_port(self, peer: PeerId, host: str, port: int, *_: Any, **__: Any) -> None:

@@ -55,9 +55,9 @@ class Hostile:
         rpc = rpc_pb2.RPC()
         rpc.subscriptions.add(subscribe=True, topicid=topic)
         await self.say(rpc)
-        await self.heard()
+        await self.wait_until_read()
 
-    async def heard(self) -> None:
+    async def wait_until_read(self) -> None:
         """Wait until the victim has read everything sent so far."""
         mark = f"mark-{secrets.token_hex(4)}"
         for subscribe in (True, False):

@@ -41,8 +41,8 @@ def _peer(number: int) -> PeerId:
 
 def test_authors_have_a_pace() -> None:
     limit = AuthorRateLimit()
-    said = [sum(limit.take(b"author", now) for _ in range(2000)) for now in (0.0, 1.0)]
-    assert said == [1024, 80]
+    admitted = [sum(limit.take(b"author", now) for _ in range(2000)) for now in (0.0, 1.0)]
+    assert admitted == [1024, 80]
     assert limit.take(b"another", 1.0)
 
 
@@ -66,54 +66,61 @@ def test_so_many_authors_are_known() -> None:
 FAR = AddressSource(_peer(1), Scope.WORLD)
 
 
-def _calls(told: DialPolicy, words: list[AddressSource], hosts: list[str], now: float = 0.0) -> int:
-    return sum(told.refusal(word, host, now) is None for word in words for host in hosts)
+def _calls(
+    policy: DialPolicy, sources: list[AddressSource], hosts: list[str], now: float = 0.0
+) -> int:
+    return sum(policy.refusal(source, host, now) is None for source in sources for host in hosts)
 
 
 def test_a_teller_has_a_budget() -> None:
-    told, hosts = DialPolicy(), [f"8.8.{n // 256}.{n % 256}" for n in range(600)]
-    assert [_calls(told, [FAR], hosts, now) for now in (0.0, 10.0)] == [256, 10]
+    policy, hosts = DialPolicy(), [f"8.8.{n // 256}.{n % 256}" for n in range(600)]
+    assert [_calls(policy, [FAR], hosts, now) for now in (0.0, 10.0)] == [256, 10]
 
 
 def test_a_target_has_a_budget() -> None:
-    told, words = DialPolicy(), [AddressSource(_peer(n), Scope.WORLD) for n in range(50)]
-    assert [_calls(told, words, ["8.8.8.8"], now) for now in (0.0, 60.0)] == [16, 6]
+    policy, sources = DialPolicy(), [AddressSource(_peer(n), Scope.WORLD) for n in range(50)]
+    assert [_calls(policy, sources, ["8.8.8.8"], now) for now in (0.0, 60.0)] == [16, 6]
 
 
 def test_a_near_target_has_a_budget() -> None:
-    told, words = DialPolicy(), [AddressSource(_peer(n), Scope.LOCAL) for n in range(100)]
-    assert _calls(told, words, ["10.0.0.1"]) == 64
+    policy, sources = DialPolicy(), [AddressSource(_peer(n), Scope.LOCAL) for n in range(100)]
+    assert _calls(policy, sources, ["10.0.0.1"]) == 64
 
 
 def test_a_household_is_one_target() -> None:
     """The owner of one address in IPv6 has 2^64."""
-    told, words = DialPolicy(), [AddressSource(_peer(n), Scope.WORLD) for n in range(50)]
+    policy, sources = DialPolicy(), [AddressSource(_peer(n), Scope.WORLD) for n in range(50)]
     assert (
-        sum(_calls(told, [word], [f"2001:4860:4860::{n:x}"]) for n, word in enumerate(words)) == 16
+        sum(
+            _calls(policy, [source], [f"2001:4860:4860::{n:x}"]) for n, source in enumerate(sources)
+        )
+        == 16
     )
 
 
 def test_near_addresses_take_somebody_near() -> None:
     """No distant peer can make us probe our own router."""
     hosts = ["8.8.8.8", "10.0.0.1", "127.0.0.1"]
-    words = [AddressSource(_peer(1), scope) for scope in (Scope.WORLD, Scope.LOCAL, Scope.MACHINE)]
-    assert [_calls(DialPolicy(), [word], hosts) for word in words] == [1, 2, 3]
+    sources = [
+        AddressSource(_peer(1), scope) for scope in (Scope.WORLD, Scope.LOCAL, Scope.MACHINE)
+    ]
+    assert [_calls(DialPolicy(), [source], hosts) for source in sources] == [1, 2, 3]
 
 
 def test_a_call_that_is_answered_costs_nothing() -> None:
-    told = DialPolicy()
+    policy = DialPolicy()
     for _ in range(100):
-        assert told.refusal(FAR, "8.8.8.8", 0.0) is None
-        told.refund(FAR, "8.8.8.8", 0.0)
+        assert policy.refusal(FAR, "8.8.8.8", 0.0) is None
+        policy.refund(FAR, "8.8.8.8", 0.0)
 
 
 def test_so_many_tellers_are_known() -> None:
-    told = DialPolicy()
+    policy = DialPolicy()
     for number in range(5000):
-        told.refusal(
+        policy.refusal(
             AddressSource(_peer(number), Scope.WORLD), f"8.{number >> 8}.{number & 255}.1", 0.0
         )
-    assert len(told._budgets) == 4096
+    assert len(policy._budgets) == 4096
 
 
 # Gossip

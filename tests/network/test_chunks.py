@@ -102,7 +102,7 @@ class Scripted:
     def __init__(self, spill: Spill, **says: bytes) -> None:
         self.peer = PeerId(bytes(32))
         self.says = {PeerId(name.encode() * 32): bits for name, bits in says.items()}
-        self.heard: set[PeerId] = set()
+        self.requested: set[PeerId] = set()
         self.offences: list[str] = []
         self.fetched: list[tuple[ContentId, set[PeerId]]] = []
         self.lost: set[ContentId] = set()
@@ -115,7 +115,7 @@ class Scripted:
         self.offences.append(reason)
 
     async def request(self, peer: PeerId, *_: object, **__: object) -> bytes:
-        self.heard.add(peer)
+        self.requested.add(peer)
         return self.says[peer]
 
     async def fetch(self, cid: ContentId, **options: Any) -> bytes:
@@ -178,9 +178,9 @@ async def test_a_chunk_that_nobody_has_is_waited_for_as_long_as_it_is_wanted(
 ) -> None:
     world = Scripted(spill, a=WHOLE)
     world.lost = {spill.cids[3]}
-    said: list[FetchFailed] = []
-    assert not await world.run(on_retry=said.append, wanted=lambda: len(said) < 3)
-    assert len(said) == 3
+    failures: list[FetchFailed] = []
+    assert not await world.run(on_retry=failures.append, wanted=lambda: len(failures) < 3)
+    assert len(failures) == 3
     # The others arrived in the meantime.
     assert {cid for cid, _ in world.fetched} == set(spill.cids)
 
@@ -239,16 +239,16 @@ async def test_those_that_have_everything_are_told_again_that_it_is_fetched(
 async def test_a_question_is_a_content_id_and_lists_alone_have_chunks(spill: Spill) -> None:
     store = spill.store("theirs", range(9))
     other = store.put(b"no list")
-    heard: list[ContentId] = []
+    requested: list[ContentId] = []
     async with star(2) as (a, b):
-        serve_chunks(b, store, on_request=lambda peer, blob: heard.append(blob))
+        serve_chunks(b, store, on_request=lambda peer, blob: requested.append(blob))
 
         async def ask(question: bytes) -> bytes:
             return await a.request(b.peer, chunks.PROTOCOL, question, max_response=100, timeout=20)
 
         assert await ask(spill.blob) == b"\xff\x80\0\0\0"
         assert await ask(other) == await ask(bytes(32)) == b""
-        assert heard == [spill.blob, other, bytes(32)]
+        assert requested == [spill.blob, other, bytes(32)]
         with pytest.raises(Exception, match="refuses: malformed"):
             await ask(b"short")
 

@@ -70,48 +70,49 @@ def test_near_addresses_take_the_word_of_somebody_near(
     source: AddressSource, allowed: list[str]
 ) -> None:
     hosts = ["8.8.8.8", "10.0.0.1", "127.0.0.1"]
-    told = DialPolicy()
-    assert [host for host in hosts if told.refusal(source, host, 0.0) is None] == allowed
-    assert all(told.refusal(HERE, host, 0.0) is None for host in hosts)
+    policy = DialPolicy()
+    assert [host for host in hosts if policy.refusal(source, host, 0.0) is None] == allowed
+    assert all(policy.refusal(HERE, host, 0.0) is None for host in hosts)
 
 
-def calls(told: DialPolicy, words: list[AddressSource], hosts: list[str], now: float) -> int:
-    return sum(told.refusal(source, host, now) is None for source in words for host in hosts)
+def calls(policy: DialPolicy, sources: list[AddressSource], hosts: list[str], now: float) -> int:
+    return sum(policy.refusal(source, host, now) is None for source in sources for host in hosts)
 
 
 def test_a_teller_has_a_budget_whatever_it_tells() -> None:
-    told = DialPolicy()
+    policy = DialPolicy()
     hosts = [f"8.8.{n // 256}.{n % 256}" for n in range(2000)]
-    assert calls(told, [FAR], hosts, 0.0) == 256
-    assert calls(told, [FAR], hosts, 10.0) == 10
+    assert calls(policy, [FAR], hosts, 0.0) == 256
+    assert calls(policy, [FAR], hosts, 10.0) == 10
     # Another source is not kept waiting.
     assert (
-        calls(told, [AddressSource(PeerId(bytes([1]) * 32), Scope.WORLD)], hosts[:100], 10.0) == 100
+        calls(policy, [AddressSource(PeerId(bytes([1]) * 32), Scope.WORLD)], hosts[:100], 10.0)
+        == 100
     )
 
 
 def test_a_target_has_a_budget_whoever_tells() -> None:
-    words = [AddressSource(PeerId(bytes([n]) * 32), Scope.WORLD) for n in range(50)]
-    told = DialPolicy()
-    assert calls(told, words, ["8.8.8.8"], 0.0) == 16
-    assert calls(told, words, ["8.8.8.8"], 60.0) == 6
+    sources = [AddressSource(PeerId(bytes([n]) * 32), Scope.WORLD) for n in range(50)]
+    policy = DialPolicy()
+    assert calls(policy, sources, ["8.8.8.8"], 0.0) == 16
+    assert calls(policy, sources, ["8.8.8.8"], 60.0) == 6
     # The owner of one address in IPv6 has 2^64.
-    assert calls(told, words, [f"2001:4860:4860::{n:x}" for n in range(50)], 60.0) == 16
+    assert calls(policy, sources, [f"2001:4860:4860::{n:x}" for n in range(50)], 60.0) == 16
 
 
 def test_a_call_that_is_answered_costs_nothing() -> None:
-    told = DialPolicy()
+    policy = DialPolicy()
     for _ in range(1000):
-        assert told.refusal(FAR, "8.8.8.8", 0.0) is None
-        told.refund(FAR, "8.8.8.8", 0.0)
+        assert policy.refusal(FAR, "8.8.8.8", 0.0) is None
+        policy.refund(FAR, "8.8.8.8", 0.0)
 
 
 def test_a_crowd_of_tellers_does_not_fill_the_memory() -> None:
-    told = DialPolicy()
+    policy = DialPolicy()
     for number in range(20_000):
         source = AddressSource(PeerId(number.to_bytes(32, "big")), Scope.WORLD)
-        assert told.refusal(source, f"8.{number >> 8 & 255}.{number & 255}.1", 0.0) is None
-    assert len(told._budgets) <= 4096
+        assert policy.refusal(source, f"8.{number >> 8 & 255}.{number & 255}.1", 0.0) is None
+    assert len(policy._budgets) <= 4096
 
 
 async def test_on_one_machine_everybody_is_near_at_whatever_address() -> None:

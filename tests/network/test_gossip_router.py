@@ -54,7 +54,7 @@ async def test_nobody_is_dialled_on_the_word_of_a_prune() -> None:
                 someone, record = invented(port)
                 prune.peers.add(peerID=someone.to_bytes(), signedPeerRecord=record)
             await peer.say(rpc)
-        await peer.heard()
+        await peer.wait_until_read()
         assert len(store.peer_ids()) == 1
         await victim.publish(TOPIC, b"still here")
         assert victim.connected() == {peer.network.peer}
@@ -74,7 +74,7 @@ async def test_topics_that_are_not_ours_leave_nothing_behind() -> None:
             rpc.control.graft.add(topicID=long)
             rpc.control.ihave.add(topicID=long, messageIDs=[b"i"])
             await peer.say(rpc)
-        await peer.heard()
+        await peer.wait_until_read()
         tables = (router.back_off, router.ihave_message_limits, router.graft_flood_tracking)
         assert not any("x" * 100 in repr(table) for table in tables)
 
@@ -90,16 +90,16 @@ async def test_ihaves_and_grafts_in_our_topic_cost_little_and_keep_nobody_waitin
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)
     async with star(2) as (victim, friend), hostile(victim) as peer:
-        heard = [await node.subscribe(TOPIC, accept) for node in (victim, friend)]
+        inboxes = [await node.subscribe(TOPIC, accept) for node in (victim, friend)]
         await peer.subscribe(TOPIC)
         router = victim.gossip.router
         await until(lambda: all(n.gossip.router.mesh.get(TOPIC) for n in (victim, friend)))
-        said: list[rpc_pb2.RPC] = []
+        sent: list[rpc_pb2.RPC] = []
         sends = router.send_rpc
 
         def send(to: ID, rpc: rpc_pb2.RPC, **options: Any) -> Any:
             if to == peer.id:
-                said.append(rpc)
+                sent.append(rpc)
             return sends(to, rpc, **options)
 
         monkeypatch.setattr(router, "send_rpc", send)
@@ -113,14 +113,14 @@ async def test_ihaves_and_grafts_in_our_topic_cost_little_and_keep_nobody_waitin
                 rpc.control.graft.add(topicID=TOPIC)
             await peer.say(rpc)
             if number % 40 == 0:
-                await _goes_through(friend, heard[0])
-        await peer.heard()
-        await _goes_through(friend, heard[0])
-        await _goes_through(victim, heard[1])
-        asked = [len(i.messageIDs) for rpc in said for i in rpc.control.iwant]
+                await _goes_through(friend, inboxes[0])
+        await peer.wait_until_read()
+        await _goes_through(friend, inboxes[0])
+        await _goes_through(victim, inboxes[1])
+        asked = [len(i.messageIDs) for rpc in sent for i in rpc.control.iwant]
         assert asked == [ids] * int(router.max_ihave_messages_per_second)
         # At most one PRUNE of ours for each GRAFT.
-        assert sum(len(rpc.control.prune) for rpc in said) <= floods // 2
+        assert sum(len(rpc.control.prune) for rpc in sent) <= floods // 2
         kept = (router.ihave_message_limits, router.graft_flood_tracking, router.back_off)
         assert max(len(repr(table)) for table in kept) < 2000
         assert peer.id not in router.mesh[TOPIC]
@@ -133,7 +133,7 @@ async def test_a_prune_holds_for_an_hour_at_most_and_is_forgotten_then() -> None
         rpc = rpc_pb2.RPC()
         rpc.control.prune.add(topicID=TOPIC, backoff=10**12)
         await peer.say(rpc)
-        await peer.heard()
+        await peer.wait_until_read()
         router = victim.gossip.router
         assert router.back_off[TOPIC][peer.id] <= trio.current_time() + 3600
         assert router._check_back_off(peer.id, TOPIC)
@@ -153,7 +153,7 @@ async def test_a_clock_that_was_ahead_leaves_nobody_alone_for_longer(
         rpc = rpc_pb2.RPC()
         rpc.control.prune.add(topicID=TOPIC, backoff=20)
         await peer.say(rpc)
-        await peer.heard()
+        await peer.wait_until_read()
         router = victim.gossip.router
         monkeypatch.setattr(time, "time", lambda: now)
         assert 0 < router.back_off[TOPIC][peer.id] - trio.current_time() <= 20
@@ -178,7 +178,7 @@ async def test_what_is_sent_again_has_a_budget(monkeypatch: pytest.MonkeyPatch) 
         asked.control.iwant.add(messageIDs=[identifier for identifier in wanted for _ in range(50)])
         for _ in range(5):
             await peer.say(asked)
-        await peer.heard()
+        await peer.wait_until_read()
         assert 400_000 < sum(answered) < 3 << 20
 
 
@@ -248,16 +248,16 @@ def signed(keys: Any, number: int) -> rpc_pb2.Message:
 
 async def test_a_peer_whose_clock_was_ahead_is_heard() -> None:
     """Its records carry the time; the library drops messages with an older one than the last."""
-    heard: list[bytes] = []
+    received: list[bytes] = []
     async with networks(1) as (victim,), hostile(victim) as peer:
-        await victim.subscribe(TOPIC, lambda sender, data: heard.append(data))
+        await victim.subscribe(TOPIC, lambda sender, data: received.append(data))
         keys = peer.network._host.get_private_key()
         for number, seconds in enumerate((10**10, 1)):
             record = PeerRecord(peer.id, [], seq=seconds * 10**9)
             envelope = seal_record(record, keys).marshal_envelope()
             message = signed(keys, number)
             await peer.say(rpc_pb2.RPC(publish=[message], senderRecord=envelope))
-        await until(lambda: heard == [b"\0\0", b"\0\1"])
+        await until(lambda: received == [b"\0\0", b"\0\1"])
 
 
 @pytest.mark.parametrize("directly", [True, False])
@@ -265,7 +265,7 @@ async def test_who_says_too_much_is_heard_at_the_pace_of_others(
     directly: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before: all messages of one author were verified and forwarded by all peers to all others."""
-    said, most, judged, verified = 300, 40, 0, 0
+    sent, most, judged, verified = 300, 40, 0, 0
     monkeypatch.setattr(author_rate_limit, "_ALLOWANCE", TokenRate(at_once=most, per_second=0.0))
 
     def judge(sender: Any, data: bytes) -> None:
@@ -286,12 +286,12 @@ async def test_who_says_too_much_is_heard_at_the_pace_of_others(
         if not directly:
             # Forwarded by a peer that is not the author.
             keys = create_new_key_pair(bytes(32)).private_key
-        for number in range(said):
+        for number in range(sent):
             await peer.say(rpc_pb2.RPC(publish=[signed(keys, number)]))
-        await until(lambda: victim.traffic.rejected["too_many"] == said - most)
+        await until(lambda: victim.traffic.rejected["too_many"] == sent - most)
         assert judged == most
         # What reached the friend was verified there, too.
-        assert verified <= 2 * most if directly else verified >= said
+        assert verified <= 2 * most if directly else verified >= sent
         await victim.publish(TOPIC, b"heard")
         passed_on = 0
         with trio.fail_after(30):
@@ -308,9 +308,9 @@ async def test_nobody_is_silenced_by_who_repeats_its_old_words(
 ) -> None:
     """A peer that kept an author's old messages can send them again, faster than the author's own
     limit."""
-    said, most = 60, 40
+    sent, most = 60, 40
     monkeypatch.setattr(author_rate_limit, "_ALLOWANCE", TokenRate(at_once=most, per_second=0.0))
-    old, fresh = 0, said.to_bytes(2, "big")
+    old, fresh = 0, sent.to_bytes(2, "big")
 
     def judge(sender: Any, data: bytes) -> str | None:
         nonlocal old
@@ -322,10 +322,10 @@ async def test_nobody_is_silenced_by_who_repeats_its_old_words(
     async with star(1) as (victim,), hostile(victim) as peer:
         inbox = await victim.subscribe(TOPIC, judge)
         keys = create_new_key_pair(bytes(32)).private_key
-        for number in range(said):
+        for number in range(sent):
             await peer.say(rpc_pb2.RPC(publish=[signed(keys, number)]))
-        await until(lambda: old == said)
-        await peer.say(rpc_pb2.RPC(publish=[signed(keys, said)]))
+        await until(lambda: old == sent)
+        await peer.say(rpc_pb2.RPC(publish=[signed(keys, sent)]))
         with trio.fail_after(30):
             assert (await inbox.receive())[1] == fresh
         assert not victim.traffic.rejected["too_many"]

@@ -77,7 +77,7 @@ def test_what_was_known_holds_while_the_system_does_not_say(
         *(["7.7.0.1"], OSError(errno.EMFILE, "Too many open files"), ["7.7.0.2"]),
     ]
 
-    def look() -> list[str]:
+    def query() -> list[str]:
         answer = answers.pop(0)
         if isinstance(answer, OSError):
             raise answer
@@ -85,12 +85,12 @@ def test_what_was_known_holds_while_the_system_does_not_say(
 
     now = [0.0]
     monkeypatch.setattr(interfaces.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(interfaces, "query_hosts", look)
+    monkeypatch.setattr(interfaces, "query_hosts", query)
     hosts = HostAddresses()
-    told = []
+    reported = []
     for now[0] in (100.0, 100.5, 103.0, 106.0):
-        told.append(hosts())
-    assert told == [["7.7.0.1"]] * 3 + [["7.7.0.2"]]
+        reported.append(hosts())
+    assert reported == [["7.7.0.1"]] * 3 + [["7.7.0.2"]]
 
 
 _TELL = """
@@ -129,8 +129,8 @@ def test_ten_container_bridges_come_after_the_card() -> None:
         run(*ip, "route", "add", "default", "via", "7.7.0.1")
         run(*ip, "-6", "route", "add", "default", "via", "2a02:77::1")
         command = ("ip", "netns", "exec", inside, sys.executable, "-c", _TELL)
-        told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-        addresses = [line.split("/")[2] for line in told.stdout.splitlines()]
+        reported = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        addresses = [line.split("/")[2] for line in reported.stdout.splitlines()]
         assert addresses[:3] == ["7.7.0.7", "2a02:77::7", "192.168.7.7"]
         assert len(addresses) == 8
     finally:

@@ -189,8 +189,10 @@ async def test_a_node_whose_clock_was_once_ahead_gets_back_in(
                 await until(lambda: other.introducer.peer_records[me].addresses == here)
                 await until(lambda: me in other.network.connected())
         bootstrap.scope.cancel()
-    told = [record for record in caplog.records if "newer record of this peer" in record.message]
-    assert len(told) == (1 if disk == "lost" else 0)
+    warnings = [
+        record for record in caplog.records if "newer record of this peer" in record.message
+    ]
+    assert len(warnings) == (1 if disk == "lost" else 0)
 
 
 async def test_what_is_newer_holds_no_longer_for_being_contradicted() -> None:

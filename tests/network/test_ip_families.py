@@ -105,8 +105,8 @@ async def test_a_machine_without_ip6_says_so_in_one_line(
     with caplog.at_level(logging.INFO, "distro_node"):
         async with open_network(NetworkSettings(), identity(1)) as network:
             assert [host for host, _ in listening(network)] == ["0.0.0.0"]
-    said = [record.message for record in caplog.records if "IPv6" in record.message]
-    assert said == ["not listening at /ip6/::/tcp/0: this machine has no IPv6"]
+    messages = [record.message for record in caplog.records if "IPv6" in record.message]
+    assert messages == ["not listening at /ip6/::/tcp/0: this machine has no IPv6"]
 
 
 async def test_ip6_alone_on_a_machine_without_it_is_a_wrong_address(

@@ -120,7 +120,7 @@ class LocalNode:
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen([*lan.inside(host), *command], stdout=out, stderr=err)
 
-    def told(self) -> dict[str, Any]:
+    def last_report(self) -> dict[str, Any]:
         """Return the last line that it printed."""
         lines = self._out.read_text().splitlines()
         assert self.process.poll() is None, self._err.read_text()
@@ -137,14 +137,14 @@ def test_local_discovery_follows_the_addresses_of_the_machine(lan: Lan, tmp_path
             stack.callback(node.process.kill)
 
         def meet(network: str) -> bool:
-            told = [node.told() for node in nodes]
-            return [each["echoes"] for each in told] == [[2], [1]] and all(
+            reports = [node.last_report() for node in nodes]
+            return [each["echoes"] for each in reports] == [[2], [1]] and all(
                 each["addresses"] and all(network in text for text in each["addresses"])
-                for each in told
+                for each in reports
             )
 
-        wait_for(lambda: nodes[1].told().get("verdict"), "both to run")
-        assert not nodes[0].told()["echoes"]
+        wait_for(lambda: nodes[1].last_report().get("verdict"), "both to run")
+        assert not nodes[0].last_report()["echoes"]
         lan.address("other", "192.168.50.2/24")
         wait_for(lambda: meet("/ip4/192.168.50."), "them to meet")
         lan.address("one", "192.168.60.1/24")
@@ -170,15 +170,15 @@ def test_nodes_in_a_network_of_ipv6_alone_find_each_other(
         for node in nodes:
             stack.callback(node.process.wait)
             stack.callback(node.process.kill)
-        wait_for(lambda: nodes[1].told().get("verdict"), "both to run")
-        assert not nodes[0].told()["echoes"]
+        wait_for(lambda: nodes[1].last_report().get("verdict"), "both to run")
+        assert not nodes[0].last_report()["echoes"]
         run(*cable, "up")
         if prefix:
             lan.address("other", f"{prefix}2/64")
         wait_for(
-            lambda: [node.told()["echoes"] for node in nodes] == [[2], [1]],
+            lambda: [node.last_report()["echoes"] for node in nodes] == [[2], [1]],
             "them to meet",
-            describe=lambda: [node.told() for node in nodes],
+            describe=lambda: [node.last_report() for node in nodes],
         )
-        told = [text for node in nodes for text in node.told()["addresses"]]
-        assert not any("/ip6/fe80:" in text for text in told)
+        addresses = [text for node in nodes for text in node.last_report()["addresses"]]
+        assert not any("/ip6/fe80:" in text for text in addresses)

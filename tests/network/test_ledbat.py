@@ -41,7 +41,7 @@ class Sender:
     under_way: deque[tuple[float, float, float]] = field(default_factory=deque)
     """When the acknowledgement arrives, the bytes, and the round trip."""
 
-    def hear(self, now: float) -> None:
+    def receive_acknowledgements(self, now: float) -> None:
         while self.under_way and self.under_way[0][0] <= now:
             _, size, round_trip = self.under_way.popleft()
             self.arrived += size
@@ -103,7 +103,7 @@ class Line:
             for sender in self.senders:
                 if self.now < sender.begins:
                     continue
-                sender.hear(self.now)
+                sender.receive_acknowledgements(self.now)
                 sender.write(self.now)
                 sender.send(self)
             seen.append(self.queue / LINE)

@@ -31,15 +31,15 @@ def test_peers_send_smaller_packets_where_large_ones_get_lost(tmp_path: Path, la
         homes: Any = Homes(town, tmp_path)  # type: ignore[arg-type]  # it has hosts, too
         try:
             homes.start(0, "bootstrap")
-            homes.until(lambda: homes.told(0).get("addresses"))
-            address = homes.told(0)["addresses"][0]
+            homes.until(lambda: homes.last_report(0).get("addresses"))
+            address = homes.last_report(0)["addresses"][0]
             for number, host in enumerate(["one", "other"], 1):
                 homes.start(
                     number, host, address, listen=f"/ip4/{town.hosts[host].address}/tcp/{PORT}"
                 )
             # 64 KiB there and back.
-            homes.until(lambda: homes.told(1).get("echoes") == [2])
-            homes.until(lambda: homes.told(2).get("echoes") == [1])
+            homes.until(lambda: homes.last_report(1).get("echoes") == [2])
+            homes.until(lambda: homes.last_report(2).get("echoes") == [1])
         finally:
             homes.kill()
 
@@ -81,12 +81,12 @@ class Line:
         self._watch = LossWatch(unused, self.wire)
         self._now = 0.0
 
-    def found_after(self, seconds: int, *, heard: bool, acknowledged: bool) -> bool:
+    def found_after(self, seconds: int, *, received: bool, acknowledged: bool) -> bool:
         """Whether a loss is found while the peer is heard or not, and acknowledges something or not."""
         found = False
         for _ in range(seconds):
             self._now += 1.0
-            if heard:
+            if received:
                 self.wire.last_received_at = self._now
             self.acknowledged += 12 * acknowledged
             found = self._watch.finds_loss(self._now) or found
@@ -110,23 +110,23 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Line:
 
 
 def test_a_peer_that_is_heard_and_acknowledges_nothing_gets_no_large_packets(line: Line) -> None:
-    assert not line.found_after(5, heard=True, acknowledged=True)
+    assert not line.found_after(5, received=True, acknowledged=True)
     line.in_flight = 1448
-    assert line.found_after(8, heard=True, acknowledged=False)
+    assert line.found_after(8, received=True, acknowledged=False)
     # Once: the connection is being cut.
-    assert not line.found_after(8, heard=True, acknowledged=False)
+    assert not line.found_after(8, received=True, acknowledged=False)
 
 
 def test_a_peer_that_acknowledges_and_is_not_heard_sends_large_packets_in_vain(line: Line) -> None:
-    assert not line.found_after(5, heard=True, acknowledged=True)
-    assert line.found_after(8, heard=False, acknowledged=True)
+    assert not line.found_after(5, received=True, acknowledged=True)
+    assert line.found_after(8, received=False, acknowledged=True)
 
 
 @pytest.mark.parametrize("in_flight", [0, 1448])
 def test_a_peer_that_has_gone_loses_no_packets(line: Line, in_flight: int) -> None:
-    assert not line.found_after(5, heard=True, acknowledged=True)
+    assert not line.found_after(5, received=True, acknowledged=True)
     line.in_flight = in_flight
-    assert not line.found_after(20, heard=False, acknowledged=False)
+    assert not line.found_after(20, received=False, acknowledged=False)
 
 
 @pytest.mark.parametrize("direction", ["here", "there"])
@@ -134,8 +134,8 @@ def test_where_much_has_passed_large_packets_do(line: Line, direction: str) -> N
     """A process that was stopped acknowledges, too: its kernel does."""
     line.acknowledged, line.wire.received = 1 << 20, 1 << 20
     line.in_flight = 1448 * (direction == "here")
-    assert not line.found_after(20, heard=direction == "here", acknowledged=direction == "there")
+    assert not line.found_after(20, received=direction == "here", acknowledged=direction == "there")
 
 
 def test_an_idle_connection_loses_nothing(line: Line) -> None:
-    assert not line.found_after(60, heard=True, acknowledged=False)
+    assert not line.found_after(60, received=True, acknowledged=False)

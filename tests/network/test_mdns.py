@@ -34,7 +34,7 @@ from zeroconf import ServiceStateChange
 ME, OTHER = identity(1).peer, identity(2).peer
 
 
-def told(
+def announcement(
     peer: bytes = peer_text(OTHER).encode(),
     port: int | None = 4001,
     addresses: tuple[str, ...] = ("192.168.1.7",),
@@ -46,7 +46,7 @@ def told(
 
 def test_what_somebody_tells_becomes_addresses() -> None:
     suffix = f"/tcp/4001/p2p/{peer_text(OTHER)}"
-    given = told(addresses=("192.168.1.7", "fe80::1%3", "fd77::1", "10.0.0.1"))
+    given = announcement(addresses=("192.168.1.7", "fe80::1%3", "fd77::1", "10.0.0.1"))
     found = dialable(given, ME)
     assert [address.text for address in found] == [
         "/ip4/192.168.1.7" + suffix,
@@ -58,7 +58,7 @@ def test_what_somebody_tells_becomes_addresses() -> None:
 
 
 def test_a_public_address_is_local_in_a_network_of_ours() -> None:
-    given = told(addresses=("2a02:77::7", "2a02:78::7", "8.8.8.8"))
+    given = announcement(addresses=("2a02:77::7", "2a02:78::7", "8.8.8.8"))
     own = ["/dns4/example.org/tcp/1", f"/ip6/2a02:77::1/tcp/4001/p2p/{peer_text(ME)}"]
     assert [address.host for address in dialable(given, ME, own)] == ["2a02:77::7"]
 
@@ -66,16 +66,16 @@ def test_a_public_address_is_local_in_a_network_of_ours() -> None:
 @pytest.mark.parametrize(
     "nonsense",
     [
-        told(peer=b""),
-        told(peer=b"\xff\xff"),
-        told(peer=b"nobody"),
-        told(peer=peer_text(ME).encode()),
-        told(port=None),
-        told(port=70000),
-        told(addresses=()),
-        told(addresses=("8.8.8.8", "127.0.0.1", "0.0.0.0", "2a02:77::7")),
-        told(addresses=("fe80::1", "fe80::1%eth0", "fe80::1%" + "9" * 30, "169.254.0.1%3")),
-        told(addresses=("nonsense",)),
+        announcement(peer=b""),
+        announcement(peer=b"\xff\xff"),
+        announcement(peer=b"nobody"),
+        announcement(peer=peer_text(ME).encode()),
+        announcement(port=None),
+        announcement(port=70000),
+        announcement(addresses=()),
+        announcement(addresses=("8.8.8.8", "127.0.0.1", "0.0.0.0", "2a02:77::7")),
+        announcement(addresses=("fe80::1", "fe80::1%eth0", "fe80::1%" + "9" * 30, "169.254.0.1%3")),
+        announcement(addresses=("nonsense",)),
     ],
 )
 def test_nonsense_and_strangers_addresses_are_not_dialled(nonsense: Any) -> None:
@@ -83,7 +83,9 @@ def test_nonsense_and_strangers_addresses_are_not_dialled(nonsense: Any) -> None
 
 
 def test_a_crowd_of_addresses_is_cut() -> None:
-    assert len(dialable(told(addresses=tuple(f"10.0.0.{n}" for n in range(1, 99))), ME)) == 4
+    assert (
+        len(dialable(announcement(addresses=tuple(f"10.0.0.{n}" for n in range(1, 99))), ME)) == 4
+    )
 
 
 async def test_the_name_tells_of_the_swarm_to_those_alone_who_know_it() -> None:
@@ -109,7 +111,7 @@ class Neighbourhood:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.up = trio.Event()
         self._asked: Counter[str] = Counter()
-        self._tell: Callable[..., None] = lambda **event: None
+        self._notify: Callable[..., None] = lambda **event: None
         self._attempts = 0
         monkeypatch.setattr(mdns, "_open_sockets", self.open)
         monkeypatch.setattr(mdns, "_open", self.begin)
@@ -124,48 +126,50 @@ class Neighbourhood:
         return self
 
     def begin(self, zeroconf: Any, own: Any, changed: Callable[..., None]) -> None:
-        self._tell = changed
+        self._notify = changed
         trio.from_thread.run_sync(self.up.set)
 
     def get_service_info(self, service: str, name: str, milliseconds: int) -> Any:
         self._asked[name] += 1
-        return told() if self._asked[name] >= 3 else None
+        return announcement() if self._asked[name] >= 3 else None
 
     def close(self) -> None:
         pass
 
-    async def tell(self, name: str, change: ServiceStateChange) -> None:
-        await trio.to_thread.run_sync(self._tell, self, SERVICE, f"{name}.{SERVICE}", change)
+    async def notify(self, name: str, change: ServiceStateChange) -> None:
+        await trio.to_thread.run_sync(self._notify, self, SERVICE, f"{name}.{SERVICE}", change)
 
 
 async def test_names_are_asked_for_until_they_are_resolved_and_forgotten_when_taken_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    heard: list[Sequence[str]] = []
+    found: list[Sequence[str]] = []
     neighbourhood = Neighbourhood(monkeypatch)
     monkeypatch.setattr(mdns, "_MAX_FOUND", 64)
     tag = swarm_tag(SWARM)
     async with open_network(NetworkSettings(), identity(1)) as network, trio.open_nursery() as all_:
-        discovery = LocalDiscovery(network, SWARM, heard.append)
+        discovery = LocalDiscovery(network, SWARM, found.append)
         all_.start_soon(discovery.run)
         await neighbourhood.up.wait()
-        await neighbourhood.tell("somebody-elses", ServiceStateChange.Added)
-        await neighbourhood.tell(f"{tag}-one", ServiceStateChange.Added)
+        await neighbourhood.notify("somebody-elses", ServiceStateChange.Added)
+        await neighbourhood.notify(f"{tag}-one", ServiceStateChange.Added)
         # Repeatedly: a machine that did not answer may do so later.
-        await until(lambda: len(heard) >= 2)
-        assert {*map(tuple, heard)} == {tuple(a.text for a in dialable(told(), network.peer))}
+        await until(lambda: len(found) >= 2)
+        assert {*map(tuple, found)} == {
+            tuple(a.text for a in dialable(announcement(), network.peer))
+        }
         assert len(discovery._follow_scopes) == 1
         for number in range(100):
-            await neighbourhood.tell(f"{tag}-{number}", ServiceStateChange.Added)
+            await neighbourhood.notify(f"{tag}-{number}", ServiceStateChange.Added)
         await until(lambda: len(discovery._follow_scopes) == 64)
         # The oldest have made room.
         assert f"{tag}-99.{SERVICE}" in discovery._follow_scopes
         for name in ("one", *map(str, range(100))):
-            await neighbourhood.tell(f"{tag}-{name}", ServiceStateChange.Removed)
+            await neighbourhood.notify(f"{tag}-{name}", ServiceStateChange.Removed)
         await until(lambda: not discovery._follow_scopes)
         all_.cancel_scope.cancel()
     # The library's thread may report something even after that.
-    await neighbourhood.tell(f"{tag}-late", ServiceStateChange.Added)
+    await neighbourhood.notify(f"{tag}-late", ServiceStateChange.Added)
     await trio.testing.wait_all_tasks_blocked()
     assert not discovery._follow_scopes
 
@@ -174,22 +178,24 @@ async def test_hundreds_of_invented_names_keep_no_member_from_being_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before: the first 64 names kept all others from being queried."""
-    heard: list[Sequence[str]] = []
+    found: list[Sequence[str]] = []
     neighbourhood = Neighbourhood(monkeypatch)
     tag = swarm_tag(SWARM)
 
     def nobody_but_one(service: str, name: str, milliseconds: int) -> Any:
-        return told() if name.startswith(f"{tag}-honest") else None
+        return announcement() if name.startswith(f"{tag}-honest") else None
 
     monkeypatch.setattr(neighbourhood, "get_service_info", nobody_but_one)
     async with open_network(NetworkSettings(), identity(1)) as network, trio.open_nursery() as all_:
-        all_.start_soon(LocalDiscovery(network, SWARM, heard.append).run)
+        all_.start_soon(LocalDiscovery(network, SWARM, found.append).run)
         await neighbourhood.up.wait()
         for number in range(200):
-            await neighbourhood.tell(f"{tag}-{number}", ServiceStateChange.Added)
-        await neighbourhood.tell(f"{tag}-honest", ServiceStateChange.Added)
-        await until(lambda: bool(heard))
-        assert {*map(tuple, heard)} == {tuple(a.text for a in dialable(told(), network.peer))}
+            await neighbourhood.notify(f"{tag}-{number}", ServiceStateChange.Added)
+        await neighbourhood.notify(f"{tag}-honest", ServiceStateChange.Added)
+        await until(lambda: bool(found))
+        assert {*map(tuple, found)} == {
+            tuple(a.text for a in dialable(announcement(), network.peer))
+        }
         all_.cancel_scope.cancel()
 
 

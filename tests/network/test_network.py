@@ -287,9 +287,9 @@ async def test_a_full_disk_is_no_fault_of_a_handler(caplog: pytest.LogCaptureFix
 
         b.serve(ECHO, write, max_request=10, max_concurrent=8)
         assert await outcome(a, b.peer) == "failed"
-        said = [record for record in caplog.records if "the handler of" in record.message]
-        assert [(record.levelname, record.exc_info) for record in said] == [("WARNING", None)]
-        assert said[0].message.endswith("failed: No space left on device")
+        messages = [record for record in caplog.records if "the handler of" in record.message]
+        assert [(record.levelname, record.exc_info) for record in messages] == [("WARNING", None)]
+        assert messages[0].message.endswith("failed: No space left on device")
 
 
 async def test_a_frozen_handler_and_a_dribbling_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ BURST_SECONDS = 0.1
 
 def announced(data: bytes, author: int, round: int = 1, size: int | None = None) -> RelayRequest:
     """Return the announcement of the author with this number, counting from 0."""
-    said = Announcement(
+    announcement = Announcement(
         round=round,
         parent=RecordId(bytes(32)),
         update=content_id(data),
@@ -52,8 +52,8 @@ def announced(data: bytes, author: int, round: int = 1, size: int | None = None)
         fingerprint=1,
     )
     me = identity(author + 1)
-    envelope = sign(me, "announcement", SWARM, encode(said))
-    return relay_request(SWARM, me.peer, said, envelope.signature)
+    envelope = sign(me, "announcement", SWARM, encode(announcement))
+    return relay_request(SWARM, me.peer, announcement, envelope.signature)
 
 
 def held_bytes(relay: UpdateRelay) -> int:
@@ -212,7 +212,7 @@ async def test_members_are_woken_for_large_pieces_unless_the_author_is_slow(
     """The smaller the rest the smaller the pieces, so that the last one is not late."""
     arriving = 65_000
 
-    async def told(size: int, seconds: float) -> list[int]:
+    async def wake_ends(size: int, seconds: float) -> list[int]:
         relayed = _RelayedUpdate(announced(bytes(size), 0))
         ends: list[int] = []
 
@@ -232,7 +232,7 @@ async def test_members_are_woken_for_large_pieces_unless_the_author_is_slow(
             relayed.finish(bytes(size))
         return ends
 
-    ends = await told(2_800_000, 0.001)
+    ends = await wake_ends(2_800_000, 0.001)
     pieces = [end - start for start, end in itertools.pairwise([0, *ends])]
     assert max(pieces) <= 5 * arriving
     assert len(pieces) < 25
@@ -241,7 +241,7 @@ async def test_members_are_woken_for_large_pieces_unless_the_author_is_slow(
         size <= max(arriving, (2_800_000 - start) / 8 + arriving)
         for start, size in zip([0, *ends], pieces, strict=False)
     )
-    assert len(await told(2_800_000, 1.0)) >= 2_800_000 // arriving
+    assert len(await wake_ends(2_800_000, 1.0)) >= 2_800_000 // arriving
 
 
 async def test_a_relay_that_dies_midway_costs_no_update(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ async def test_records_of_a_hundred_thousand_addresses_are_not_opened() -> None:
         honest = PeerRecord(peer.id, addresses)
         sealed = seal_library_record(honest, private).marshal_envelope()
         await peer.say(rpc_pb2.RPC(senderRecord=sealed))
-        await peer.heard()
+        await peer.wait_until_read()
         store: Any = node._host.get_peerstore()
         known = store.addrs(peer.id) if peer.id in store.peer_ids() else []
         assert not set(addresses) & set(known)
@@ -243,7 +243,7 @@ async def test_rounds_go_on_under(attack: Any, tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(victim.serve, tmp_path, there)
 
-        async def hear() -> Any:
+        async def receive() -> Any:
             return await trio.to_thread.run_sync(
                 here.recv,
                 abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
@@ -251,9 +251,9 @@ async def test_rounds_go_on_under(attack: Any, tmp_path: Path) -> None:
 
         async def ask() -> victim.Figures:
             here.send("figures")
-            return await hear()
+            return await receive()
 
-        target = await hear()
+        target = await receive()
         for number in (1, 2):
             one = trio.CapacityLimiter(1)
             nursery.start_soon(Attacker(number, target, window).run, attack, one)

@@ -48,7 +48,7 @@ class Homes:
                 stderr=log,
             )
 
-    def told(self, number: int) -> dict[str, Any]:
+    def last_report(self, number: int) -> dict[str, Any]:
         """Return the last report of a node."""
         text = (self._folder / f"{number}.log").read_text()
         lines = [line for line in text.splitlines(keepends=True) if line.endswith("}\n")]
@@ -57,7 +57,7 @@ class Homes:
     def until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not condition():
-            assert time.monotonic() < deadline, {n: self.told(n) for n in self._processes}
+            assert time.monotonic() < deadline, {n: self.last_report(n) for n in self._processes}
             time.sleep(0.2)
 
     def stop(self, number: int) -> None:
@@ -76,9 +76,9 @@ def test_nodes_in_one_network_find_each_other_with_nobody_to_ask(tmp_path: Path)
         try:
             for number, host in enumerate(["home", "home-guest1", "home-guest2"], 1):
                 homes.start(number, host, "local")
-            homes.until(lambda: homes.told(1).get("echoes") == [2, 3])
-            homes.until(lambda: homes.told(2).get("echoes") == [1, 3])
-            assert homes.told(1)["relayed"] == []
+            homes.until(lambda: homes.last_report(1).get("echoes") == [2, 3])
+            homes.until(lambda: homes.last_report(2).get("echoes") == [1, 3])
+            assert homes.last_report(1)["relayed"] == []
         finally:
             homes.kill()
 
@@ -91,9 +91,9 @@ def homes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Homes]:
         homes = Homes(street, tmp_path)
         try:
             homes.start(0, "bootstrap")
-            homes.until(lambda: homes.told(0))
+            homes.until(lambda: homes.last_report(0))
             for number, name in enumerate(names, 1):
-                homes.start(number, name, homes.told(0)["addresses"][0])
+                homes.start(number, name, homes.last_report(0)["addresses"][0])
             yield homes
         finally:
             homes.kill()
@@ -106,32 +106,38 @@ def test_homes_meet_through_the_relay_and_punch_holes_where_routers_keep_ports(
     everybody = {1, 2, 3}
     for number in everybody:
         homes.until(
-            lambda number=number: set(homes.told(number).get("echoes", [])) == everybody - {number}
+            lambda number=number: (
+                set(homes.last_report(number).get("echoes", [])) == everybody - {number}
+            )
         )
-        homes.until(lambda number=number: homes.told(number)["verdict"] == "unreachable")
+        homes.until(lambda number=number: homes.last_report(number)["verdict"] == "unreachable")
     # Routers that preserve ports let each other in; the one that does not stays on the relay.
-    homes.until(lambda: homes.told(1)["direct"] == [0, 2] and homes.told(2)["direct"] == [0, 1])
-    assert homes.told(1)["relayed"] == homes.told(2)["relayed"] == [3]
-    homes.until(lambda: homes.told(3)["relayed"] == [1, 2])
-    assert homes.told(3)["relays"]
+    homes.until(
+        lambda: (
+            homes.last_report(1)["direct"] == [0, 2] and homes.last_report(2)["direct"] == [0, 1]
+        )
+    )
+    assert homes.last_report(1)["relayed"] == homes.last_report(2)["relayed"] == [3]
+    homes.until(lambda: homes.last_report(3)["relayed"] == [1, 2])
+    assert homes.last_report(3)["relays"]
     # The bootstrap peer restarts: relayed connections return, direct ones are not affected.
     homes.stop(0)
-    homes.until(lambda: homes.told(3)["relayed"] == [])
-    homes.until(lambda: homes.told(1)["direct"] == [2])
+    homes.until(lambda: homes.last_report(3)["relayed"] == [])
+    homes.until(lambda: homes.last_report(1)["direct"] == [2])
     homes.start(0, "bootstrap")
-    homes.until(lambda: homes.told(3)["relayed"] == [1, 2])
-    homes.until(lambda: set(homes.told(3)["echoes"]) == {1, 2})
+    homes.until(lambda: homes.last_report(3)["relayed"] == [1, 2])
+    homes.until(lambda: set(homes.last_report(3)["echoes"]) == {1, 2})
 
 
 @pytest.mark.skipif(not has_upnpd(), reason="a router that opens ports takes miniupnpd")
 @pytest.mark.parametrize("homes", [["upnp", "random"]], indirect=True)
 def test_a_router_that_opens_ports_when_asked_is_asked(homes: Homes) -> None:
-    homes.until(lambda: homes.told(1).get("verdict") == "reachable")
-    told = homes.told(1)
-    assert told["mapped"] in told["addresses"]
+    homes.until(lambda: homes.last_report(1).get("verdict") == "reachable")
+    report = homes.last_report(1)
+    assert report["mapped"] in report["addresses"]
     # Even a router with random ports reaches it, so nothing is left on the relay.
-    homes.until(lambda: homes.told(2)["direct"] == [0, 1])
-    homes.until(lambda: homes.told(1)["relays"] == 0)
+    homes.until(lambda: homes.last_report(2)["direct"] == [0, 1])
+    homes.until(lambda: homes.last_report(1)["relays"] == 0)
 
 
 @pytest.mark.parametrize(
@@ -143,13 +149,13 @@ def test_an_address_that_no_interface_has_is_told_once_somebody_was_reached_ther
     homes: Homes,
 ) -> None:
     """Cloud machines, and a forwarded port that the node is not configured for."""
-    homes.until(lambda: homes.told(1).get("verdict") == "reachable")
+    homes.until(lambda: homes.last_report(1).get("verdict") == "reachable")
     for one, other in ((1, 2), (2, 1)):
-        homes.until(lambda one=one, other=other: other in homes.told(one).get("direct", []))
-        homes.until(lambda one=one, other=other: homes.told(one)["echoes"] == [other])
-    told = homes.told(1)
-    assert any(address.startswith(f"/ip4/7.7.0.100/tcp/{PORT}/") for address in told["addresses"])
-    homes.until(lambda: homes.told(1)["relays"] == 0)
+        homes.until(lambda one=one, other=other: other in homes.last_report(one).get("direct", []))
+        homes.until(lambda one=one, other=other: homes.last_report(one)["echoes"] == [other])
+    report = homes.last_report(1)
+    assert any(address.startswith(f"/ip4/7.7.0.100/tcp/{PORT}/") for address in report["addresses"])
+    homes.until(lambda: homes.last_report(1)["relays"] == 0)
 
 
 ALL_INTERFACES = f"/ip4/0.0.0.0/tcp/{PORT},/ip6/::/tcp/{PORT}"
@@ -172,20 +178,20 @@ def test_hosts_of_either_family_meet_with_nothing_said_about_it(
         homes = Homes(street, tmp_path)
         try:
             homes.start(0, "bootstrap", listen=ALL_INTERFACES)
-            homes.until(lambda: homes.told(0))
-            told = homes.told(0)["addresses"]
-            assert not any("/ip6/::1/" in each or "/ip4/127." in each for each in told)
+            homes.until(lambda: homes.last_report(0))
+            addresses = homes.last_report(0)["addresses"]
+            assert not any("/ip6/::1/" in each or "/ip4/127." in each for each in addresses)
             for number, name in enumerate(["one", "other"], 1):
                 version = "ip4" if families[name] == "ip4" else "ip6"
-                (address,) = [each for each in told if each.startswith(f"/{version}/")]
+                (address,) = [each for each in addresses if each.startswith(f"/{version}/")]
                 homes.start(number, name, address, listen="default")
             apart = families["other"] == "ip4"
             for number, other in ((1, 2), (2, 1)):
-                homes.until(lambda n=number, o=other: homes.told(n).get("echoes") == [o])
-                assert homes.told(number)["relayed"] == ([other] if apart else [])
+                homes.until(lambda n=number, o=other: homes.last_report(n).get("echoes") == [o])
+                assert homes.last_report(number)["relayed"] == ([other] if apart else [])
                 local = prefix == "fd77::" and families[["one", "other"][number - 1]] != "ip4"
                 verdict = "local" if local else "reachable"
-                homes.until(lambda n=number, v=verdict: homes.told(n)["verdict"] == v)
+                homes.until(lambda n=number, v=verdict: homes.last_report(n)["verdict"] == v)
         finally:
             homes.kill()
 
@@ -197,9 +203,9 @@ def test_a_name_whose_ip6_leads_nowhere_is_reached_by_ip4(tmp_path: Path) -> Non
         homes = Homes(street, tmp_path)
         try:
             homes.start(0, "bootstrap", listen=ALL_INTERFACES)
-            homes.until(lambda: homes.told(0))
-            told = homes.told(0)["addresses"]
-            hosts = [address.split("/")[2] for address in told]
+            homes.until(lambda: homes.last_report(0))
+            addresses = homes.last_report(0)["addresses"]
+            hosts = [address.split("/")[2] for address in addresses]
             assert [":" in host for host in hosts] == [False, True]
             street.name("one", "boot.example.org", hosts[1], hosts[0])
             swallow = (
@@ -208,8 +214,8 @@ def test_a_name_whose_ip6_leads_nowhere_is_reached_by_ip4(tmp_path: Path) -> Non
                 f"add rule inet f out ip6 daddr {hosts[1]} tcp dport {PORT} drop",
             )
             run(*street.hosts["one"].prefix, "nft", "; ".join(swallow))
-            address = f"/dns/boot.example.org/tcp/{PORT}/p2p/{told[0].rpartition('/')[2]}"
+            address = f"/dns/boot.example.org/tcp/{PORT}/p2p/{addresses[0].rpartition('/')[2]}"
             homes.start(1, "one", address, listen="default")
-            homes.until(lambda: homes.told(1).get("direct") == [0])
+            homes.until(lambda: homes.last_report(1).get("direct") == [0])
         finally:
             homes.kill()

@@ -42,7 +42,7 @@ def unread(network: Network) -> int:
     return sum(len(b) for muxer in muxers(network) for b in muxer.stream_buffers.values())
 
 
-async def heard(a: Network, b: Network) -> None:
+async def wait_until_read(a: Network, b: Network) -> None:
     """Wait until `b` has read everything that `a` has sent so far."""
     assert await a.request(b.peer, ECHO, b"x", max_response=1, timeout=10) == b"x"
 
@@ -58,7 +58,7 @@ async def test_whoever_ignores_its_window_loses_the_stream() -> None:
         b._host.set_stream_handler(DEAF, never_read)
         stream = await open_to(a, b)
         await push(stream, 4 * DEFAULT_WINDOW_SIZE)
-        await heard(a, b)
+        await wait_until_read(a, b)
         assert unread(b) <= DEFAULT_WINDOW_SIZE
         assert a.connected() == {b.peer}
 
@@ -72,7 +72,7 @@ async def test_nor_may_a_stream_begin_with_more_than_its_window() -> None:
         for number in numbers:
             header = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_DATA, FLAG_SYN, number, size)
             await mine._write_frame(header + bytes(size))
-        await heard(a, b)
+        await wait_until_read(a, b)
         assert theirs.streams
         assert not theirs.streams.keys() & set(numbers)
         assert a.connected() == {b.peer}
@@ -85,7 +85,7 @@ async def test_all_streams_of_a_peer_together_have_a_bound() -> None:
         b._host.set_stream_handler(DEAF, never_read)
         for _ in range(60):
             await push(await open_to(a, b), DEFAULT_WINDOW_SIZE - 1000)
-        await heard(a, b)
+        await wait_until_read(a, b)
         assert unread(b) <= MAX_UNREAD_PER_CONNECTION + (1 << 16)
         assert a.connected() == {b.peer}
 
@@ -99,7 +99,7 @@ async def test_what_comes_on_a_stream_that_was_answered_is_not_kept() -> None:
             # The answer, and its end; our own side stays open.
             assert await read_bytes(stream, 6, 5.0) == b"\0\0\0\0\1x"
             await push(stream, 200_000)
-        await heard(a, b)
+        await wait_until_read(a, b)
         # Gossip's are left.
         await until(lambda: max(len(muxer.streams) for muxer in muxers(b)) < 5)
         assert unread(b) == 0
@@ -114,4 +114,4 @@ async def test_credit_that_nobody_asked_for_costs_nothing() -> None:
             await stream.muxed_stream.send_window_update(2**32 - 1)
         await write_frame(stream, b"x")
         assert await read_bytes(stream, 6, 5.0) == b"\0\0\0\0\1x"
-        await heard(a, b)
+        await wait_until_read(a, b)

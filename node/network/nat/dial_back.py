@@ -79,7 +79,7 @@ class DialBack:
             return encode_result(outcomes.values(), "")
 
         async def dial(port: int) -> None:
-            reached = await self._network.answers(peer, remote.host, port, _DIAL_SECONDS)
+            reached = await self._network.answers_at(peer, remote.host, port, _DIAL_SECONDS)
             if reached is not None:
                 outcomes[port] = "reached" if reached else "failed"
 

@@ -191,7 +191,7 @@ class SimulatedNetwork:
         await trio.sleep(0.1)
         raise DialError(address_of(self.index, relay), "it carries nobody")
 
-    async def answers(self, peer: PeerId, host: str, port: int, timeout: float) -> bool | None:
+    async def answers_at(self, peer: PeerId, host: str, port: int, timeout: float) -> bool | None:
         there = self.wires.nodes.get(host)
         await trio.sleep(0.1)
         return there is not None and there.peer == peer and port == _PORT
