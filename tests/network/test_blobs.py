@@ -35,7 +35,7 @@ from network.support import PATIENCE_SECONDS, muxers, networks, requests_open, s
 
 # Private here: `_downloads`, `_busy`: leftovers show nowhere else.
 # Private here: `_frozen`: a peer in quarantine.
-# Private here: `_requested`: the decoder of strangers' requests.
+# Private here: `_parse_request`: the decoder of strangers' requests.
 
 DATA = bytes(range(256)) * 1000
 CID = content_id(DATA)
@@ -502,6 +502,6 @@ def test_a_line_on_which_everybody_is_slow_is_no_reason_to_ask_others() -> None:
 
 @given(st.binary(max_size=100).filter(lambda data: len(data) != 32))
 def test_a_request_is_a_content_id_or_refused(data: bytes) -> None:
-    assert blobs._requested(CID) == CID
+    assert blobs._parse_request(CID) == CID
     with pytest.raises(ProtocolError, match="32 bytes"):
-        blobs._requested(data)
+        blobs._parse_request(data)

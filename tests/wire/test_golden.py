@@ -20,14 +20,14 @@ import pytest
 from distro_node.crypto.hashing import content_id, content_text
 from distro_node.node.network.nat.dial_back import (
     DialBackResult,
-    decode_finding,
     decode_ports,
-    encode_finding,
+    decode_result,
     encode_ports,
+    encode_result,
 )
 from distro_node.node.network.nat.hole_punching import (
-    NOW,
-    WHERE,
+    DIAL,
+    EXCHANGE,
     decode_endpoints,
     encode_endpoints,
 )
@@ -51,17 +51,17 @@ ENDPOINTS = (("7.7.0.1", 4001), ("2600::1", 65535))
 SPELT = {
     "dial_back_question": Spelt(encode_ports(PORTS), PORTS, decode_ports),
     "dial_back_answer": Spelt(
-        encode_finding(("reached", "failed", "untried"), "2001:db8::1"),
+        encode_result(("reached", "failed", "untried"), "2001:db8::1"),
         DialBackResult("2001:db8::1", {4001: "reached", 1: "failed", 65535: "untried"}),
-        lambda data: decode_finding(data, PORTS),
+        lambda data: decode_result(data, PORTS),
     ),
     "punch_where": Spelt(
-        WHERE + encode_endpoints(ENDPOINTS),
+        EXCHANGE + encode_endpoints(ENDPOINTS),
         ENDPOINTS,
-        lambda data: decode_endpoints(data.removeprefix(WHERE)),
+        lambda data: decode_endpoints(data.removeprefix(EXCHANGE)),
     ),
     "punch_answer": Spelt(encode_endpoints(ENDPOINTS[1:]), ENDPOINTS[1:], decode_endpoints),
-    "punch_now": Spelt(NOW, NOW, bytes),
+    "punch_now": Spelt(DIAL, DIAL, bytes),
 }
 ALL: dict[str, Any] = {**FORMATS, **SPELT}
 
