@@ -39,18 +39,22 @@ def tokenizer_file(file: ManifestFile, path: Path) -> Path | None:
 
     Raises `UserError` (`MANIFEST`) if the file names another tokenizer than its checkpoint's.
     """
-    named = file.data.tokenizer
-    own = _checkpoint(file, path)
-    own = own / "tokenizer.json" if own is not None else None
-    if own is None or not own.is_file():
-        return None if named in (None, BYTES_TOKENIZER) else path.parent / named
-    if named is not None and not _is_same(path.parent / named, own):
+    named_tokenizer = file.data.tokenizer
+    checkpoint_tokenizer = _checkpoint(file, path)
+    checkpoint_tokenizer = (
+        checkpoint_tokenizer / "tokenizer.json" if checkpoint_tokenizer is not None else None
+    )
+    if checkpoint_tokenizer is None or not checkpoint_tokenizer.is_file():
+        return None if named_tokenizer in (None, BYTES_TOKENIZER) else path.parent / named_tokenizer
+    if named_tokenizer is not None and not _is_same(
+        path.parent / named_tokenizer, checkpoint_tokenizer
+    ):
         raise bad_manifest(
             path,
-            f"data.tokenizer: {named!r} is not the tokenizer that the checkpoint was trained with; "
-            "leave the key out to use the checkpoint's own",
+            f"data.tokenizer: {named_tokenizer!r} is not the tokenizer that the checkpoint was trained "
+            "with; leave the key out to use the checkpoint's own",
         )
-    return own
+    return checkpoint_tokenizer
 
 
 def settings_for(

@@ -207,9 +207,11 @@ class _FolderWalk:
         found = list(self._walk())
         left_out: dict[int, str] = {}
         for root in dict.fromkeys(root for _, root in found if root is not None):
-            own = {_below(file, root): file for file, its in found if its == root}
-            for name, reason in self._other_splits(root, own).items():
-                left_out[id(own[name])] = reason
+            files_by_name = {
+                _below(file, root): file for file, file_root in found if file_root == root
+            }
+            for name, reason in self._other_splits(root, files_by_name).items():
+                left_out[id(files_by_name[name])] = reason
         for file, _ in found:
             if reason := left_out.get(id(file)):
                 self._skipped.add(reason, str(file.name))
@@ -355,25 +357,31 @@ class _FolderWalk:
         _check_split(wanted, known, folder)
         return [folder / name for name in sorted(names) if cached_split(name, known) == wanted]
 
-    def _other_splits(self, root: Path, own: dict[str, File]) -> dict[str, str]:
-        """Return which files of a data set, or of the root, are not read, each with the reason; `own`
-        are all its files by their name below `root`."""
+    def _other_splits(self, root: Path, files_by_name: dict[str, File]) -> dict[str, str]:
+        """Return which files of a data set, or of the root, are not read, each with the reason;
+        `files_by_name` are all its files by their name below `root`."""
         source, card = self._source, self._cards.get(root)
         wanted, left_out = source.split or DEFAULT_SPLIT, {}
-        chosen = None if card is None else configuration(card, source.config, root / CARD)
+        chosen_config = None if card is None else configuration(card, source.config, root / CARD)
         if card is not None:
-            left_out = {name: _NOT_DATA for name in own if PurePath(name).name in _DESCRIPTIONS}
+            left_out = {
+                name: _NOT_DATA for name in files_by_name if PurePath(name).name in _DESCRIPTIONS
+            }
         if card is None and source.config is not None:
             raise BadFile("is not a data set with configurations", "leave `config` out").at(root)
-        names = [name for name in own if name not in left_out]
-        if chosen is not None and chosen.splits is not None:
-            splits = by_patterns(names, chosen)
+        names = [name for name in files_by_name if name not in left_out]
+        if chosen_config is not None and chosen_config.splits is not None:
+            splits = by_patterns(names, chosen_config)
         elif card is not None:
-            inside = [name for name in names if chosen is None or name.startswith(chosen.folder)]
+            inside = [
+                name
+                for name in names
+                if chosen_config is None or name.startswith(chosen_config.folder)
+            ]
             left_out |= {name: _NO_SPLIT for name in names if name not in inside}
             splits = by_names(inside) or {DEFAULT_SPLIT: set(inside)}
         else:
-            splits = by_names(name for name in names if _may_be_of_a_split(own[name]))
+            splits = by_names(name for name in names if _may_be_of_a_split(files_by_name[name]))
             if source.split is None and (wanted not in splits or len(splits) == 1):
                 # This is no data set: its files only happen to have such names.
                 return {}
@@ -387,12 +395,14 @@ class _FolderWalk:
                 left_out[name] = _OTHER_SPLIT
             elif strict:
                 left_out[name] = _NO_SPLIT
-        if card is not None and (chosen is None or chosen.splits is None):
-            left_out |= _texts_next_to_rows({n: f for n, f in own.items() if n not in left_out})
+        if card is not None and (chosen_config is None or chosen_config.splits is None):
+            left_out |= _texts_next_to_rows(
+                {n: f for n, f in files_by_name.items() if n not in left_out}
+            )
         return {
             name: reason
             for name, reason in left_out.items()
-            if not (source.heldout and matches(own[name].name, source.heldout))
+            if not (source.heldout and matches(files_by_name[name].name, source.heldout))
         }
 
 
@@ -426,12 +436,12 @@ def _may_be_of_a_split(file: File) -> bool:
     return file.format != "text" or any(map(is_named_for_a_split, exact))
 
 
-def _texts_next_to_rows(own: dict[str, File]) -> dict[str, str]:
+def _texts_next_to_rows(files_by_name: dict[str, File]) -> dict[str, str]:
     """Return the text files of a data set that has files of rows, each with the reason why it is not
     read: they are notes, licences, and programs that read the data set."""
-    if not any(file.format not in _WITHOUT_ROWS for file in own.values()):
+    if not any(file.format not in _WITHOUT_ROWS for file in files_by_name.values()):
         return {}
-    return {name: _NOT_DATA for name, file in own.items() if file.format == "text"}
+    return {name: _NOT_DATA for name, file in files_by_name.items() if file.format == "text"}
 
 
 def _is_index(name: str, names: Sequence[str]) -> bool:

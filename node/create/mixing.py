@@ -89,10 +89,10 @@ def leave_out_repeated(sources: Sequence[TokenisedSource]) -> None:
     for group in range(int(groups)):
         found = []
         for start, entries in zip(starts, _indexes(sources), strict=False):
-            (here,) = np.nonzero(entries["hash"] % groups == group)
-            keys = np.empty(len(here), [("hash", "<u8"), ("hash2", "<u8"), ("position", "<i8")])
-            keys["hash"], keys["hash2"] = entries["hash"][here], entries["hash2"][here]
-            keys["position"] = start + here
+            (in_group,) = np.nonzero(entries["hash"] % groups == group)
+            keys = np.empty(len(in_group), [("hash", "<u8"), ("hash2", "<u8"), ("position", "<i8")])
+            keys["hash"], keys["hash2"] = entries["hash"][in_group], entries["hash2"][in_group]
+            keys["position"] = start + in_group
             found.append(keys)
         entries = np.concatenate(found) if found else np.zeros(0, INDEX_ENTRY)
         order = np.lexsort((entries["position"], entries["hash2"], entries["hash"]))
@@ -102,8 +102,8 @@ def leave_out_repeated(sources: Sequence[TokenisedSource]) -> None:
         )
         repeated = np.sort(ordered["position"][1:][same])
         for flag, start in zip(flags, starts, strict=False):
-            own = repeated[(repeated >= start) & (repeated < start + len(flag))]
-            flag[own - start] = True
+            repeated_here = repeated[(repeated >= start) & (repeated < start + len(flag))]
+            flag[repeated_here - start] = True
     for source in sources:
         source.duplicates = sum(
             int((source.cache.index(part)["starts_document"][flag] != 0).sum())
@@ -167,14 +167,14 @@ def hold_out_document_ends(
         bounds = [*firsts.tolist(), len(entries)]
         new_entries: list[np.ndarray] = [entries[: bounds[0]]]
         flags = [source.repeated[part][: bounds[0]]] if source.repeated else []
-        for first, end in itertools.pairwise(bounds):
-            start = int(ends[first - 1]) if first else 0
-            stop = int(ends[end - 1])
+        for first_entry, end_entry in itertools.pairwise(bounds):
+            start = int(ends[first_entry - 1]) if first_entry else 0
+            stop = int(ends[end_entry - 1])
             cut = _next_line_start(tokens, stop - int((stop - start) * fraction), stop, line_ends)
-            sides = _cut_document(entries[first:end], start, cut)
+            sides = _cut_document(entries[first_entry:end_entry], start, cut)
             new_entries.append(sides)
             if source.repeated:
-                flags.append(np.full(len(sides), source.repeated[part][first]))
+                flags.append(np.full(len(sides), source.repeated[part][first_entry]))
         joined = np.concatenate(new_entries)
         cache.add(joined, [tokens], ReadCounts(), Position())
         if source.repeated:
@@ -364,20 +364,20 @@ class Side:
             # A part is divided into intervals of the length of a block, and a block consists of all
             # entries that begin in one interval. All entries of a document count as beginning where
             # its first one does, unless the document is long.
-            begins = np.flatnonzero(entries["starts_document"])
+            document_starts = np.flatnonzero(entries["starts_document"])
             document_of = np.cumsum(entries["starts_document"] != 0) - 1
-            lengths = np.diff(starts[begins], append=int(sizes.sum()))
+            lengths = np.diff(starts[document_starts], append=int(sizes.sum()))
             short = lengths[document_of] <= _LONG_BLOCKS * self._block_tokens
-            positions = np.where(short, starts[begins][document_of], starts)
-            first = np.flatnonzero(np.diff(positions // self._block_tokens, prepend=-1))
-            count = np.diff(first, append=len(entries))
+            positions = np.where(short, starts[document_starts][document_of], starts)
+            first_entries = np.flatnonzero(np.diff(positions // self._block_tokens, prepend=-1))
+            entry_counts = np.diff(first_entries, append=len(entries))
             rows = [
-                np.full(len(first), part),
-                first,
-                count,
-                starts[first],
-                np.add.reduceat(sizes, first),
-                np.add.reduceat(sizes * kept, first),
+                np.full(len(first_entries), part),
+                first_entries,
+                entry_counts,
+                starts[first_entries],
+                np.add.reduceat(sizes, first_entries),
+                np.add.reduceat(sizes * kept, first_entries),
             ]
             blocks = np.stack(rows, axis=1)
             found.append(blocks[blocks[:, 5] > 0])
@@ -385,11 +385,13 @@ class Side:
 
     def _read(self, source: int, number: int) -> np.ndarray:
         """Return the tokens of a block that are on this side."""
-        tokenised = self._sources[source]
-        part, first, count, start, size, counted = self._blocks[source][number].tolist()
-        tokens = tokenised.cache.tokens(part, start, size)
-        if counted == size:
+        tokenised_source = self._sources[source]
+        part, first_entry, entry_count, start, size, kept_tokens = self._blocks[source][
+            number
+        ].tolist()
+        tokens = tokenised_source.cache.tokens(part, start, size)
+        if kept_tokens == size:
             return tokens
-        entries = tokenised.cache.index(part, first, count)
-        kept = tokenised.kept(part, entries, first, held=self._held)
+        entries = tokenised_source.cache.index(part, first_entry, entry_count)
+        kept = tokenised_source.kept(part, entries, first_entry, held=self._held)
         return tokens[np.repeat(kept, entries["tokens"])]

@@ -33,8 +33,8 @@ def largest_pages(file: mmap, metadata: Any, names: list[str]) -> int:
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for chunk in map(group.column, range(group.num_columns)):
             path = chunk.path_in_schema
-            ours = [each for each in names if f"{path}.".startswith(f"{each}.")]
-            name = max(ours, key=len, default=None)
+            owners = [each for each in names if f"{path}.".startswith(f"{each}.")]
+            name = max(owners, key=len, default=None)
             # A page is not larger than its chunk, so most chunks need not be looked into.
             if name is not None and chunk.total_uncompressed_size > largest[name]:
                 largest[name] = max(largest[name], _largest_page(data, chunk))
@@ -75,8 +75,8 @@ class _Header:
             raise ValueError
         found: dict[int, int] = {}
         field = 0
-        while (first := self._byte()) & 0x0F != _STOP:
-            delta, kind = first >> 4, first & 0x0F
+        while (header_byte := self._byte()) & 0x0F != _STOP:
+            delta, kind = header_byte >> 4, header_byte & 0x0F
             field = field + delta if delta else self._signed()
             if kind in _INTEGERS:
                 found[field] = self._signed()
@@ -97,10 +97,10 @@ class _Header:
         elif kind == _STRUCT:
             self.integers(depth + 1)
         elif kind in (_LIST, _SET):
-            first = self._byte()
-            count = self._unsigned() if first >> 4 == 0x0F else first >> 4
+            header_byte = self._byte()
+            count = self._unsigned() if header_byte >> 4 == 0x0F else header_byte >> 4
             for _ in range(count):
-                self._skip(first & 0x0F, depth + 1)
+                self._skip(header_byte & 0x0F, depth + 1)
         elif kind == _MAP:
             count = self._unsigned()
             kinds = self._byte() if count else 0

@@ -8,24 +8,24 @@ from ..errors import ExitCode, UserError
 from .token_cache import TokenCache
 
 
-def too_short(part: str, length: int) -> UserError:
+def too_short(side: str, length: int) -> UserError:
     return missing(
-        f"the {part} text is shorter than one sequence ({length + 1} tokens)",
+        f"the {side} text is shorter than one sequence ({length + 1} tokens)",
         "give more text with --data, or a smaller sequence_length in [data]",
     )
 
 
-def no_images(part: str) -> UserError:
+def no_images(side: str) -> UserError:
     return missing(
-        f"there is no {part} image", "give at least two different ones with --data: one is held out"
+        f"there is no {side} image", "give at least two different ones with --data: one is held out"
     )
 
 
-def no_conversations(part: str, length: int, caches: Sequence[TokenCache]) -> UserError:
+def no_conversations(side: str, length: int, caches: Sequence[TokenCache]) -> UserError:
     too_long = sum(each.read_counts.too_long for each in caches)
     if too_long:
         return missing(
-            f"there is no {part} conversation: in {too_long} of them no answer ends within a sequence "
+            f"there is no {side} conversation: in {too_long} of them no answer ends within a sequence "
             f"of {length} tokens",
             "give a larger sequence_length in [data], or shorter conversations",
         )
@@ -34,13 +34,13 @@ def no_conversations(part: str, length: int, caches: Sequence[TokenCache]) -> Us
         file, line, problem = bad[0]
         bad_count = sum(each.read_counts.bad for each in caches)
         return missing(
-            f"there is no {part} conversation: all {bad_count} rows are bad, the first is {file}, line "
+            f"there is no {side} conversation: all {bad_count} rows are bad, the first is {file}, line "
             f"{line}, which {problem}",
             "if every row is bad, the columns or the chat template are wrong: name the "
             "columns in [data], or another template as chat_template",
         )
     return missing(
-        f"there is no {part} conversation", "give at least two with --data: one of them is held out"
+        f"there is no {side} conversation", "give at least two with --data: one of them is held out"
     )
 
 

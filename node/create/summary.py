@@ -107,7 +107,7 @@ class DataSummary:
         several = len(self.sources) > 1
         for source in self.sources:
             head = f"{source.name}: " if several else ""
-            what, row = ("image", "image") if self.images else ("document", "row")
+            item_noun, row_noun = ("image", "image") if self.images else ("document", "row")
             trained = f"{source.tokens:,} tokens"
             if self.images:
                 trained = f"{source.tokens // self.sequence_length:,} of them"
@@ -116,21 +116,21 @@ class DataSummary:
                 end = f"{self.heldout_tokens:,} tokens held out, which are public"
             yield (
                 f"{head}{_count(source.files, 'file')} read, "
-                f"{_count(source.read.documents, what)}, {end}"
+                f"{_count(source.read.documents, item_noun)}, {end}"
             )
             if several:
                 times = f"read {source.times:.2f} times in an epoch"
                 if 0.995 < source.times < 1.005:
                     times = "read once in an epoch"
-                of = "images" if self.images else "tokens"
-                yield f"  {100 * source.share:.1f} % of an epoch's {of}; {times}"
+                unit = "images" if self.images else "tokens"
+                yield f"  {100 * source.share:.1f} % of an epoch's {unit}; {times}"
             if source.read.learned:
                 share = 100 * source.read.learned / source.read.tokens
                 yield f"  {share:.1f} % of the tokens are the assistant's and are learned"
             for line_text in source.skipped.lines():
                 yield f"  not read: {line_text}"
             if source.duplicates:
-                yield f"  left out: {_count(source.duplicates, what)} equal to an earlier one"
+                yield f"  left out: {_count(source.duplicates, item_noun)} equal to an earlier one"
             if source.read.unstarted:
                 yield (
                     f"  the start token was added to {source.read.unstarted:,} documents from "
@@ -150,7 +150,7 @@ class DataSummary:
                     yield f"    {file}, line {line}: {problem}"
             if source.read.bad:
                 all_named = source.read.bad <= _MAX_NAMED
-                bad = _count(source.read.bad, f"bad {row}")
+                bad = _count(source.read.bad, f"bad {row_noun}")
                 yield f"  left out: {bad}{':' if all_named else ', such as'}"
                 for file, line, problem in source.read.bad_rows[:_MAX_NAMED]:
                     where = f", line {line}" if line else ""

@@ -65,7 +65,7 @@ def _ingest(arguments: argparse.Namespace) -> dict[str, Any]:
         data = arguments.manifest.read_bytes()
         manifest = decode(Manifest, data, max_bytes=MAX_MANIFEST_BYTES, named=True)
         store = BlobStore(arguments.blobs)
-        own = read_own(manifest, store, arguments.paths, arguments.into, progress)
+        index = read_own(manifest, store, arguments.paths, arguments.into, progress)
     except UserError as error:
         return {"error": [int(error.code), error.problem, error.remedy]}
     except TrainerFailed as error:
@@ -79,7 +79,7 @@ def _ingest(arguments: argparse.Namespace) -> dict[str, Any]:
         problem = f"{where}cannot be used: {error.strerror or error}"
         remedy = "make it readable, without a link to another folder, and check the disk"
         return {"error": [int(ExitCode.DATA_MISSING), problem, remedy]}
-    return {"made": own.name}
+    return {"made": index.name}
 
 
 def _write_line(what: dict[str, Any]) -> None:

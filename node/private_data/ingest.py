@@ -70,14 +70,14 @@ def read_own(
             manifest.data.sequence_length,
         )
         name = blake3(repr(facts).encode()).hexdigest()[:32]
-        index = read_index(folder, name)
+        known_index = read_index(folder, name)
         # The files that are not read may have changed although those that are read have not.
         skipped = skipped_files(each.skipped for each in source_files)
-        if index is not None:
-            if index.skipped != skipped:
-                index = replace(index, skipped=skipped)
-                write_state(folder.index, index)
-            return index
+        if known_index is not None:
+            if known_index.skipped != skipped:
+                known_index = replace(known_index, skipped=skipped)
+                write_state(folder.index, known_index)
+            return known_index
         work_dir = DataDir(root)
         for each in (root, work_dir.logs):
             each.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -93,7 +93,7 @@ def read_own(
         # The remedies for founders concern the founder's file, which members cannot change.
         remedy = "the swarm's description defines how files are read: give other files with --data"
         raise UserError(error.code, error.problem, remedy) from None
-    own = PrivateIndex(
+    index = PrivateIndex(
         name=name,
         shards=tuple(shards),
         documents=corpus.summary.documents,
@@ -101,9 +101,9 @@ def read_own(
         skipped=skipped,
         left_out=exclusions_in(corpus.summary),
     )
-    write_state(folder.index, own)
+    write_state(folder.index, index)
     shutil.rmtree(work_dir.token_caches, ignore_errors=True)
-    return own
+    return index
 
 
 def _as_file(manifest: Manifest, spec: PrivateSpec) -> ManifestFile:

@@ -67,17 +67,17 @@ async def read_files(
                     for stream in (process.stdin, process.stdout):
                         if stream is not None:
                             await stream.aclose()
-    own = read_index(folder, answer["made"]) if "made" in answer else None
+    index = read_index(folder, answer["made"]) if "made" in answer else None
     if "error" in answer:
         code, problem, remedy = answer["error"]
         raise UserError(ExitCode(code), problem, remedy)
-    if own is None:
+    if index is None:
         raise UserError(
             ExitCode.TRAINER,
             "the process that reads your data ended without a result (out of memory?)",
             f"its last output, if any, is in {folder.reader_log}; run the same command to start again",
         )
-    return own
+    return index
 
 
 async def _follow(process: trio.Process, report: ReportProgress) -> dict[str, Any]:

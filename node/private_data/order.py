@@ -36,13 +36,13 @@ class OrderPosition:
 class SampleOrder:
     """The samples of a member's own data in its secret order, epoch after epoch without end."""
 
-    def __init__(self, path: Path, own: PrivateIndex, samples: int) -> None:
+    def __init__(self, path: Path, index: PrivateIndex, samples: int) -> None:
         """`path`: the file of the `OrderPosition`. `samples`: the number of samples, at least one."""
         self._path = path
         self._samples = samples
         position = read_state(OrderPosition, path)
-        if position is None or position.name != own.name:
-            position = OrderPosition(name=own.name, seed=secrets.randbits(63), position=0)
+        if position is None or position.name != index.name:
+            position = OrderPosition(name=index.name, seed=secrets.randbits(63), position=0)
         self._position = position
 
     def next(self, count: int) -> tuple[int, ...]:

@@ -77,11 +77,11 @@ class PrivateFolder:
 def read_index(folder: PrivateFolder, name: str | None = None) -> PrivateIndex | None:
     """Return the index of the member's own data; None if there is none, if `name` is given and the
     index has another, or if a shard is missing."""
-    own = read_state(PrivateIndex, folder.index, _MAX_INDEX_BYTES)
-    if own is None or name not in (None, own.name):
+    index = read_state(PrivateIndex, folder.index, _MAX_INDEX_BYTES)
+    if index is None or name not in (None, index.name):
         return None
-    store = folder.blobs(own.name)
-    return own if all(store.has(shard.blob) for shard in own.shards) else None
+    store = folder.blobs(index.name)
+    return index if all(store.has(shard.blob) for shard in index.shards) else None
 
 
 def read_state(kind: type[T], path: Path, max_bytes: int = _MAX_STATE_BYTES) -> T | None:

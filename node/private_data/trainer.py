@@ -138,30 +138,30 @@ async def prepare(
     trained on and what is left out. Raises `UserError`.
     """
     folder = PrivateFolder(directory.private)
-    own = await read_files(
+    index = await read_files(
         directory.manifest, blobs, privacy.data, folder, report, confined=settings.sandbox
     )
-    report_line(own.summary(names=False))
-    if own.skipped or own.left_out:
+    report_line(index.summary(names=False))
+    if index.skipped or index.left_out:
         # Files are named only in the log, because other people may see the status and its web page.
-        _log.info("%s", own.summary(names=True))
-    samples = own.samples(manifest.data)
+        _log.info("%s", index.summary(names=True))
+    samples = index.samples(manifest.data)
     if samples == 0:
         raise UserError(
             ExitCode.DATA_MISSING,
             f"your data is shorter than one sequence ({manifest.data.sequence_length + 1} tokens)",
             "give more with --data",
         )
-    store = folder.blobs(own.name)
-    policy = LocalPolicy(blobs=str(store.root), shards=own.shards)
-    budget = await _open_budget(privacy, settings, manifest, folder, own, members, round_)
+    store = folder.blobs(index.name)
+    policy = LocalPolicy(blobs=str(store.root), shards=index.shards)
+    budget = await _open_budget(privacy, settings, manifest, folder, index, members, round_)
     if budget is not None:
         account = budget.account
         clipping = Clipping(norm=account.clip, noise=account.noise, sequences=account.sequences)
         policy = replace(policy, clipping=clipping)
         report_status(budget.status())
     return PrivateTraining(
-        policy, samples, SampleOrder(folder.order, own, samples), budget, report_status
+        policy, samples, SampleOrder(folder.order, index, samples), budget, report_status
     )
 
 
@@ -170,7 +170,7 @@ async def _open_budget(
     settings: TrainerSettings,
     manifest: Manifest,
     folder: PrivateFolder,
-    own: PrivateIndex,
+    index: PrivateIndex,
     members: int,
     round_: int,
 ) -> Budget | None:
@@ -184,7 +184,7 @@ async def _open_budget(
                 f"give --epsilon again or, to give up the guarantee, remove {folder.budget}",
             )
         return None
-    samples = own.samples(manifest.data)
+    samples = index.samples(manifest.data)
     spec = manifest.data.private
     delta = privacy.delta
     if delta is None:
