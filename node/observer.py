@@ -76,6 +76,7 @@ class ObserverSession:
         registry: Registry | None = None,
     ) -> None:
         """`registry`: as in `SwarmPeering`."""
+        self._identity = identity
         self._network = network
         self._telemetry = telemetry
         self._peering = SwarmPeering(
@@ -115,7 +116,7 @@ class ObserverSession:
         context, telemetry = self._peering.join_context, self._telemetry
         telemetry.enter("connecting")
         manifest = self._manifest = await find_manifest(context, takes_part=False)
-        store = SwarmStore(context.directory, manifest)
+        store = SwarmStore(context.directory, manifest, self._identity)
         await trio.to_thread.run_sync(telemetry.keep_history, store.history)
         telemetry.enter("syncing")
         ledger = await fetch_ledger(context, manifest, store)

@@ -18,7 +18,7 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest, OtherVersion, SwarmId, decode_manifest
 from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
-from ..storage.data_dir import DataDir
+from ..storage.data_dir import DataDir, stored_peer
 from ..storage.relayed_bytes import read_relayed
 from ..storage.swarm_store import SwarmStore
 from ..util.protocol_version import explain_version
@@ -142,7 +142,7 @@ def read_ledger(data: DataDir, swarm: SwarmId) -> Ledger:
     """Return the chain of a swarm on this disk, with at least one record. Raises `UserError`:
     `NOTHING_TO_EXPORT` if there is none, or no usable manifest; `VERSION` for another protocol
     version."""
-    store = SwarmStore(data.swarm(swarm), read_manifest(data, swarm))
+    store = SwarmStore(data.swarm(swarm), read_manifest(data, swarm), stored_peer(data))
     ledger = store.load_ledger(repair=False)
     if len(ledger) == 0:
         raise _missing(data, "its ledger is missing")

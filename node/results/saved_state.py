@@ -24,7 +24,7 @@ from ..errors import ExitCode, UserError
 from ..settings.components import TrainerSettings
 from ..settings.tree import StateSelector
 from ..storage.blob_store import BlobStore
-from ..storage.data_dir import DataDir, SwarmDir
+from ..storage.data_dir import DataDir, SwarmDir, stored_peer
 from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
 from ..training.client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from ..training.error_messages import explain_trainer
@@ -76,7 +76,7 @@ async def read_swarm(data: DataDir, swarm: SwarmId) -> StoredSwarm:
         raise explain_version(error) from None
     except (OSError, ProtocolError) as error:
         raise no_model_error(f"its manifest cannot be read: {error}") from None
-    swarm_store = SwarmStore(directory, manifest)
+    swarm_store = SwarmStore(directory, manifest, stored_peer(data))
     ledger = await trio.to_thread.run_sync(lambda: swarm_store.load_ledger(repair=False))
     if len(ledger) == 0:
         raise no_model_error(

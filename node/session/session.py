@@ -186,7 +186,7 @@ class SwarmSession:
         telemetry.enter("connecting")
         manifest = self._manifest = await find_manifest(context)
         check_choices(self._settings.privacy, self._settings.trainer, manifest)
-        swarm_store = SwarmStore(context.directory, manifest)
+        swarm_store = SwarmStore(context.directory, manifest, self._identity)
         await trio.to_thread.run_sync(telemetry.keep_history, swarm_store.history)
         update_ids: BoundedTable[ContentId, None] = BoundedTable(RECENT_UPDATES)
         # From now on peers may fetch from this node what has already arrived.

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...crypto import keystore
-from ...crypto.identity import Identity
+from ...crypto.identity import Identity, PeerId
 from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import SwarmIdError, swarm_from_text, swarm_text
 from ..errors import ExitCode, UserError
@@ -37,6 +37,7 @@ class SwarmDir:
         self.root = root
         self.manifest = root / "manifest"
         self.ledger = root / "ledger"
+        self.verified = root / "verified"
         self.final = root / "final"
         self.signed = root / "votes"
         self.momentum = root / "trainer" / "momentum"
@@ -191,6 +192,14 @@ def _user_name(number: int) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return str(number)
+
+
+def stored_peer(data: DataDir) -> PeerId | None:
+    """Return the peer whose key file is in the data directory; None without a readable one."""
+    try:
+        return keystore.read_peer(data.identity)
+    except (keystore.KeystoreError, OSError):
+        return None
 
 
 def open_identity(data: DataDir, passphrase: str | None, *, create: bool = True) -> Identity:

@@ -25,6 +25,7 @@ import trio
 
 from ...crypto.envelope import MAX_ENVELOPE_BYTES, Envelope, EnvelopeError, open_envelope
 from ...crypto.hashing import ContentId, content_id
+from ...crypto.identity import Identity, PeerId
 from ...protocol.chain.entry_store import MAX_DECIDED_BYTES, decode_decided
 from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.checkpoint import Checkpoint
@@ -34,10 +35,16 @@ from .atomic_write import replacing, sync, temporary_path, write_atomically
 from .data_dir import SwarmDir
 from .final_file import read_final, write_final
 from .spill_file import SpillFile
+from .verified_prefix import VerifiedPrefix
 
 _log = logging.getLogger(__name__)
 
 _LENGTH_BYTES = 4
+
+
+def framed(entry: bytes) -> bytes:
+    """Return an entry as it is in an `EntryFile`."""
+    return len(entry).to_bytes(_LENGTH_BYTES, "big") + entry
 
 
 class EntryFile:
@@ -85,7 +92,7 @@ class EntryFile:
         """Append an entry, which is on the disk after the next `sync`."""
         file = self._open()
         try:
-            remaining = memoryview(len(entry).to_bytes(_LENGTH_BYTES, "big") + entry)
+            remaining = memoryview(framed(entry))
             while remaining:
                 remaining = remaining[file.write(remaining) :]
         except OSError:
@@ -108,7 +115,13 @@ class EntryFile:
         self.close()
         with replacing(self.path) as temporary, temporary.open("wb") as file:
             for entry in entries:
-                file.write(len(entry).to_bytes(_LENGTH_BYTES, "big") + entry)
+                file.write(framed(entry))
+
+    def truncate(self, size: int) -> None:
+        """Durably keep only the first `size` bytes, which end with an entry."""
+        self.close()
+        os.truncate(self.path, size)
+        sync(self.path)
 
     def close(self) -> None:
         """Close the file; the next append opens it again."""
@@ -152,12 +165,19 @@ class SwarmStore:
     entries after a gap would be worthless.
     """
 
-    def __init__(self, directory: SwarmDir, manifest: Manifest) -> None:
+    def __init__(
+        self, directory: SwarmDir, manifest: Manifest, node: Identity | PeerId | None = None
+    ) -> None:
+        """`node`: whose statements about verified entries are trusted (`VerifiedPrefix`), and, with its
+        identity, written. Without it every entry is checked whenever the ledger is loaded."""
         directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         sync(directory.root.parent)
         self._manifest = manifest
         self._root = directory.root
         self._ledger = EntryFile(directory.ledger, MAX_DECIDED_BYTES)
+        self._verified = (
+            None if node is None else VerifiedPrefix(directory.verified, manifest.swarm, node)
+        )
         self._signed = EntryFile(directory.signed, MAX_ENVELOPE_BYTES)
         self._final = directory.final
         self._unwritten_final: Checkpoint | None = None
@@ -192,6 +212,8 @@ class SwarmStore:
             # the round's record with the other members' signatures.
             self._ledger.sync()
             self._signed.sync()
+            if self._verified is not None:
+                self._verified.save()
             # The final record last: otherwise a node that trains alone could, after a crash, wait for
             # entries that it has lost.
             final, self._unwritten_final = self._unwritten_final, None
@@ -221,33 +243,39 @@ class SwarmStore:
         # A process that only reads may lack write permission here.
         spill = SpillFile(self._root) if repair else None
         ledger = Ledger(self._manifest, spill=spill, checkpoint=checkpoint)
-        entries: list[bytes] = []
+        verified = 0
+        if self._verified is not None:
+            verified = self._verified.stated_entries(self._ledger.path)
+            self._verified.clear()
+        size = 0
         damaged = False
         for entry in self._ledger.read(repair=repair):
             if ledger.versions.outdated:
                 # A newer program has run here. Its entries are valid, but this version cannot read them.
                 break
             try:
-                ledger.append(decode_decided(entry))
+                ledger.append(decode_decided(entry), encoded=entry, verified=len(ledger) < verified)
             except ProtocolError as error:
                 if error.reason == "checkpoint":
                     raise
                 damaged = True
                 break
-            entries.append(entry)
+            size += self._count(entry)
         if damaged and repair:
             lost = (
                 "the whole ledger"
-                if not entries
-                else (f"everything after round {len(entries) - 1}")
+                if len(ledger) == 0
+                else f"everything after round {len(ledger) - 1}"
             )
             _log.warning("the ledger on this disk is damaged: %s is fetched again", lost)
-            self._ledger.replace(entries)
+            self._ledger.truncate(size)
+        if self._verified is not None:
+            self._verified.save()
         return ledger
 
     def drop_ledger(self) -> None:
         """Drop a chain that is not the swarm's, and the list of its snapshots."""
-        self._ledger.replace([])
+        self._replace_ledger([])
         write_atomically(self._snapshots, _encode_snapshots([]))
         self._snapshot_list = None
 
@@ -262,14 +290,36 @@ class SwarmStore:
 
     def keep(self, entry: bytes) -> None:
         """Append a ledger entry."""
-        self._queue(partial(self._ledger.append, entry))
+        self._queue(partial(self._append, entry))
 
     def replace_chain(self, ledger: Ledger) -> None:
         """Replace the chain by another one, and empty the list of snapshots."""
         # A copy, because the ledger grows while this is being written.
         chain = ledger.truncated(len(ledger))
-        self._queue(lambda: self._ledger.replace(map(chain.raw, range(len(chain)))))
+        self._queue(lambda: self._replace_ledger(map(chain.raw, range(len(chain)))))
         self.keep_snapshots([])
+
+    def _append(self, entry: bytes) -> None:
+        self._ledger.append(entry)
+        self._count(entry)
+
+    def _replace_ledger(self, entries: Iterable[bytes]) -> None:
+        if self._verified is not None:
+            self._verified.clear()
+
+        def counted() -> Iterator[bytes]:
+            for entry in entries:
+                self._count(entry)
+                yield entry
+
+        self._ledger.replace(counted())
+
+    def _count(self, entry: bytes) -> int:
+        """Add the file's next entry to the verified ones; return the number of its bytes in the file."""
+        written = framed(entry)
+        if self._verified is not None:
+            self._verified.add(written)
+        return len(written)
 
     def signed(self) -> list[Envelope]:
         """Return the signed messages that this node must not contradict after a restart."""

@@ -64,12 +64,12 @@ class EntryStore:
         """Return the encoded bytes of an entry."""
         return encode(self[round]) if self._spill is None else self._spill.get(self._offsets[round])
 
-    def append(self, decided: Decided) -> None:
-        """Append the next entry."""
+    def append(self, decided: Decided, encoded: bytes | None = None) -> None:
+        """Append the next entry. `encoded`: its bytes, if the caller has them."""
         self._length += 1
         self._latest.append(decided)
         if self._spill is not None:
-            self._offsets.append(self._spill.put(encode(decided)))
+            self._offsets.append(self._spill.put(encode(decided) if encoded is None else encoded))
             if len(self._latest) >= 2 * AT_HAND:
                 del self._latest[:AT_HAND]
 

@@ -266,33 +266,26 @@ class Ledger:
         """The latest certified snapshot; None means the manifest's initial parameters."""
         return self._snapshots[-1][1] if self._snapshots else None
 
-    def append(self, decided: Decided) -> None:
-        """Check the next entry and append it. Raises `ProtocolError`."""
+    def append(
+        self, decided: Decided, *, encoded: bytes | None = None, verified: bool = False
+    ) -> None:
+        """Check the next entry and append it. Raises `ProtocolError`.
+
+        `encoded`: the entry's bytes, if the caller has them. `verified`: this node has checked the entry
+        before, and its storage proves that the bytes are the same; then only its place in the chain is
+        checked.
+        """
         record = decided.record
         round_ = len(self)
-        membership = self._memberships[-1]
+        membership, votes = self._memberships[-1], self.votes(round_)
         if self.versions.outdated:
             raise ProtocolError("version", f"round {round_} uses a newer protocol version")
         if record.round != round_ or record.parent != self.head:
             raise ProtocolError(
                 "wrong_parent", f"record {record.round} does not follow {round_ - 1}"
             )
-        check_certificate(
-            decided.certificate,
-            kind="finalize",
-            swarm=self.swarm,
-            round=round_,
-            parent=record.parent,
-            block=record.id,
-            membership=membership,
-            votes=self.votes(round_),
-            model=self.manifest.fault_model,
-            verify=self.verify,
-        )
-        check_record(record, self)
-        if record.slot > decided.certificate.slot:
-            raise ProtocolError("record", "decided in a slot before it was proposed")
-        votes = self.votes(round_)
+        if not verified:
+            self._check(decided, membership, votes)
         at = self.checkpoint
         if at is not None and round_ == at.round and record.id != at.record:
             raise ProtocolError(
@@ -302,7 +295,7 @@ class Ledger:
         self._memberships.follow(record)
         self._leader_history.follow(record, membership, votes, self._memberships[-1])
         self.assignments.follow(record)
-        self._entries.append(decided)
+        self._entries.append(decided, encoded)
         self._ids.append(record.id)
         if self.beacon is not None:
             self.beacon.follow(record)
@@ -317,6 +310,26 @@ class Ledger:
         self.versions.follow(record, self.votes(round_ + 1))
         if record.snapshot is not None:
             self._snapshots.append((round_, record.snapshot))
+
+    def _check(self, decided: Decided, membership: Membership, votes: Votes) -> None:
+        """Check the certificate and the content of the next entry, by `membership` with these votes.
+        Raises `ProtocolError`."""
+        record = decided.record
+        check_certificate(
+            decided.certificate,
+            kind="finalize",
+            swarm=self.swarm,
+            round=record.round,
+            parent=record.parent,
+            block=record.id,
+            membership=membership,
+            votes=votes,
+            model=self.manifest.fault_model,
+            verify=self.verify,
+        )
+        check_record(record, self)
+        if record.slot > decided.certificate.slot:
+            raise ProtocolError("record", "decided in a slot before it was proposed")
 
     def _estimate(self, record: Record) -> int:
         """Return the approximate size of the updates that are needed to apply a record's step."""
