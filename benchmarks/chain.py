@@ -91,7 +91,7 @@ def fit(rows: list[dict[str, Any]], name: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--members", type=int, default=32)
     parser.add_argument("--rounds", type=int, nargs="+", default=[400, 800, 1600])
     parser.add_argument("--json", type=Path)
