@@ -30,6 +30,7 @@ from distro_node.crypto.identity import Identity
 from distro_node.node.storage.data_dir import SwarmDir
 from distro_node.node.storage.swarm_store import SwarmStore
 from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.wire.manifest import ScheduleSpec
 from simulation.chain import Chain
 
 REPORT_ROUNDS = 25_000
@@ -96,7 +97,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, nargs="+", default=[400, 800, 1600])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    chain, rows = Chain(options.members), []
+    chain, rows = Chain(options.members, schedule=ScheduleSpec(total_rounds=REPORT_ROUNDS)), []
     with tempfile.TemporaryDirectory() as folder:
         for rounds in sorted(options.rounds):
             chain.grow_until(rounds)

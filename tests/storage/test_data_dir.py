@@ -72,6 +72,7 @@ def test_paths_are_those_that_were_agreed(data: DataDir) -> None:
     assert names == {
         "manifest",
         "ledger",
+        "verified",
         "votes",
         "final",
         "momentum",
