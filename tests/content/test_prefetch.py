@@ -84,7 +84,7 @@ class World:
 
     # Substitutes for downloads and a fetcher
 
-    async def blob(self, cid: ContentId, what: str) -> bytes:
+    async def fetch_blob(self, cid: ContentId, what: str) -> bytes:
         return await self.fetch(cid)
 
     async def fetch(self, cid: ContentId, **options: Any) -> bytes:
