@@ -26,7 +26,7 @@ from distro_node.node.create.files import Source, find_files
 from distro_node.node.create.manifest_file import DataTable, ManifestFile, WeightedTable
 from distro_node.node.create.shards import ShardWriter
 from distro_node.node.create.token_cache import Position, ReadCounts, TokenCache
-from distro_node.node.create.tokeniser_pool import workers
+from distro_node.node.create.tokeniser_pool import open_pool
 from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer, Tokenizer
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.storage.blob_store import BlobStore
@@ -467,12 +467,12 @@ def test_workers_give_what_one_process_gives(
 ) -> None:
     batches = [[f"batch {n} text {i} ä".encode() for i in range(n % 7)] for n in range(40)]
     monkeypatch.setattr(worker_processes, "cores", lambda: 2)
-    with workers(tokenizer, None) as pool:
+    with open_pool(tokenizer, None) as pool:
         got = []
         for number, batch in enumerate(batches):
-            pool.give(number, batch)
-            got += pool.take()
-        got += pool.take(all=True)
+            pool.submit(number, batch)
+            got += pool.take_completed()
+        got += pool.take_completed(all=True)
     assert [tag for tag, _ in got] == list(range(40))
     for batch, (_, encoded) in zip(batches, got, strict=True):
         assert [each.tolist() for each in encoded] == [
@@ -485,14 +485,14 @@ def test_a_worker_that_is_killed_is_told(
 ) -> None:
     before = {process.pid for process in psutil.Process().children()}
     monkeypatch.setattr(worker_processes, "cores", lambda: 1)
-    with workers(tokenizer, None) as pool:
+    with open_pool(tokenizer, None) as pool:
         (process,) = (each for each in psutil.Process().children() if each.pid not in before)
         process.kill()
         process.wait()
 
         def give_twice() -> None:
-            pool.give(0, [b"text"])
-            pool.give(1, [b"text"])
+            pool.submit(0, [b"text"])
+            pool.submit(1, [b"text"])
 
         with pytest.raises(UserError, match="was killed"):
             give_twice()

@@ -221,7 +221,7 @@ class FakeSupervisor:
     async def has_data(self, samples: tuple[int, ...]) -> None:
         await trio.lowlevel.checkpoint()
 
-    def wish(self, samples: tuple[int, ...]) -> None:
+    def want_for_audit(self, samples: tuple[int, ...]) -> None:
         self.wished.append(samples)
 
     def has(self, samples: tuple[int, ...]) -> bool:
