@@ -131,7 +131,7 @@ async def test_a_forged_chain_in_the_file_is_not_believed(
     forged = chain.forged(ROUNDS)
     statement = directory.verified.read_bytes()
     store = SwarmStore(directory, chain.manifest)
-    store.keep_instead(forged.ledger)
+    store.replace_chain(forged.ledger)
     await store.written()
     directory.verified.write_bytes(statement)
     checks.rounds.clear()
@@ -176,7 +176,7 @@ async def test_after_a_change_of_chains_the_statement_is_about_the_new_one(
     other.grow_until(2 * ROUNDS)
     store = SwarmStore(directory, chain.manifest, NODE)
     store.load_ledger()
-    store.keep_instead(other.ledger)
+    store.replace_chain(other.ledger)
     await store.written()
     checks.rounds.clear()
     assert SwarmStore(directory, chain.manifest, NODE).load_ledger().head == other.ledger.head
