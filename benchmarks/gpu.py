@@ -45,7 +45,7 @@ from distro_node.node.trainer.optimizer.device_check import check_exactness
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.optimizer.mixed_precision import all_finite
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer, Taken
-from distro_node.node.trainer.speed import reached_flops, sequence_flops
+from distro_node.node.trainer.speed import matmul_flops, sequence_flops
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.client import open_trainer
 from distro_node.node.training.errors import TrainerFailed
@@ -350,7 +350,7 @@ def throughput(report: Report, size: Size) -> None:
         clean(device)
         seconds = best_seconds(device, lambda: member.gradient(1, share), 2)
         rate = len(share) * size.sequence / seconds
-        flops, reached = sequence_flops(member.manifest), reached_flops(device)
+        flops, reached = sequence_flops(member.manifest), matmul_flops(device)
         report.add(
             part,
             plan=member.memory,

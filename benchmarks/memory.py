@@ -31,7 +31,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.memory.optimizer_state import noise_table
 from distro_node.node.trainer.models.model import model_config, new_model, parameter_table
 from distro_node.node.trainer.training_session import TrainingSession
-from distro_node.node.training.memory_model import Needs, Workload, needs
+from distro_node.node.training.memory_model import MemoryNeeds, Workload, needs
 from distro_node.node.training.memory_options import MemoryOptions
 from distro_node.node.training.memory_plan import FreeMemory, all_options, choices
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
@@ -189,8 +189,8 @@ def preset_on_a_card() -> list[dict[str, Any]]:
     rows = []
     print(f"\nThe 1.2B preset, {work.elements:,} parameters, on a GPU, by the model")
     for choice in choices(work, "cuda", FreeMemory(device=CARD, host=1 << 40), micro_batch=1):
-        activations = next(p.device for p in choice.needs.passing[0] if p.name == "activations")
-        lasting = sum(p.device for p in choice.needs.lasting) + 4 * work.elements
+        activations = next(p.device for p in choice.needs.phases[0] if p.name == "activations")
+        lasting = sum(p.device for p in choice.needs.permanent) + 4 * work.elements
         rows.append(
             {
                 **described(choice.options),
@@ -222,7 +222,7 @@ def described(options: MemoryOptions) -> dict[str, Any]:
     }
 
 
-def parts_of(wanted: Needs) -> dict[str, int]:
+def parts_of(wanted: MemoryNeeds) -> dict[str, int]:
     """Return the parts by name."""
     return {part.name: part.device for part in wanted.parts}
 

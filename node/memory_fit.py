@@ -25,16 +25,16 @@ from .training.device_probe import Survey, survey
 from .training.error_messages import explain_trainer
 from .training.errors import TrainerDied, TrainerFailed
 from .training.memory_model import Workload
-from .training.memory_plan import FreeMemory, MemoryPlan, choices, chosen_line, in_shards
+from .training.memory_plan import FreeMemory, MemoryPlan, choices, in_shards, plan_line
 
 __all__ = [
     "MemoryFit",
     "Survey",
     "Workload",
     "ask",
-    "chosen_line",
     "fetch_manifest",
     "fit_workload",
+    "plan_line",
 ]
 
 

@@ -247,8 +247,8 @@ async def test_looks_are_for_the_trainer_and_for_who_looks_again(world: World) -
         world.runner._perform([again])
         assert world.again == [again]
         # The member decides what follows from them: in this swarm work is not audited.
-        world.runner.looked(AuditScored(1, 5, 4))
-        world.runner.looked(ReauditDone(first, (AuditScore(5, 4),)))
+        world.runner.audited(AuditScored(1, 5, 4))
+        world.runner.audited(ReauditDone(first, (AuditScore(5, 4),)))
         assert not world.published
 
 

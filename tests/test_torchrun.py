@@ -8,7 +8,7 @@ import sys
 import pytest
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.settings.values import parse_launched_device
-from distro_node.node.training.torchrun import NO_STORE, OVER, RankAssignment, launch_of
+from distro_node.node.training.torchrun import NO_STORE, NODE_ENDED, RankAssignment, launch_of
 
 SAID = {
     "TORCHELASTIC_RUN_ID": "run",
@@ -70,12 +70,12 @@ def test_a_rank_without_room_for_temporary_files_says_so() -> None:
 MACHINE = """
 import subprocess, sys
 from distro_node.node.trainer.ranks import elastic_rank
-from distro_node.node.training.torchrun import OVER
+from distro_node.node.training.torchrun import NODE_ENDED
 made = []
 elastic_rank.make_device_node = lambda: made.append(1)
 def ran(*_, **__):
     assert made
-    return subprocess.CompletedProcess([], OVER)
+    return subprocess.CompletedProcess([], NODE_ENDED)
 subprocess.run = ran
 elastic_rank.main()
 """
@@ -84,7 +84,7 @@ elastic_rank.main()
 def test_a_rank_makes_the_file_that_cuda_needs_before_its_process_starts() -> None:
     """The machine of another rank has no node that would have made it."""
     ended = subprocess.run([sys.executable, "-c", MACHINE], timeout=100, check=False)
-    assert ended.returncode == OVER
+    assert ended.returncode == NODE_ENDED
 
 
 def test_the_launcher_says_which_devices() -> None:

@@ -96,7 +96,7 @@ def fit(
 
 
 def _lines(found: MemoryFit) -> Iterator[str]:
-    from ..memory_fit import chosen_line
+    from ..memory_fit import plan_line
 
     yield f"{found.name}: {parameters_text(found.elements, found.frozen)}"
     beside = f", and {_size(found.room.host)} of main memory" if found.room.host else ""
@@ -117,12 +117,12 @@ def _lines(found: MemoryFit) -> Iterator[str]:
     for choice in found.choices:
         mark = "✓" if choice.fits else "✗"
         taken = ", which a node takes" if choice is found.chosen else ""
-        yield f"{mark} {_size(choice.needs.device):>8}  {choice.words}{taken}"
+        yield f"{mark} {_size(choice.needs.device):>8}  {choice.summary}{taken}"
     yield ""
     if found.chosen is None:
         yield "It does not fit in any way: use a device with more memory, or free some."
     else:
-        yield f"A node takes {chosen_line(found.chosen, found.room)}."
+        yield f"A node takes {plan_line(found.chosen, found.room)}."
         if found.audit_bytes:
             room = _size(found.audit_bytes)
             yield (

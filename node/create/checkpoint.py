@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 
 from ...protocol.wire.structure import StructureError
-from ..training.chat import WRITES_DATE
+from ..training.chat import DATE_FUNCTION
 from ..training.tokenizer_settings import (
     ROLES,
     TokenizerSettings,
@@ -92,7 +92,7 @@ def settings_for(
 def _chat_date(template: str | None, file: ManifestFile, path: Path) -> str | None:
     """Return the date for the conversations of a template that writes one, else None."""
     given = file.data.chat_date
-    if template is None or WRITES_DATE not in template:
+    if template is None or DATE_FUNCTION not in template:
         if given is not None:
             raise bad_manifest(
                 path, "data.chat_date: the chat template writes no date: leave the key out"

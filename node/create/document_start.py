@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ...protocol.wire.structure import StructureError
-from ..training.architectures import sees_both_ways
-from ..training.chat import SIMPLEST, BadConversation, BadTemplate, ChatTemplate
+from ..training.architectures import is_bidirectional
+from ..training.chat import SIMPLEST_CONVERSATION, BadConversation, BadTemplate, ChatTemplate
 from ..training.tokenizer_settings import TokenizerSettings, read_adds_start
 from .manifest_file import ManifestFile, bad_manifest
 from .tokens import FileTokenizer, Tokenizer
@@ -93,7 +93,7 @@ def document_start(
             )
         return DocumentStart(token, tokenizer.text_of(token), _CHOSEN)
     try:
-        adds = None if sees_both_ways(model["model_type"]) else read_adds_start(source.parent)
+        adds = None if is_bidirectional(model["model_type"]) else read_adds_start(source.parent)
     except StructureError as error:
         raise bad_manifest(path, f"the tokenizer's {error}") from None
     if adds is None and len(own) > 1:
@@ -117,7 +117,7 @@ def _start_token(
     if len(own) == 1:
         return own[0]
     roles = (special.bos_token, special.cls_token)
-    for text in reversed(roles) if sees_both_ways(model["model_type"]) else roles[:1]:
+    for text in reversed(roles) if is_bidirectional(model["model_type"]) else roles[:1]:
         if text is not None:
             return tokenizer.id_of(text)
     number = model.get(_CONFIG_KEY)
@@ -151,7 +151,7 @@ def _of_conversations(
 
 def _first_token(tokenizer: FileTokenizer, chat: ChatTemplate) -> int | None:
     """Return the first token of a conversation; None if the template refuses the simplest one."""
-    for messages, prompt in ((SIMPLEST, False), (SIMPLEST[:1], True)):
+    for messages, prompt in ((SIMPLEST_CONVERSATION, False), (SIMPLEST_CONVERSATION[:1], True)):
         try:
             text = chat.text(messages, prompt=prompt)
         except (BadConversation, BadTemplate):

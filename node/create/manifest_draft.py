@@ -23,7 +23,7 @@ from ...protocol.wire.structure import StructureError, from_plain, to_plain
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
 from ..training.answers import InitialModel
-from ..training.architectures import sees_both_ways
+from ..training.architectures import is_bidirectional
 from ..training.task_names import DIFFUSION, ImageSettings
 from ..training.tokenizer_settings import TokenizerSettings
 from .borders import Borders
@@ -247,7 +247,7 @@ def read_draft(path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
     end = end_tokens(file.data, tokenizer, path)
     task = plan_task(file, path, tokenizer, special, model, end)
     start = document_start(file, path, tokenizer, source, special, model, task.chat)
-    if start.token is not None and not sees_both_ways(model["model_type"]):
+    if start.token is not None and not is_bidirectional(model["model_type"]):
         special = replace(special, bos_token=start.text)
     source_files = find_sources(file, path, data, task.chat)
     return ManifestDraft(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...protocol.wire.structure import StructureError, to_plain
-from ..training.architectures import sees_both_ways
+from ..training.architectures import is_bidirectional
 from ..training.chat import BadTemplate, ChatTemplate
 from ..training.task_names import (
     BUILT_IN,
@@ -99,7 +99,7 @@ def plan_images(file: ManifestFile, path: Path) -> ImageSettings:
 def _check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
     if file.task not in BUILT_IN:
         return
-    both = sees_both_ways(model["model_type"])
+    both = is_bidirectional(model["model_type"])
     if both != (file.task == MASKED_LM):
         fitting = "'masked_lm'" if both else "'causal_lm' or 'sft'"
         raise bad_manifest(

@@ -20,7 +20,7 @@ from blake3 import blake3
 
 from ...crypto.hashing import content_id
 from ..errors import ExitCode, UserError
-from ..training.chat import REFUSED
+from ..training.chat import REFUSED_BY_TEMPLATE
 from .borders import Borders
 from .conversations import MAX_CONVERSATION_BYTES, ConversationTokenizer, fitted
 from .disk_room import DiskRoom
@@ -394,7 +394,7 @@ def _check_bad(totals: ReadCounts, max_bad: int) -> None:
     file, line, problem = totals.bad_rows[-1]
     count_text = f"; {totals.bad} {'rows' if line else 'images'} are bad, and max_bad is {max_bad}"
     where = f"{file}, line {line}: the row" if line != WHOLE_FILE else f"{file}: the image"
-    remedy = _TEMPLATE_REMEDY if problem.startswith(REFUSED) else _ROW_REMEDY
+    remedy = _TEMPLATE_REMEDY if problem.startswith(REFUSED_BY_TEMPLATE) else _ROW_REMEDY
     raise UserError(
         ExitCode.DATA_MISSING,
         f"{where} {problem}{count_text if max_bad else ''}",

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from ..errors import ExitCode, UserError
-from ..training.post_processor import OddPostProcessor, added_tokens
+from ..training.post_processor import UnknownPostProcessor, added_tokens
 
 # A tokenizer is one blob, and a blob has at most 16 MiB. A tokenizer of 256,000 tokens has about 17 MB
 # as JSON with merges spelled out.
@@ -130,7 +130,7 @@ class FileTokenizer:
         `UserError` (`MANIFEST`) if they cannot be determined."""
         try:
             return added_tokens(self.definition).before
-        except OddPostProcessor as odd:
+        except UnknownPostProcessor as odd:
             raise _unusable(self._path, str(odd)) from None
 
     def first_token(self, text: str) -> int | None:

@@ -29,7 +29,7 @@ from ..network.descriptors import RESERVED, raise_limit, room_under
 from ..network.network import NetworkSettings
 from ..settings.values import DEFAULT_METRICS_ADDRESS
 from ..storage.data_dir import MINIMUM_FREE_BYTES, DataDir
-from ..training.graphics_cards import card_maker, missing_device_node
+from ..training.graphics_cards import gpu_vendor, missing_device_node
 from .findings import Finding, Subject, good
 
 _TORCH_SECONDS = 180.0
@@ -185,7 +185,7 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
         yield _room("device", what, work, "cuda", size, memory.available)
     elif torch["mps"]:
         yield good("device", "the GPU of this Mac (mps)")
-    elif (maker := "NVIDIA" if _has_nvidia() else card_maker()) is not None:
+    elif (maker := "NVIDIA" if _has_nvidia() else gpu_vendor()) is not None:
         yield Finding(
             subject="device",
             severity="hurts",
@@ -228,7 +228,7 @@ def _room(
         subject=subject,
         severity="stops",
         what=f"{what}, and training the swarm's model takes {_size(found.shown.needs.device)} at "
-        f"least, with {found.shown.words}",
+        f"least, with {found.shown.summary}",
         remedy="use a device with more memory, or close what else uses it; `distro-node fit` shows "
         "what needs how much",
     )

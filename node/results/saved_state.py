@@ -28,7 +28,7 @@ from ..storage.data_dir import DataDir, SwarmDir, stored_peer
 from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
 from ..training.client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from ..training.error_messages import explain_trainer
-from ..training.replay import NotKept, StoredRun, replay
+from ..training.replay import CannotReplay, StoredRun, replay
 from ..training.task_names import DIFFUSION, ImageSettings, built_in_settings
 from ..util.protocol_version import explain_version
 
@@ -134,7 +134,7 @@ async def reconstructed(
             yield State(
                 stored=stored, trainer=trainer, round=max(0, round_), fingerprint=fingerprint
             )
-    except NotKept as problem:
+    except CannotReplay as problem:
         raise no_model_error(
             str(problem),
             "run the command again, or join the swarm and let the node reach the state 'training'",
@@ -165,7 +165,7 @@ def _plan(stored: StoredSwarm, selector: StateSelector) -> tuple[LocalSnapshot, 
 def _rebuildable_rounds(stored: StoredSwarm) -> str:
     intervals: list[list[int]] = []
     for start in stored.snapshots:
-        first, last = max(0, start.round), max(0, stored.reach(start.round))
+        first, last = max(0, start.round), max(0, stored.last_replayable(start.round))
         if intervals and first <= intervals[-1][1] + 1:
             intervals[-1][1] = max(last, intervals[-1][1])
         else:
@@ -177,7 +177,7 @@ def _rebuildable_rounds(stored: StoredSwarm) -> str:
 def _best_round(stored: StoredSwarm) -> int:
     """Return the round with the lowest held-out loss among those that can be reconstructed. Raises
     `UserError` (`NOTHING_TO_EXPORT`) if no such loss is known."""
-    within = [(max(0, each.round), stored.reach(each.round)) for each in stored.snapshots]
+    within = [(max(0, each.round), stored.last_replayable(each.round)) for each in stored.snapshots]
     measured = {
         round_: loss
         for round_, loss in heldout_losses(stored.directory.history)

@@ -271,11 +271,11 @@ class Runner:
             self.leave(_GOODBYE_SECONDS)
         await self._updates.sweep(record_round)
 
-    def looked(self, what: AuditScored | ReauditDone) -> None:
+    def audited(self, what: AuditScored | ReauditDone) -> None:
         """Take the result of an audit or a re-audit."""
         self._dispatch(what)
 
-    def may_train_no_more(self) -> None:
+    def privacy_budget_spent(self) -> None:
         """Leave, because the privacy budget of our own data is spent."""
         self.leave(_GOODBYE_SECONDS)
 

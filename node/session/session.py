@@ -239,10 +239,10 @@ class SwarmSession:
                 manifest=manifest,
                 spec=spec,
                 store=context.store,
-                states=snapshots,
+                snapshots=snapshots,
                 momentum=context.directory.momentum,
                 me=context.me,
-                bring=prefetch.fetch_for_reaudit,
+                fetch_samples=prefetch.fetch_for_reaudit,
                 start=self._start_trainer,
             )
         return _Membership(runner, snapshots, prefetch, trainer, private_training)
@@ -273,7 +273,7 @@ class SwarmSession:
             settings=settings.trainer,
             writable=(context.directory.momentum.parent,),
             caches=context.directory.caches,
-            ways=dataclasses.replace(
+            policy=dataclasses.replace(
                 LocalPolicy() if private_training is None else private_training.policy,
                 stateless=settings.stateless,
             ),

@@ -39,7 +39,7 @@ class RecentRounds:
     def __init__(self) -> None:
         self.sequence_flops: int | None = None
         """Floating-point operations of one sequence's gradient."""
-        self.reached_flops: float | None = None
+        self.matmul_flops: float | None = None
         """Operations per second of a large matrix product on the trainer's device."""
         self._rounds: deque[_Reached] = deque(maxlen=_ROUNDS_AVERAGED)
 
@@ -67,8 +67,8 @@ class RecentRounds:
         flops = utilisation = None
         if self.sequence_flops is not None:
             flops = self.sequence_flops * (last.sequences - first.sequences) / seconds
-            if self.reached_flops is not None:
-                utilisation = flops / self.reached_flops
+            if self.matmul_flops is not None:
+                utilisation = flops / self.matmul_flops
         return TrainingSpeed(
             idle=(last.idle - first.idle) / seconds,
             tokens=(last.tokens - first.tokens) / seconds,

@@ -58,8 +58,8 @@ def main() -> None:
         enforced = confine(
             arguments.readable,
             arguments.writable,
-            several=arguments.several,
-            apart=not arguments.launched,
+            multi_process=arguments.several,
+            private_network=not arguments.launched,
         )
         if arguments.several and not arguments.launched and "network" not in enforced:
             logging.getLogger(__name__).warning(

@@ -104,7 +104,7 @@ def available_bytes(device: torch.device) -> int:
     return free_bytes(device) + cached
 
 
-def free_room(device: torch.device, limit: int | None = None) -> FreeMemory:
+def free_memory(device: torch.device, limit: int | None = None) -> FreeMemory:
     """Return the memory that a model may take on the device and in main memory; with `limit`, that
     many bytes on the device, whatever is free."""
     wanted = free_bytes(device) if limit is None else limit

@@ -50,7 +50,7 @@ def sequence_flops(manifest: Manifest) -> int | None:
     return counter.get_total_flops() or None
 
 
-def reached_flops(device: torch.device) -> float | None:
+def matmul_flops(device: torch.device) -> float | None:
     """Return the floating-point operations per second of a large matrix product on this device, in
     the precision of training there; the best of a few. None if it cannot be measured."""
     largest = _SIDES.get(device.type, _OTHER_SIDE)

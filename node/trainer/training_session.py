@@ -32,9 +32,9 @@ from ..training.answers import Judgement
 from ..training.errors import TrainerFailed
 from ..training.frames import TrainedUpdate
 from ..training.local_policy import DEFAULT_POLICY, LocalPolicy
-from ..training.memory_model import Workload, most_decoded
+from ..training.memory_model import Workload, max_decoded_updates
 from ..training.memory_options import AUDIT_BYTES, MemoryOptions
-from ..training.memory_plan import FreeMemory, choose, chosen_line
+from ..training.memory_plan import FreeMemory, choose, plan_line
 from .audit_cache import AuditCache, SavedGradient, changed
 from .audit_score import AssignedSample, at_positions, changes, compared
 from .device import (
@@ -42,7 +42,7 @@ from .device import (
     copies_while_computing,
     device_kind,
     free_bytes,
-    free_room,
+    free_memory,
     is_out_of_memory,
     limit_memory,
     narrow_type,
@@ -94,20 +94,20 @@ class TrainingSession:
         micro_batch: int | None = None,
         memory: int | None = None,
         options: MemoryOptions | None = None,
-        ways: LocalPolicy = DEFAULT_POLICY,
+        policy: LocalPolicy = DEFAULT_POLICY,
     ) -> None:
         """`memory`: bytes that may be taken on the device; None: what is free. `options`: how memory
-        is used; None: the cheapest way that fits. `ways`: the member's local policy, such as clipping
+        is used; None: the cheapest way that fits. `policy`: the member's local policy, such as clipping
         and its own data."""
         data = manifest.data
-        self._ways = ways
+        self._ways = policy
         self.manifest = manifest
         self.device = device
         self._store = store
         # Clipping needs the gradients of single samples, which are computed without a loss scale. So it
         # cannot use float16, which needs one.
         narrow = narrow_type(device)
-        unscaled = ways.clipping is not None
+        unscaled = policy.clipping is not None
         self._precision = MixedPrecision(
             device, None if unscaled and narrow == torch.float16 else narrow
         )
@@ -115,7 +115,7 @@ class TrainingSession:
         choice = choose(self._workload(), device_kind(device), room, micro_batch, options)
         if memory is not None or spills(device):
             limit_memory(device, room.device)
-        self.memory = chosen_line(choice, room)
+        self.memory = plan_line(choice, room)
         """How memory is used and what that costs, in words for people."""
         self.options = choice.options
         self.model, self.parameters = self._build(store)
@@ -127,7 +127,7 @@ class TrainingSession:
         own = spec if manifest.committees is None else replace(spec, momentum=0.0)
         self.layout = manifest_layout(manifest)
         self.updates = UpdateDecoder(
-            store, body_decoder(manifest, self.layout), most_decoded(self.layout)
+            store, body_decoder(manifest, self.layout), max_decoded_updates(self.layout)
         )
         """The updates that were decoded on arrival."""
         self.part = self._part()
@@ -137,12 +137,12 @@ class TrainingSession:
         self.micro_batch = self._planned_micro_batch = choice.micro_batch
         self._fitted_in_a_row, self._before_growing = 0, _BEFORE_GROWING
         self._just_grew = False
-        self._computing_bytes = sum(part.device for part in choice.needs.passing[0])
+        self._computing_bytes = sum(part.device for part in choice.needs.phases[0])
         if self.options.checkpointing:
             compute_twice(self.model)
         self.left_out = 0
         """Number of updates that the outlier filter left out of the last step."""
-        shards = None if ways.blobs is None else (BlobStore(Path(ways.blobs)), ways.shards)
+        shards = None if policy.blobs is None else (BlobStore(Path(policy.blobs)), policy.shards)
         self._corpus = Corpus(data, store, shards)
         self._looks = AuditCache()
         self._compiled = False
@@ -534,7 +534,7 @@ class TrainingSession:
         return Workload.of(self.manifest)
 
     def _room(self, memory: int | None) -> FreeMemory:
-        return free_room(self.device, memory)
+        return free_memory(self.device, memory)
 
     def _build(self, store: BlobStore) -> tuple[PreTrainedModel, list[torch.nn.Parameter]]:
         return build_trained(self.manifest, store, self.device)

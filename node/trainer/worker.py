@@ -27,10 +27,10 @@ from ..settings.values import names_several
 from ..storage.blob_store import BlobStore
 from ..training.errors import FailureKind, TrainerFailed
 from ..training.frames import ExpectedUpdate
-from ..training.graphics_cards import card_maker
+from ..training.graphics_cards import gpu_vendor
 from ..training.local_policy import LocalPolicy
 from .audit_score import AssignedSample
-from .device import allocated_bytes, choose_device, device_kind, free_room
+from .device import allocated_bytes, choose_device, device_kind, free_memory
 from .error_report import describe
 from .models.export import export
 from .models.initial_parameters import Lora, initialise, plan_parameters
@@ -43,7 +43,7 @@ from .optimizer.device_check import check_exactness
 from .optimizer.dp_accountant import Spent
 from .ranks.momentum import load_part, remove_others, save_part
 from .reaudit_worker import run_reaudit
-from .speed import reached_flops, sequence_flops
+from .speed import matmul_flops, sequence_flops
 from .tasks.image_sampling import draw_images
 from .tasks.packing import skip_packing_search
 from .tasks.text_generation import write_text
@@ -59,7 +59,7 @@ class Opening:
     manifest: bytes
     blobs: str
     settings: dict[str, Any]
-    ways: dict[str, Any]
+    policy: dict[str, Any]
 
     @property
     def chosen(self) -> TrainerSettings:
@@ -77,7 +77,7 @@ class Worker:
         """`expected` is filled with the updates that the node has received, to be decoded early."""
         self._expected = expected
         self.sandbox: tuple[str, ...] = ()
-        """The restrictions that the sandbox enforces on this process: keys of `sandbox.HOLDS`."""
+        """The restrictions that the sandbox enforces on this process: keys of `sandbox.RESTRICTIONS`."""
         self._session: TrainingSession | None = None
         self._store: BlobStore | None = None
         self._aside: BackgroundGradient | None = None
@@ -91,7 +91,7 @@ class Worker:
             "probe": self._probe,
             "load": self._load,
             "train": self._train,
-            "train_aside": self._train_aside,
+            "train_in_background": self._train_aside,
             "audit": self._look,
             "judge": self._judge,
             "run_reaudit": self._look_again,
@@ -137,7 +137,7 @@ class Worker:
         settings = opening.chosen
         self._prepare(settings.threads)
         chosen = choose_device(settings.device)
-        unused = card_maker() if settings.device == "auto" and chosen.type == "cpu" else None
+        unused = gpu_vendor() if settings.device == "auto" and chosen.type == "cpu" else None
         if unused is not None:
             _log.warning(
                 "training on the CPU, although this computer has a graphics card of %s: PyTorch "
@@ -158,16 +158,16 @@ class Worker:
             "compiled": self._session.compile_layers(settings.compile),
             "sandbox": list(self.sandbox),
             "sequence_flops": sequence_flops(manifest),
-            "reached_flops": reached_flops(chosen),
+            "matmul_flops": matmul_flops(chosen),
         }
 
     def _new_session(
         self, manifest: Manifest, store: BlobStore, device: torch.device, opening: Opening
     ) -> TrainingSession:
-        ways = from_plain(LocalPolicy, opening.ways, named=True)
+        policy = from_plain(LocalPolicy, opening.policy, named=True)
         settings = opening.chosen
         return TrainingSession(
-            manifest, store, device, settings.micro_batch, settings.memory, ways=ways
+            manifest, store, device, settings.micro_batch, settings.memory, policy=policy
         )
 
     def _failed(self, error: Exception, method: str) -> tuple[FailureKind, str]:
@@ -208,7 +208,7 @@ class Worker:
         self._prepare(None)
         names = devices_of(device) if names_several(device) else [device]
         chosen = [choose_device(name) for name in dict.fromkeys(names)]
-        rooms = [free_room(each) for each in chosen]
+        rooms = [free_memory(each) for each in chosen]
         planned = None if config is None else plan_parameters(lay_out(config), Lora.read(lora))
         table = () if planned is None else planned.table
         times = "" if len(names) == 1 else f" × {len(names)}"

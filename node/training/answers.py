@@ -38,7 +38,7 @@ class Judgement:
         whole = SignSums(**found["whole"])
         return cls(whole, None if half is None else SignSums(**half))
 
-    def said_of(self, round_: int) -> AuditScored:
+    def to_input(self, round_: int) -> AuditScored:
         """Return the judgement as the input of the member's state machine."""
         whole, half = self.whole, self.beginning
         beginning = (

@@ -16,17 +16,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...protocol.wire.structure import StructureError
-from .foreign_config_keys import is_inert, is_neutral, nearest, quantised, shown
+from .foreign_config_keys import is_inert, is_neutral, nearest_hint, quantised_message, short_repr
 
 # The largest published models have 126 layers, 16,384 wide, a vocabulary of 262,144 and contexts of
 # 10 million tokens. The number of layers is also compared with the number of parameter tensors.
-_MOST_LAYERS = 1024
-_WIDEST = 1 << 18
-_MOST_HEADS = 4096
-_LARGEST_VOCABULARY = 1 << 22
-_LONGEST = 1 << 24
+_MAX_LAYERS = 1024
+_MAX_WIDTH = 1 << 18
+_MAX_HEADS = 4096
+_MAX_VOCABULARY = 1 << 22
+_MAX_POSITIONS = 1 << 24
 # With learned positions some implementations allocate a causal mask of positions² bytes per layer.
-_MOST_LEARNED_POSITIONS = 1 << 13
+_MAX_LEARNED_POSITIONS = 1 << 13
 _ACTIVATIONS = frozenset(
     {"gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "mish", "quick_gelu", "relu", "relu2"}
     | {"sigmoid", "silu", "swish", "tanh"}
@@ -39,12 +39,12 @@ Check = Callable[[Any], str | None]
 library's own default and is not checked."""
 
 
-def _whole(low: int, high: int) -> Check:
+def _integer(low: int, high: int) -> Check:
     def check(value: Any) -> str | None:
         if type(value) is not int:
-            return f"expected a whole number, got {shown(value)}"
+            return f"expected a whole number, got {short_repr(value)}"
         if not low <= value <= high:
-            return f"expected a whole number from {low} to {high}, got {shown(value)}"
+            return f"expected a whole number from {low} to {high}, got {short_repr(value)}"
         return None
 
     return check
@@ -53,51 +53,59 @@ def _whole(low: int, high: int) -> Check:
 def _number(value: Any) -> str | None:
     # Python counts booleans as numbers, and its JSON reader accepts infinities.
     if type(value) not in (int, float) or not math.isfinite(value) or abs(value) > 1e12:
-        return f"expected a number, got {shown(value)}"
+        return f"expected a number, got {short_repr(value)}"
     return None
 
 
-def _switch(value: Any) -> str | None:
-    return None if type(value) is bool else f"expected true or false, got {shown(value)}"
+def _boolean(value: Any) -> str | None:
+    return None if type(value) is bool else f"expected true or false, got {short_repr(value)}"
 
 
-def _off(value: Any) -> str | None:
-    return None if value is False else f"expected false, got {shown(value)}"
+def _false(value: Any) -> str | None:
+    return None if value is False else f"expected false, got {short_repr(value)}"
 
 
-def _none_at_all(value: Any) -> str | None:
-    return None if type(value) in (int, float) and value == 0 else f"expected 0, got {shown(value)}"
+def _zero(value: Any) -> str | None:
+    return (
+        None
+        if type(value) in (int, float) and value == 0
+        else f"expected 0, got {short_repr(value)}"
+    )
 
 
-def _one_of(words: frozenset[str]) -> Check:
+def _one_of(choices: frozenset[str]) -> Check:
     def check(value: Any) -> str | None:
-        known = isinstance(value, str) and value in words
-        return None if known else f"expected one of {', '.join(sorted(words))}, got {shown(value)}"
+        known = isinstance(value, str) and value in choices
+        return (
+            None
+            if known
+            else f"expected one of {', '.join(sorted(choices))}, got {short_repr(value)}"
+        )
 
     return check
 
 
-def _list_of(each: Check, most: int) -> Check:
+def _list_of(check_item: Check, max_items: int) -> Check:
     def check(value: Any) -> str | None:
-        if not isinstance(value, list) or len(value) > most:
-            return f"expected a list of at most {most}, got {shown(value)}"
-        return next((problem for item in value if (problem := each(item))), None)
+        if not isinstance(value, list) or len(value) > max_items:
+            return f"expected a list of at most {max_items}, got {short_repr(value)}"
+        return next((problem for item in value if (problem := check_item(item))), None)
 
     return check
 
 
-_token = _whole(-1, _LARGEST_VOCABULARY)
+_token_id = _integer(-1, _MAX_VOCABULARY)
 
 
-def _tokens(value: Any) -> str | None:
-    return _list_of(_token, 64)(value) if isinstance(value, list) else _token(value)
+def _token_ids(value: Any) -> str | None:
+    return _list_of(_token_id, 64)(value) if isinstance(value, list) else _token_id(value)
 
 
 _ROPE: dict[str, Check] = {
     "rope_type": _one_of(_ROPE_KINDS),
     "type": _one_of(_ROPE_KINDS),
-    "truncate": _switch,
-    "original_max_position_embeddings": _whole(1, _LONGEST),
+    "truncate": _boolean,
+    "original_max_position_embeddings": _integer(1, _MAX_POSITIONS),
     "short_factor": _list_of(_number, 4096),
     "long_factor": _list_of(_number, 4096),
 } | dict.fromkeys(
@@ -111,43 +119,46 @@ _ROPE: dict[str, Check] = {
 
 def _rope(value: Any) -> str | None:
     if not isinstance(value, dict):
-        return f"expected a table, got {shown(value)}"
+        return f"expected a table, got {short_repr(value)}"
     for key, item in value.items():
         if key not in _ROPE:
-            return f"{shown(key)} is not supported here"
+            return f"{short_repr(key)} is not supported here"
         problem = None if item is None else _ROPE[key](item)
         if problem:
             return f"{key}: {problem}"
     return None
 
 
-def _ropes(value: Any) -> str | None:
+def _rope_by_layer_kind(value: Any) -> str | None:
     """Check one table per kind of layer. The library ignores a single table for all kinds and uses
     its defaults."""
     if not isinstance(value, dict):
         return _rope(value)
     for kind, table in value.items():
         problem = (
-            f"{shown(kind)} is not a kind of layer" if kind not in _LAYER_KINDS else _rope(table)
+            f"{short_repr(kind)} is not a kind of layer"
+            if kind not in _LAYER_KINDS
+            else _rope(table)
         )
         if problem:
             return f"{kind}: {problem}" if kind in _LAYER_KINDS else problem
     return None
 
 
-_width, _heads, _positions = _whole(1, _WIDEST), _whole(1, _MOST_HEADS), _whole(1, _LONGEST)
-_layers = _whole(1, _MOST_LAYERS)
+_width, _heads = _integer(1, _MAX_WIDTH), _integer(1, _MAX_HEADS)
+_positions = _integer(1, _MAX_POSITIONS)
+_layers = _integer(1, _MAX_LAYERS)
 _activation = _one_of(_ACTIVATIONS)
 
 _COMMON: dict[str, Check] = {
-    "vocab_size": _whole(1, _LARGEST_VOCABULARY),
+    "vocab_size": _integer(1, _MAX_VOCABULARY),
     "initializer_range": _number,
     "attention_dropout": _number,
-    "tie_word_embeddings": _switch,
-    "bos_token_id": _tokens,
-    "eos_token_id": _tokens,
-    "pad_token_id": _tokens,
-    "use_cache": _switch,
+    "tie_word_embeddings": _boolean,
+    "bos_token_id": _token_ids,
+    "eos_token_id": _token_ids,
+    "pad_token_id": _token_ids,
+    "use_cache": _boolean,
 }
 _DECODER: dict[str, Check] = _COMMON | {
     "hidden_size": _width,
@@ -164,29 +175,29 @@ _GROUPED = _DECODER | {"num_key_value_heads": _heads}
 _RMS = _GROUPED | {"rms_norm_eps": _number, "head_dim": _width}
 _SLIDING = {
     "sliding_window": _positions,
-    "use_sliding_window": _switch,
-    "max_window_layers": _whole(0, _MOST_LAYERS),
-    "layer_types": _list_of(_one_of(_LAYER_KINDS), _MOST_LAYERS),
+    "use_sliding_window": _boolean,
+    "max_window_layers": _integer(0, _MAX_LAYERS),
+    "layer_types": _list_of(_one_of(_LAYER_KINDS), _MAX_LAYERS),
 }
-_BIAS: dict[str, Check] = {"attention_bias": _switch}
+_BIAS: dict[str, Check] = {"attention_bias": _boolean}
 # The largest published models have 512 experts.
-_experts = _whole(1, 4096)
+_experts = _integer(1, 4096)
 _MIXTURE: dict[str, Check] = {
     "num_experts": _experts,
     "num_local_experts": _experts,
     "num_experts_per_tok": _experts,
-    "norm_topk_prob": _switch,
+    "norm_topk_prob": _boolean,
 }
 _SPARSE: dict[str, Check] = _MIXTURE | {
     "moe_intermediate_size": _width,
     "decoder_sparse_step": _layers,
-    "mlp_only_layers": _list_of(_whole(0, _MOST_LAYERS), _MOST_LAYERS),
+    "mlp_only_layers": _list_of(_integer(0, _MAX_LAYERS), _MAX_LAYERS),
 }
 _LAYER_NORM: dict[str, Check] = {
     "layer_norm_eps": _number,
     "partial_rotary_factor": _number,
     "hidden_dropout": _number,
-    "use_parallel_residual": _switch,
+    "use_parallel_residual": _boolean,
 }
 
 _ENCODER: dict[str, Check] = _COMMON | {
@@ -194,18 +205,18 @@ _ENCODER: dict[str, Check] = _COMMON | {
     "intermediate_size": _width,
     "num_hidden_layers": _layers,
     "num_attention_heads": _heads,
-    "max_position_embeddings": _whole(1, _MOST_LEARNED_POSITIONS),
+    "max_position_embeddings": _integer(1, _MAX_LEARNED_POSITIONS),
     "hidden_act": _activation,
     "hidden_dropout_prob": _number,
     "attention_probs_dropout_prob": _number,
     "classifier_dropout": _number,
     "layer_norm_eps": _number,
-    "type_vocab_size": _whole(1, 1024),
+    "type_vocab_size": _integer(1, 1024),
     "position_embedding_type": _one_of(frozenset({"absolute"})),
 }
 
 ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
-    "llama": _RMS | _BIAS | {"mlp_bias": _switch, "pretraining_tp": _whole(1, 1)},
+    "llama": _RMS | _BIAS | {"mlp_bias": _boolean, "pretraining_tp": _integer(1, 1)},
     "mistral": _RMS | {"sliding_window": _positions},
     "qwen2": _RMS | _SLIDING,
     "qwen3": _RMS | _SLIDING | _BIAS,
@@ -213,17 +224,19 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
     | _SLIDING
     | _BIAS
     | {
-        "mlp_bias": _switch,
-        "pretraining_tp": _whole(1, 1),
-        "no_rope_layers": _list_of(_whole(0, 1), _MOST_LAYERS),
+        "mlp_bias": _boolean,
+        "pretraining_tp": _integer(1, 1),
+        "no_rope_layers": _list_of(_integer(0, 1), _MAX_LAYERS),
         "no_rope_layer_interval": _layers,
     },
-    "gemma": _RMS | _BIAS | {"hidden_activation": _activation, "use_bidirectional_attention": _off},
+    "gemma": _RMS
+    | _BIAS
+    | {"hidden_activation": _activation, "use_bidirectional_attention": _false},
     "gemma2": _RMS
     | _BIAS
     | {
         "hidden_activation": _activation,
-        "use_bidirectional_attention": _off,
+        "use_bidirectional_attention": _false,
         "sliding_window": _positions,
         "layer_types": _SLIDING["layer_types"],
         "query_pre_attn_scalar": _number,
@@ -235,7 +248,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
     "olmo2": _RMS | _BIAS,
     "granite": _RMS
     | _BIAS
-    | {"mlp_bias": _switch}
+    | {"mlp_bias": _boolean}
     | dict.fromkeys(
         (
             *("attention_multiplier", "embedding_multiplier"),
@@ -245,7 +258,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
     ),
     "phi": _GROUPED
     | _LAYER_NORM
-    | {"qk_layernorm": _switch, "embd_pdrop": _number, "resid_pdrop": _number},
+    | {"qk_layernorm": _boolean, "embd_pdrop": _number, "resid_pdrop": _number},
     "phi3": _RMS
     | {
         "sliding_window": _positions,
@@ -254,7 +267,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
         "embd_pdrop": _number,
         "resid_pdrop": _number,
     },
-    "stablelm": _GROUPED | _LAYER_NORM | {"qk_layernorm": _switch, "use_qkv_bias": _switch},
+    "stablelm": _GROUPED | _LAYER_NORM | {"qk_layernorm": _boolean, "use_qkv_bias": _boolean},
     "gpt_neox": _DECODER
     | _LAYER_NORM
     | _BIAS
@@ -265,22 +278,22 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
         "n_inner": _width,
         "n_layer": _layers,
         "n_head": _heads,
-        "n_positions": _whole(1, _MOST_LEARNED_POSITIONS),
-        "n_ctx": _whole(1, _MOST_LEARNED_POSITIONS),
+        "n_positions": _integer(1, _MAX_LEARNED_POSITIONS),
+        "n_ctx": _integer(1, _MAX_LEARNED_POSITIONS),
         "activation_function": _activation,
         "layer_norm_epsilon": _number,
         "attn_pdrop": _number,
         "embd_pdrop": _number,
         "resid_pdrop": _number,
-        "scale_attn_weights": _switch,
-        "scale_attn_by_inverse_layer_idx": _switch,
-        "reorder_and_upcast_attn": _switch,
+        "scale_attn_weights": _boolean,
+        "scale_attn_by_inverse_layer_idx": _boolean,
+        "reorder_and_upcast_attn": _boolean,
     },
     "gemma3_text": _RMS
     | _BIAS
     | {
         "hidden_activation": _activation,
-        "use_bidirectional_attention": _off,
+        "use_bidirectional_attention": _false,
         "sliding_window": _positions,
         "sliding_window_pattern": _layers,
         "layer_types": _SLIDING["layer_types"],
@@ -289,19 +302,17 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
         "final_logit_softcapping": _number,
         "cache_implementation": _one_of(frozenset({"hybrid"})),
         "rope_local_base_freq": _number,
-        "rope_parameters": _ropes,
+        "rope_parameters": _rope_by_layer_kind,
     },
-    "mixtral": _RMS
-    | _MIXTURE
-    | {"sliding_window": _positions, "router_jitter_noise": _none_at_all},
+    "mixtral": _RMS | _MIXTURE | {"sliding_window": _positions, "router_jitter_noise": _zero},
     "qwen2_moe": _RMS
     | _SLIDING
     | _SPARSE
     | {
         "shared_expert_intermediate_size": _width,
-        "qkv_bias": _switch,
+        "qkv_bias": _boolean,
         # 0 means off.
-        "sliding_window": _whole(0, _LONGEST),
+        "sliding_window": _integer(0, _MAX_POSITIONS),
     },
     "qwen3_moe": _RMS | _SLIDING | _BIAS | _SPARSE,
     "olmoe": _RMS | _BIAS | _MIXTURE | {"clip_qkv": _number},
@@ -310,7 +321,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
     | {
         "sliding_window": _positions,
         "layer_types": _SLIDING["layer_types"],
-        "rope_parameters": _ropes,
+        "rope_parameters": _rope_by_layer_kind,
     },
     "bert": _ENCODER,
     "roberta": _ENCODER,
@@ -318,51 +329,51 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
 """By model type of Hugging Face transformers: every key that a configuration may contain, and the check
 of its value."""
 
-_BLOCKS_DOWN = ("DownBlock2D", "AttnDownBlock2D")
-_BLOCKS_UP = ("UpBlock2D", "AttnUpBlock2D")
+_DOWN_BLOCKS = ("DownBlock2D", "AttnDownBlock2D")
+_UP_BLOCKS = ("UpBlock2D", "AttnUpBlock2D")
 # Published U-Nets have six levels of up to 896 channels, with two residual blocks each. A model of
 # eight levels is still built in a moment.
-_MOST_LEVELS = 8
-_level_widths = _list_of(_whole(1, 4096), _MOST_LEVELS)
+_MAX_LEVELS = 8
+_level_widths = _list_of(_integer(1, 4096), _MAX_LEVELS)
 _resampled = _one_of(frozenset({"conv", "resnet"}))
 
 DENOISERS: Mapping[str, Mapping[str, Check]] = {
     "unet2d": {
-        "sample_size": _whole(4, 512),
-        "in_channels": _whole(1, 3),
-        "out_channels": _whole(1, 3),
-        "num_class_embeds": _whole(1, 4096),
+        "sample_size": _integer(4, 512),
+        "in_channels": _integer(1, 3),
+        "out_channels": _integer(1, 3),
+        "num_class_embeds": _integer(1, 4096),
         "block_out_channels": _level_widths,
-        "down_block_types": _list_of(_one_of(frozenset(_BLOCKS_DOWN)), _MOST_LEVELS),
-        "up_block_types": _list_of(_one_of(frozenset(_BLOCKS_UP)), _MOST_LEVELS),
-        "layers_per_block": _whole(1, 8),
-        "attention_head_dim": _whole(1, 4096),
-        "norm_num_groups": _whole(1, 1024),
+        "down_block_types": _list_of(_one_of(frozenset(_DOWN_BLOCKS)), _MAX_LEVELS),
+        "up_block_types": _list_of(_one_of(frozenset(_UP_BLOCKS)), _MAX_LEVELS),
+        "layers_per_block": _integer(1, 8),
+        "attention_head_dim": _integer(1, 4096),
+        "norm_num_groups": _integer(1, 1024),
         "norm_eps": _number,
         "act_fn": _one_of(frozenset({"silu", "swish", "mish", "gelu", "relu"})),
-        "add_attention": _switch,
+        "add_attention": _boolean,
         "resnet_time_scale_shift": _one_of(frozenset({"default", "scale_shift"})),
         "downsample_type": _resampled,
         "upsample_type": _resampled,
-        "downsample_padding": _whole(0, 1),
+        "downsample_padding": _integer(0, 1),
         "mid_block_scale_factor": _number,
         "time_embedding_type": _one_of(frozenset({"positional"})),
-        "flip_sin_to_cos": _switch,
-        "freq_shift": _whole(0, 1),
+        "flip_sin_to_cos": _boolean,
+        "freq_shift": _integer(0, 1),
         # All randomness in training follows from seed, round and sample; a model may not add its own.
-        "dropout": _none_at_all,
-        "center_input_sample": _off,
+        "dropout": _zero,
+        "center_input_sample": _false,
     },
 }
 """The same for the models of `diffusers` that predict the noise in images."""
 
 # Models that attend to both sides of a position: they learn to fill gaps but not to continue a text.
-_BOTH_WAYS = frozenset({"bert", "roberta"})
+_BIDIRECTIONAL = frozenset({"bert", "roberta"})
 
 
-def sees_both_ways(model_type: str) -> bool:
+def is_bidirectional(model_type: str) -> bool:
     """Whether a model attends to the whole sequence rather than to preceding tokens alone."""
-    return model_type in _BOTH_WAYS
+    return model_type in _BIDIRECTIONAL
 
 
 def makes_images(model_type: str) -> bool:
@@ -399,10 +410,10 @@ def check_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
         raise StructureError("model", "the key 'model_type' is missing (for example \"llama\")")
     known = {**ARCHITECTURES, **DENOISERS}
     if not isinstance(model_type, str) or model_type not in known:
-        near = nearest(model_type, known) if isinstance(model_type, str) else ""
+        near = nearest_hint(model_type, known) if isinstance(model_type, str) else ""
         raise StructureError(
             "model.model_type",
-            f"{shown(model_type)} cannot be trained here{near and f' ({near})'}; these can: "
+            f"{short_repr(model_type)} cannot be trained here{near and f' ({near})'}; these can: "
             f"{', '.join(known)}",
         )
     checks = known[model_type]
@@ -411,13 +422,13 @@ def check_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
         if key == "model_type" or is_inert(key):
             continue
         if key == "quantization_config" and value is not None:
-            raise StructureError("model.quantization_config", quantised(value))
+            raise StructureError("model.quantization_config", quantised_message(value))
         if key not in checks and is_neutral(model_type, key, value):
             continue
         if key not in checks:
             near = difflib.get_close_matches(key[:100], checks, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise StructureError("model", f"{model_type} has no key {shown(key)}{hint}")
+            raise StructureError("model", f"{model_type} has no key {short_repr(key)}{hint}")
         problem = None if value is None else checks[key](value)
         if problem:
             raise StructureError(f"model.{key}", problem)

@@ -50,7 +50,7 @@ class BandPlan:
     def layout_of(self, rank: int) -> UpdateLayout:
         """Return a rank's bands as a layout of their own: the blocks are the same, the tensors are
         shorter."""
-        return UpdateLayout(tensors=tuple(self._cut(band) for band in self.of(rank)))
+        return UpdateLayout(tensors=tuple(self._layout_of_band(band) for band in self.of(rank)))
 
     def table_of(self, rank: int) -> tuple[ParameterSpec, ...]:
         """Return a rank's bands as a parameter table; if a band is not a whole tensor, its name includes
@@ -64,7 +64,7 @@ class BandPlan:
             table.append(spec)
         return tuple(table)
 
-    def own(self, rank: int, update: DecodedUpdate) -> DecodedUpdate:
+    def part_of(self, rank: int, update: DecodedUpdate) -> DecodedUpdate:
         """Return the part of a whole model's update that concerns a rank's bands; arrays are views."""
         blocks = [(band.tensor, self.blocks(band)) for band in self.of(rank)]
         return DecodedUpdate(
@@ -78,7 +78,7 @@ class BandPlan:
         first, stop = band.first // tensor.block_rows, band.stop // tensor.block_rows
         return slice(first * tensor.across, stop * tensor.across)
 
-    def merged(self, parts: list[list[np.ndarray]]) -> list[np.ndarray]:
+    def merge(self, parts: list[list[np.ndarray]]) -> list[np.ndarray]:
         """Merge arrays of every rank's bands (rank → band → (blocks, k)) into arrays of whole
         tensors."""
         queues = [iter(part) for part in parts]
@@ -87,7 +87,7 @@ class BandPlan:
             pieces[band.tensor].append(next(queues[band.owner]))
         return [np.concatenate(each) for each in pieces]
 
-    def _cut(self, band: Band) -> TensorLayout:
+    def _layout_of_band(self, band: Band) -> TensorLayout:
         return replace(self.layout.tensors[band.tensor], rows=band.stop - band.first)
 
 
@@ -95,19 +95,19 @@ def plan_bands(
     layout: UpdateLayout,
     table: Sequence[ParameterSpec],
     ranks: int,
-    whole: Collection[int] = (),
+    keep_whole: Collection[int] = (),
 ) -> BandPlan:
     """Cut every tensor of a table with this layout into at most as many bands as there are ranks.
 
     Rank r has the r-th band, as `torch.chunk` cuts: all bands have ceil(block rows / ranks) block
-    rows, the last one the remainder. Tensors in `whole`, and those with one block row, go to the
+    rows, the last one the remainder. Tensors in `keep_whole`, and those with one block row, go to the
     rank with the fewest elements so far, the largest first.
     """
     loads = [0] * ranks
     cuts: dict[int, list[tuple[int, int, int]]] = {}
     uncut = []
     for index, tensor in enumerate(layout.tensors):
-        if index in whole or tensor.down == 1 or ranks == 1:
+        if index in keep_whole or tensor.down == 1 or ranks == 1:
             uncut.append(index)
             continue
         step = -(-tensor.down // ranks) * tensor.block_rows
@@ -139,7 +139,7 @@ def cut_by_rows(tensor: TensorLayout, ranks: int) -> bool:
     return tensor.down > 1 and -(-tensor.rows // ranks) == step
 
 
-def torn_tensors(
+def unshardable_tensors(
     layout: UpdateLayout, table: Sequence[ParameterSpec], ranks: int
 ) -> frozenset[int]:
     """Return the tensors that FSDP would cut through blocks, or along another dimension than their

@@ -27,18 +27,18 @@ Tool = Mapping[str, Any]
 
 # Longer than any context: the bound for the text that a template makes of a conversation.
 _MAX_CHARACTERS = 16 << 20
-SIMPLEST: tuple[Message, ...] = (
+SIMPLEST_CONVERSATION: tuple[Message, ...] = (
     {"role": "user", "content": "Hello"},
     {"role": ASSISTANT, "content": "Hello!"},
 )
 """A conversation that every template can write: one that fails on it fails on every other."""
-REFUSED = "is refused by the chat template"
+REFUSED_BY_TEMPLATE = "is refused by the chat template"
 """Beginning of a `BadConversation`'s message if the template itself raised the error."""
-WRITES_DATE = "strftime_now"
+DATE_FUNCTION = "strftime_now"
 """The function with which templates write the current date."""
 # Unicode reserves these for programs' internal use, never for text.
-_PRIVATE = "".join(map(chr, range(0xFDD0, 0xFDF0)))
-_SHOWN = 200
+_NONCHARACTERS = "".join(map(chr, range(0xFDD0, 0xFDF0)))
+_MAX_ERROR_CHARACTERS = 200
 
 
 class BadTemplate(Exception):
@@ -69,21 +69,23 @@ class ChatTemplate:
     def __init__(self, settings: TokenizerSettings) -> None:
         if settings.chat_template is None:
             raise BadTemplate("is missing")
-        jinja = _library()
+        jinja = _import_jinja()
         environment = _environment(jinja)
         self._marks: list[str] = []
-        environment.globals["_marked"] = self._marked
+        environment.globals["_marked"] = self._mark_block
         if settings.chat_date is not None:
-            environment.globals[WRITES_DATE] = _day(settings.chat_date).strftime
-        self._works: bool | None = None
+            environment.globals[DATE_FUNCTION] = _parse_date(settings.chat_date).strftime
+        self._can_render: bool | None = None
         try:
             self._template = environment.from_string(settings.chat_template)
         except (jinja.TemplateError, RecursionError) as error:
-            raise BadTemplate(f"cannot be read: {first_line(error, _SHOWN)}") from None
+            raise BadTemplate(
+                f"cannot be read: {first_line(error, _MAX_ERROR_CHARACTERS)}"
+            ) from None
         self._tokens = {
-            role: spelled
+            role: token_text
             for role in ("bos_token", "eos_token", "pad_token", "unk_token")
-            if (spelled := getattr(settings, role)) is not None
+            if (token_text := getattr(settings, role)) is not None
         }
         self.facts = (
             settings.chat_template,
@@ -91,7 +93,7 @@ class ChatTemplate:
             settings.chat_date,
         )
         """Everything that a conversation's text depends on apart from the conversation."""
-        self.says_spans = environment.says_spans
+        self.marks_spans = environment.marks_spans
         """Whether the template itself marks the assistant's parts ({% generation %})."""
 
     def text(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
@@ -115,24 +117,27 @@ class ChatTemplate:
         what follows. Raises `BadTemplate` for any other, and `BadConversation` if the conversation
         cannot be used or has no text to be learned.
         """
-        wanted = [
+        learned_flags = [
             learned is None or learned[number]
             for number, message in enumerate(messages)
             if message["role"] == ASSISTANT
         ]
-        if wanted and not any(wanted):
+        if learned_flags and not any(learned_flags):
             raise BadConversation("has no assistant's text that is to be learned")
-        by = self._by_marks if self.says_spans else self._by_prefixes
-        made = by(messages, tools, wanted)
-        if not made.spans:
+        locate = self._by_marks if self.marks_spans else self._by_prefixes
+        conversation = locate(messages, tools, learned_flags)
+        if not conversation.spans:
             raise BadConversation("has no text by the assistant")
-        return made
+        return conversation
 
     def _by_marks(
-        self, messages: Sequence[Message], tools: Sequence[Tool] | None, wanted: Sequence[bool]
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        learned_flags: Sequence[bool],
     ) -> Conversation:
-        said = json.dumps([messages, tools], ensure_ascii=False, default=str)
-        self._marks = [character for character in _PRIVATE if character not in said][:2]
+        serialised = json.dumps([messages, tools], ensure_ascii=False, default=str)
+        self._marks = [character for character in _NONCHARACTERS if character not in serialised][:2]
         if len(self._marks) < 2:
             raise BadConversation("holds characters that Unicode reserves for internal use")
         rendered = self._render(messages, False, tools)
@@ -147,24 +152,27 @@ class ChatTemplate:
                 continue
             spans.append((len(text), len(text) + len(inside)))
             text += inside + outside[0]
-        if not all(wanted):
-            if len(spans) != len(wanted):
+        if not all(learned_flags):
+            if len(spans) != len(learned_flags):
                 raise BadConversation(
                     "has messages that must not be learned, and their place in the text is "
                     "unknown: the chat template needs one {% generation %} block for each of the "
                     "assistant's messages"
                 )
-            spans = [span for span, learned in zip(spans, wanted, strict=True) if learned]
+            spans = [span for span, learned in zip(spans, learned_flags, strict=True) if learned]
         return Conversation(text, tuple(span for span in spans if span[0] < span[1]))
 
     def _by_prefixes(
-        self, messages: Sequence[Message], tools: Sequence[Tool] | None, wanted: Sequence[bool]
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        learned_flags: Sequence[bool],
     ) -> Conversation:
         self._marks = []
         whole = self._render(messages, False, tools)
         spans = []
         answers = [n for n, message in enumerate(messages) if message["role"] == ASSISTANT]
-        for number, learned in zip(answers, wanted, strict=True):
+        for number, learned in zip(answers, learned_flags, strict=True):
             if not learned:
                 continue
             before = self._render(messages[:number], True, tools)
@@ -192,14 +200,17 @@ class ChatTemplate:
             raise BadTemplate("makes more text than fits into memory") from None
         # A template is a stranger's program: it raises whatever Python does for a wrong key or type.
         except Exception as error:
-            if self._works is None:
-                self._works = self._writes_the_simplest()
-            if not self._works:
+            if self._can_render is None:
+                self._can_render = self._renders_simplest()
+            if not self._can_render:
                 raise BadTemplate(
-                    f"fails on every conversation, even the shortest: {first_line(error, _SHOWN)}"
+                    "fails on every conversation, even the shortest: "
+                    f"{first_line(error, _MAX_ERROR_CHARACTERS)}"
                 ) from None
-            raise BadConversation(f"{REFUSED}: {first_line(error, _SHOWN)}") from None
-        self._works = True
+            raise BadConversation(
+                f"{REFUSED_BY_TEMPLATE}: {first_line(error, _MAX_ERROR_CHARACTERS)}"
+            ) from None
+        self._can_render = True
         if len(text) > _MAX_CHARACTERS:
             raise BadConversation(
                 f"is longer than {_MAX_CHARACTERS >> 20} million characters when rendered"
@@ -218,14 +229,14 @@ class ChatTemplate:
             **self._tokens,
         )
 
-    def _writes_the_simplest(self) -> bool:
+    def _renders_simplest(self) -> bool:
         try:
-            self._write(list(SIMPLEST), False, None)
+            self._write(list(SIMPLEST_CONVERSATION), False, None)
         except Exception:
             return False
         return True
 
-    def _marked(self, caller: Callable[[], str]) -> str:
+    def _mark_block(self, caller: Callable[[], str]) -> str:
         """Return the text of a block, between marks if they are wanted."""
         return caller() if not self._marks else self._marks[0] + caller() + self._marks[1]
 
@@ -241,7 +252,7 @@ def _environment(jinja: Any) -> Any:
         tags = {"generation"}  # noqa: RUF012  # Jinja's own declaration
 
         def parse(self, parser: Any) -> Any:
-            environment.says_spans = True
+            environment.marks_spans = True
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             call = nodes.Call(nodes.Name("_marked", "load"), [], [], None, None)
@@ -250,7 +261,7 @@ def _environment(jinja: Any) -> Any:
     environment: Any = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
-    environment.says_spans = False
+    environment.marks_spans = False
     environment.filters["tojson"] = _json
 
     def refuse(message: object) -> None:
@@ -260,7 +271,7 @@ def _environment(jinja: Any) -> Any:
     return environment
 
 
-def _day(date: str) -> datetime:
+def _parse_date(date: str) -> datetime:
     try:
         return datetime.fromisoformat(date)
     except ValueError:
@@ -278,7 +289,7 @@ def _json(value: Any, **options: Any) -> str:
     )
 
 
-def _library() -> Any:
+def _import_jinja() -> Any:
     try:
         import jinja2
         import jinja2.sandbox

@@ -86,14 +86,14 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
     if spec.caches is not None:
         await trio.to_thread.run_sync(drop_if_large, spec.caches)
     writable = (spec.blobs, *spec.writable, *kept)
-    own = () if spec.ways.blobs is None else (Path(spec.ways.blobs),)
+    own = () if spec.policy.blobs is None else (Path(spec.policy.blobs),)
     async with trainer_process(
         settings.threads,
         writable,
         (*spec.readable, *own),
         confined=settings.sandbox,
         nice=spec.nice,
-        several=_several(spec),
+        multi_device_options=_multi_device_options(spec),
         caches=spec.caches,
     ) as client:
         answer = await client._call(
@@ -101,18 +101,18 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
             manifest=spec.manifest,
             blobs=str(spec.blobs),
             settings=to_plain_settings(settings),
-            ways=to_plain(spec.ways, named=True),
+            policy=to_plain(spec.policy, named=True),
         )
         client.device, client.gpus = answer["device"], tuple(answer["gpus"])
         client.memory_use = answer["memory"]
         client.compiled = answer["compiled"]
         client.sandbox = tuple(answer["sandbox"])
         client.sequence_flops = answer["sequence_flops"]
-        client.reached_flops = answer["reached_flops"]
+        client.matmul_flops = answer["matmul_flops"]
         yield client
 
 
-def _several(spec: TrainerSpec) -> tuple[str, ...]:
+def _multi_device_options(spec: TrainerSpec) -> tuple[str, ...]:
     settings = spec.settings
     if not settings.launched and not names_several(settings.device):
         return ()
@@ -132,9 +132,9 @@ class TrainerClient:
     """The UUIDs of the GPUs of this machine on which it computes, where they have one."""
     memory_use: str  # how much memory it takes and how the state is kept, for people
     compiled: str | None  # the result of trying to compile the model, for people; None: not tried
-    sandbox: tuple[str, ...]  # the rights that it has given up (`sandbox.HOLDS`)
+    sandbox: tuple[str, ...]  # the rights that it has given up (`sandbox.RESTRICTIONS`)
     sequence_flops: int | None  # floating-point operations for the gradient of one sequence
-    reached_flops: float | None  # operations per second in a large matrix product on the device
+    matmul_flops: float | None  # operations per second in a large matrix product on the device
 
     def __init__(self, process: trio.Process, requests: int, answers: int) -> None:
         self._process = process
@@ -145,7 +145,7 @@ class TrainerClient:
         # The rest of a frame that a cancelled call began to send: it must go out before any other.
         self._unsent = memoryview(b"")
         # One call at a time; and one frame at a time, since `expect` may be sent during a call.
-        self._lock, self._writing = trio.Lock(), trio.Lock()
+        self._lock, self._write_lock = trio.Lock(), trio.Lock()
         self._next_id = 0
         self._closed = False
 
@@ -205,10 +205,10 @@ class TrainerClient:
         )
         return [SignSums(**each) for each in found]
 
-    async def train_aside(self, round: int, samples: Sequence[int]) -> TrainedUpdate | None:
+    async def train_in_background(self, round: int, samples: Sequence[int]) -> TrainedUpdate | None:
         """Do what `train` does, in the background of later calls. The first call starts it; each call
         returns the update if it is done, and otherwise None."""
-        found = await self._call("train_aside", round_number=round, samples=list(samples))
+        found = await self._call("train_in_background", round_number=round, samples=list(samples))
         return None if found is None else TrainedUpdate(**found)
 
     async def apply(
@@ -300,33 +300,33 @@ class TrainerClient:
         """Return `process_bytes` (resident) and `device_bytes` (0 on the CPU)."""
         return await self._call("memory")
 
-    async def privacy(self, method: str, **about: Any) -> float:
+    async def privacy(self, method: str, **arguments: Any) -> float:
         """Call `dp_accountant`: with the method `spent`, return the ε that rounds have spent at a
         `delta`; with `noise`, the least noise that keeps ε within a limit."""
-        return await self._call(f"privacy_{method}", **about)
+        return await self._call(f"privacy_{method}", **arguments)
 
-    async def initialise(self, **about: Any) -> dict[str, Any]:
+    async def initialise(self, **arguments: Any) -> dict[str, Any]:
         """Call `initial_model.initialise_model`."""
-        return await self._call("initialise", **about)
+        return await self._call("initialise", **arguments)
 
     async def probe(self, manifest: bytes, blobs: Path) -> dict[str, Any] | None:
         """Return the probe for a manifest that has none (`ProbeSpec` as plain values); None if its
         task offers none."""
         return await self._call("probe", manifest=manifest, blobs=str(blobs))
 
-    async def survey(self, **about: Any) -> dict[str, Any]:
-        """Call `survey.survey`."""
-        return await self._call("survey", **about)
+    async def survey(self, **arguments: Any) -> dict[str, Any]:
+        """Survey devices and a model (`device_probe.survey`)."""
+        return await self._call("survey", **arguments)
 
     async def _call(self, method: str, staged: Sequence[bytes] = (), **arguments: Any) -> Any:
         async with self._lock:
-            identifier = self._next_id
+            request_id = self._next_id
             self._next_id += 1
             try:
                 for body in staged:
-                    await self._send(identifier, "stage", {"body": body})
-                await self._send(identifier, method, arguments)
-                answer = await self._receive(identifier)
+                    await self._send(request_id, "stage", {"body": body})
+                await self._send(request_id, method, arguments)
+                answer = await self._receive(request_id)
             except trio.ClosedResourceError:
                 raise TrainerDied("the trainer was closed during a call") from None
         if "error" in answer:
@@ -336,16 +336,16 @@ class TrainerClient:
             )
         return answer["result"]
 
-    async def _send(self, identifier: int, method: str, arguments: dict[str, Any]) -> None:
-        frame = encode_frame({"id": identifier, "method": method, "arguments": arguments})
-        async with self._writing:
+    async def _send(self, request_id: int, method: str, arguments: dict[str, Any]) -> None:
+        frame = encode_frame({"id": request_id, "method": method, "arguments": arguments})
+        async with self._write_lock:
             if self._closed:
                 raise TrainerDied("the trainer has been closed")
-            await self._send_rest()
+            await self._send_unsent()
             self._unsent = memoryview(frame)
-            await self._send_rest()
+            await self._send_unsent()
 
-    async def _send_rest(self) -> None:
+    async def _send_unsent(self) -> None:
         while self._unsent:
             await trio.lowlevel.wait_writable(self._requests)
             try:
@@ -355,14 +355,14 @@ class TrainerClient:
             except BrokenPipeError:
                 raise await self._died() from None
 
-    async def _receive(self, identifier: int) -> dict[str, Any]:
+    async def _receive(self, request_id: int) -> dict[str, Any]:
         while True:
             while self._received:
                 answer = self._received.pop(0)
                 if "died" in answer:
                     raise TrainerDied(answer["died"], answer["micro_batch"])
                 # Any other frame answers a cancelled call.
-                if answer["id"] == identifier:
+                if answer["id"] == request_id:
                     return answer
             await trio.lowlevel.wait_readable(self._answers)
             try:
@@ -380,8 +380,8 @@ class TrainerClient:
         """Return how the process ended or is about to end."""
         with trio.move_on_after(_EXIT_SECONDS):
             await self._process.wait()
-        if (words := self._last_lines()) is not None:
-            return TrainerDied(words["died"], words["micro_batch"])
+        if (report := self._death_report()) is not None:
+            return TrainerDied(report["died"], report["micro_batch"])
         code = self._process.returncode
         if code is None:
             return TrainerDied("the trainer closed its pipe")
@@ -390,7 +390,7 @@ class TrainerClient:
         hint = _HINTS.get(-code, "")
         return TrainerDied(f"the trainer was ended by signal {-code}{hint}")
 
-    def _last_lines(self) -> dict[str, Any] | None:
+    def _death_report(self) -> dict[str, Any] | None:
         """Return the reason that it sent for its end while no call was waiting for an answer."""
         with suppress(OSError, FrameError):
             while data := os.read(self._answers, _READ_BYTES):
@@ -399,16 +399,16 @@ class TrainerClient:
 
     async def _shut_down(self) -> None:
         """Ask the process to exit, then make sure that it has."""
-        with trio.move_on_after(_EXIT_SECONDS) as patience:
-            patience.shield = True
+        with trio.move_on_after(_EXIT_SECONDS) as time_limit:
+            time_limit.shield = True
             with suppress(TrainerDied):
                 async with self._lock:
                     await self._send(self._next_id, "exit", {})
             await self._process.wait()
         if self._process.returncode is None:
             self._process.kill()
-        with trio.move_on_after(_DEATH_SECONDS) as patience:
-            patience.shield = True
+        with trio.move_on_after(_DEATH_SECONDS) as time_limit:
+            time_limit.shield = True
             await self._process.wait()
         # The closed descriptors' numbers will soon belong to other files: nothing may use them any more.
         self._closed = True
@@ -425,11 +425,11 @@ async def trainer_process(
     *,
     confined: bool = True,
     nice: int = 0,
-    several: Sequence[str] = (),
+    multi_device_options: Sequence[str] = (),
     caches: Path | None = None,
 ) -> AsyncIterator[TrainerClient]:
     """Start a trainer process without a model. What it compiles is kept in `caches`, if given.
-    `several` holds its command line's options for several devices."""
+    `multi_device_options` holds its command line's options for several devices."""
     await trio.to_thread.run_sync(make_device_node)
     for folder in writable:
         folder.mkdir(parents=True, exist_ok=True)
@@ -438,21 +438,21 @@ async def trainer_process(
         options += [f"--readable={folder.resolve()}" for folder in readable]
         if not confined:
             options.append("--unconfined")
-        options += several
+        options += multi_device_options
         if nice:
             options.append(f"--nice={nice}")
-        async with _spawned(options, environment(threads, scratch, caches)) as client:
+        async with _spawn_client(options, environment(threads, scratch, caches)) as client:
             yield client
 
 
 @asynccontextmanager
-async def _spawned(
+async def _spawn_client(
     arguments: Sequence[str], environment: dict[str, str]
 ) -> AsyncIterator[TrainerClient]:
-    requests_out, requests_in = os.pipe()
-    answers_out, answers_in = os.pipe()
-    words_out, words_in = os.pipe()
-    threading.Thread(target=_pass_on, args=(words_out,), daemon=True).start()
+    requests_read, requests_write = os.pipe()
+    answers_read, answers_write = os.pipe()
+    output_read, output_write = os.pipe()
+    threading.Thread(target=_log_output, args=(output_read,), daemon=True).start()
     try:
         process = await trio.lowlevel.open_process(
             [
@@ -461,44 +461,44 @@ async def _spawned(
                 "-P",
                 "-m",
                 "distro_node.node.trainer",
-                f"--requests={requests_out}",
-                f"--answers={answers_in}",
+                f"--requests={requests_read}",
+                f"--answers={answers_write}",
                 *arguments,
             ],
             stdin=subprocess.DEVNULL,
-            stdout=words_in,
-            stderr=words_in,
-            pass_fds=(requests_out, answers_in),
+            stdout=output_write,
+            stderr=output_write,
+            pass_fds=(requests_read, answers_write),
             # Ctrl-C in a terminal goes to the foreground process group: only the node shall receive it.
             start_new_session=True,
             env=environment,
         )
     except BaseException:
-        os.close(requests_in)
-        os.close(answers_out)
+        os.close(requests_write)
+        os.close(answers_read)
         raise
     finally:
-        os.close(requests_out)
-        os.close(answers_in)
+        os.close(requests_read)
+        os.close(answers_write)
         # From now on only the trainer holds the write end, so the thread ends with the trainer.
-        os.close(words_in)
-    os.set_blocking(requests_in, False)
-    os.set_blocking(answers_out, False)
-    client = TrainerClient(process, requests_in, answers_out)
+        os.close(output_write)
+    os.set_blocking(requests_write, False)
+    os.set_blocking(answers_read, False)
+    client = TrainerClient(process, requests_write, answers_read)
     try:
         yield client
     finally:
         await client._shut_down()
 
 
-def _pass_on(descriptor: int) -> None:
+def _log_output(descriptor: int) -> None:
     """Log what the trainer and its libraries write, line by line.
 
     It is a thread because the event loop may be busy, and the writers must not wait for it. Their
     text may contain names from a stranger's model: unfiltered, none of it may reach a terminal.
     """
-    with open(descriptor, "rb") as words:
-        while line := words.readline(MOST_CHARACTERS):
+    with open(descriptor, "rb") as output:
+        while line := output.readline(MOST_CHARACTERS):
             text = line.decode("utf-8", "replace").rstrip()
             if text:
                 _log.warning("trainer: %s", text)

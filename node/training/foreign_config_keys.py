@@ -75,10 +75,10 @@ def is_neutral(model_type: str, key: str, value: Any) -> bool:
     return key in _NEUTRAL and type(value) is type(neutral) and value == neutral
 
 
-def quantised(value: Any) -> str:
+def quantised_message(value: Any) -> str:
     """Return the message for a checkpoint whose configuration has a `quantization_config`."""
     method = value.get("quant_method") if isinstance(value, dict) else None
-    kind = f" ({shown(method)})" if isinstance(method, str) else ""
+    kind = f" ({short_repr(method)})" if isinstance(method, str) else ""
     return (
         f"the checkpoint is quantised{kind}, and quantised weights cannot be trained: use the "
         "original weights, or save a dequantised copy (transformers: model.dequantize(), then "
@@ -111,7 +111,7 @@ _FAMILIES: Mapping[str, str] = {
 }
 
 
-def nearest(model_type: str, known: Iterable[str]) -> str:
+def nearest_hint(model_type: str, known: Iterable[str]) -> str:
     """Return the known architecture closest to an unknown one, as words for a message; "" if none is
     close."""
     family = _FAMILIES.get(model_type)
@@ -121,7 +121,7 @@ def nearest(model_type: str, known: Iterable[str]) -> str:
     return f"the nearest is {near[0]!r}" if near else ""
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return a value as text for an error message, never longer than a line."""
     # Numbers of a million digits and lists of a million items are named by kind only.
     if isinstance(value, (str, float, bool)) or (type(value) is int and abs(value) < 10**20):

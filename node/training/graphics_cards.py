@@ -23,7 +23,7 @@ _AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 _MODPROBE_SECONDS = 20.0
 
 
-def card_maker(nvidia: Path = _NVIDIA_DRIVER, amd: Path = _AMD_NODES) -> str | None:
+def gpu_vendor(nvidia: Path = _NVIDIA_DRIVER, amd: Path = _AMD_NODES) -> str | None:
     """Return the maker of a GPU whose driver is loaded, whether or not torch can use it; None if
     there is no such GPU."""
     with suppress(OSError):
@@ -59,5 +59,5 @@ def make_device_node(driver: Path = _NVIDIA_DRIVER, node: Path = _NVIDIA_NODE) -
         _log.warning("nvidia-modprobe did not make %s: %s", node, error)
         return
     if done.returncode != 0:
-        words = done.stderr.decode("utf-8", "replace").strip()[:200]
-        _log.warning("nvidia-modprobe did not make %s: %s", node, words)
+        message = done.stderr.decode("utf-8", "replace").strip()[:200]
+        _log.warning("nvidia-modprobe did not make %s: %s", node, message)

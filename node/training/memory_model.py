@@ -16,7 +16,7 @@ from ...protocol.codec.layout import TensorLayout, UpdateLayout, update_layout
 from ...protocol.wire.manifest import MAX_MEMBERS, Manifest, OptimizerSpec, ParameterSpec, Step
 from ...protocol.wire.structure import StructureError
 from .architectures import check_configuration, makes_images
-from .bands import plan_bands, torn_tensors
+from .bands import plan_bands, unshardable_tensors
 from .errors import TrainerFailed
 from .memory_options import (
     AUDIT_BYTES,
@@ -31,7 +31,7 @@ from .memory_options import (
     stored_bytes,
 )
 
-MANY_MEMBERS = 32
+DEFAULT_MEMBERS = 32
 """Number of updates for which memory is counted by default."""
 
 # Number of stripe-sized float32 arrays that the optimizer holds at once: `_EXTRACTING`, by the state's
@@ -39,14 +39,14 @@ MANY_MEMBERS = 32
 # `_APPLYING` for the step's inverse transform.
 _EXTRACTING: Mapping[Precision, int] = {"float32": 7, "bfloat16": 8, "int8": 15}
 _APPLYING = 5
-# Bytes per coefficient of an update. `_SENT`: its position (16 bits) and sign on the device. `_PLACED`:
-# in addition its offset (32 bits) and sign (float32) there, while its tensor is processed. `_DECODED`:
-# its position and sign (16 and 8 bits) in main memory.
-_SENT, _PLACED, _DECODED = 3, 8, 3
+# Per coefficient of an update. `_SENT_BYTES`: its position (16 bits) and sign on the device.
+# `_PLACED_BYTES`: in addition its offset (32 bits) and sign (float32) there, while its tensor is
+# processed. `_DECODED_BYTES`: its position and sign (16 and 8 bits) in main memory.
+_SENT_BYTES, _PLACED_BYTES, _DECODED_BYTES = 3, 8, 3
 # Bytes that the fingerprint holds per element of a piece, and elements of a piece on a CPU and a GPU.
-_CHECKED, _CPU_PIECE, _GPU_PIECE = 8, 1 << 16, 1 << 24
+_FINGERPRINT_BYTES, _CPU_PIECE, _GPU_PIECE = 8, 1 << 16, 1 << 24
 
-_MOST_DECODED = 1 << 29
+_MAX_DECODED_BYTES = 1 << 29
 """Bytes of updates that a trainer decodes before they are needed."""
 
 # Number of arrays that a block of a U-Net, with its attention, keeps for the backward pass. Each has
@@ -55,7 +55,7 @@ _KEPT_BY_BLOCK = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class LayerActivations:
     """Bytes that a layer keeps for the backward pass, per token and per unit of each size. The total per
     token is the sum of all sizes, each times its bytes."""
 
@@ -75,45 +75,57 @@ class Kept:
 MOMENTUM, SECOND_MOMENT, SMOOTHED = "momentum", "second moment", "smoothed gradient"
 
 # Each head keeps the logarithm of its softmax sums; all heads share the rotary sines and cosines.
-_LLAMA = Kept(hidden=24, inner=16, heads=5, keys=8, queries=8)
-_COUNTED: dict[str, tuple[Kept, Kept]] = {
-    name: (_LLAMA, Kept(hidden=26, inner=8, heads=5, keys=4, queries=4))
+_LLAMA = LayerActivations(hidden=24, inner=16, heads=5, keys=8, queries=8)
+_COUNTED: dict[str, tuple[LayerActivations, LayerActivations]] = {
+    name: (_LLAMA, LayerActivations(hidden=26, inner=8, heads=5, keys=4, queries=4))
     for name in ("llama", "mistral", "qwen2", "smollm3", "gemma", "granite")
 } | {
     "gemma2": (
-        Kept(hidden=40, inner=16, heads=2, queries=16),
-        Kept(hidden=42, inner=8, heads=2, queries=8),
+        LayerActivations(hidden=40, inner=16, heads=2, queries=16),
+        LayerActivations(hidden=42, inner=8, heads=2, queries=8),
     ),
     "qwen3": (
-        Kept(hidden=24, inner=16, heads=10.5, keys=16, queries=16),
-        Kept(hidden=26, inner=8, heads=10.5, keys=10, queries=10),
+        LayerActivations(hidden=24, inner=16, heads=10.5, keys=16, queries=16),
+        LayerActivations(hidden=26, inner=8, heads=10.5, keys=10, queries=10),
     ),
     "olmo": (
-        Kept(hidden=24, inner=16, heads=6.6, keys=8),
-        Kept(hidden=22, inner=8, heads=6.6, keys=4),
+        LayerActivations(hidden=24, inner=16, heads=6.6, keys=8),
+        LayerActivations(hidden=22, inner=8, heads=6.6, keys=4),
     ),
     "olmo2": (
-        Kept(hidden=24, inner=16, heads=6, keys=16, queries=16),
-        Kept(hidden=26, inner=8, heads=6, keys=12, queries=12),
+        LayerActivations(hidden=24, inner=16, heads=6, keys=16, queries=16),
+        LayerActivations(hidden=26, inner=8, heads=6, keys=12, queries=12),
     ),
     "phi": (
-        Kept(hidden=20, inner=20, heads=5.3, keys=8),
-        Kept(hidden=18, inner=10, heads=5.3, keys=4),
+        LayerActivations(hidden=20, inner=20, heads=5.3, keys=8),
+        LayerActivations(hidden=18, inner=10, heads=5.3, keys=4),
     ),
     "phi3": (
-        Kept(hidden=24, inner=16, heads=5, keys=12, queries=16),
-        Kept(hidden=20, inner=8, heads=5, keys=6, queries=8),
+        LayerActivations(hidden=24, inner=16, heads=5, keys=12, queries=16),
+        LayerActivations(hidden=20, inner=8, heads=5, keys=6, queries=8),
     ),
     "stablelm": (
-        Kept(hidden=28, inner=16, heads=6.6, keys=8),
-        Kept(hidden=24, inner=8, heads=6.6, keys=4),
+        LayerActivations(hidden=28, inner=16, heads=6.6, keys=8),
+        LayerActivations(hidden=24, inner=8, heads=6.6, keys=4),
     ),
-    "gpt_neox": (Kept(hidden=40, inner=8, heads=5.4), Kept(hidden=22, inner=4, heads=5.4)),
-    "gpt2": (Kept(hidden=48, inner=20, heads=1.4), Kept(hidden=30, inner=10, heads=1.4)),
-    "bert": (Kept(hidden=40, inner=8, heads=1.4), Kept(hidden=34, inner=4, heads=1.4)),
-    "roberta": (Kept(hidden=40, inner=8, heads=1.4), Kept(hidden=34, inner=4, heads=1.4)),
+    "gpt_neox": (
+        LayerActivations(hidden=40, inner=8, heads=5.4),
+        LayerActivations(hidden=22, inner=4, heads=5.4),
+    ),
+    "gpt2": (
+        LayerActivations(hidden=48, inner=20, heads=1.4),
+        LayerActivations(hidden=30, inner=10, heads=1.4),
+    ),
+    "bert": (
+        LayerActivations(hidden=40, inner=8, heads=1.4),
+        LayerActivations(hidden=34, inner=4, heads=1.4),
+    ),
+    "roberta": (
+        LayerActivations(hidden=40, inner=8, heads=1.4),
+        LayerActivations(hidden=34, inner=4, heads=1.4),
+    ),
 }
-KEPT: Mapping[str, tuple[Kept, Kept]] = {
+LAYER_ACTIVATIONS: Mapping[str, tuple[LayerActivations, LayerActivations]] = {
     **_COUNTED,
     # Taken from the most similar architecture, not counted on their own tensors. For a mixture of
     # experts, only the experts that a token goes through are counted.
@@ -128,7 +140,7 @@ KEPT: Mapping[str, tuple[Kept, Kept]] = {
 
 # Bytes of each score (of one head and two tokens), if attention keeps its scores: with dropout, and
 # with soft-capping.
-_SCORES_DROPPED, _SCORES_BOUNDED = 12, 8
+_DROPOUT_SCORE_BYTES, _CAPPED_SCORE_BYTES = 12, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,28 +156,28 @@ class MemoryItem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs:
+class MemoryNeeds:
     """A member's memory needs, and their peak."""
 
-    lasting: tuple[MemoryItem, ...]
+    permanent: tuple[MemoryItem, ...]
     """Parts that are allocated all the time."""
-    passing: tuple[tuple[MemoryItem, ...], ...]
+    phases: tuple[tuple[MemoryItem, ...], ...]
     """Temporary parts: one tuple for each phase of a round, of which the largest counts."""
 
     @property
     def parts(self) -> tuple[MemoryItem, ...]:
-        """All lasting parts, and those of the phase that takes most."""
-        return (*self.lasting, *max(self.passing, key=_device_bytes))
+        """All permanent parts, and those of the phase that takes most."""
+        return (*self.permanent, *max(self.phases, key=_device_bytes))
 
     @property
     def device(self) -> int:
         """Peak of bytes on the device."""
-        return _device_bytes(self.lasting) + max(map(_device_bytes, self.passing))
+        return _device_bytes(self.permanent) + max(map(_device_bytes, self.phases))
 
     @property
     def host(self) -> int:
         """Peak of bytes of main memory, if the device is a GPU."""
-        return _host_bytes(self.lasting) + max(map(_host_bytes, self.passing))
+        return _host_bytes(self.permanent) + max(map(_host_bytes, self.phases))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,9 +237,9 @@ class Workload:
         return update_layout(self.parameters, self.optimizer.chunk, self.optimizer.top_k)
 
 
-def most_decoded(layout: UpdateLayout) -> int:
+def max_decoded_updates(layout: UpdateLayout) -> int:
     """Return the number of updates that a trainer decodes before they are needed."""
-    return min(MAX_MEMBERS, _MOST_DECODED // max(1, _DECODED * layout.coefficients))
+    return min(MAX_MEMBERS, _MAX_DECODED_BYTES // max(1, _DECODED_BYTES * layout.coefficients))
 
 
 def needs(
@@ -235,8 +247,8 @@ def needs(
     device: str,
     options: MemoryOptions,
     micro_batch: int = 1,
-    members: int = MANY_MEMBERS,
-) -> Needs:
+    members: int = DEFAULT_MEMBERS,
+) -> MemoryNeeds:
     """Return the memory that `work` takes on a kind of device (cpu, cuda, mps) with `micro_batch`
     sequences at once and the updates of `members` members.
 
@@ -249,7 +261,7 @@ def needs(
         _needs_of(work, portion, device, options, micro_batch, members)
         for portion in _portions(work)
     ]
-    return each[0] if len(each) == 1 else _together(each, device)
+    return each[0] if len(each) == 1 else _combine(each, device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,19 +278,21 @@ def _portions(work: Workload) -> list[_Portion]:
     layout, ranks = work.layout, work.ranks
     if ranks == 1:
         return [_Portion(layout=layout, elements=work.elements)]
-    torn = torn_tensors(layout, work.parameters, ranks) if work.shards else frozenset[int]()
-    plan = plan_bands(layout, work.parameters, ranks, torn)
-    copied = sum(work.parameters[index].elements for index in torn)
+    unshardable = (
+        unshardable_tensors(layout, work.parameters, ranks) if work.shards else frozenset[int]()
+    )
+    plan = plan_bands(layout, work.parameters, ranks, unshardable)
+    copied = sum(work.parameters[index].elements for index in unshardable)
     portions = []
     for rank in range(ranks):
-        own = sum(band.elements for band in plan.of(rank) if band.tensor not in torn)
+        own = sum(band.elements for band in plan.of(rank) if band.tensor not in unshardable)
         elements = copied + own if work.shards else work.elements
         portions.append(_Portion(layout=plan.layout_of(rank), elements=elements))
     return portions
 
 
-def _together(each: Sequence[Needs], device: str) -> Needs:
-    def merged(parts: Sequence[MemoryItem]) -> MemoryItem:
+def _combine(each: Sequence[MemoryNeeds], device: str) -> MemoryNeeds:
+    def combine_items(parts: Sequence[MemoryItem]) -> MemoryItem:
         sizes = [part.device for part in parts]
         return MemoryItem(
             name=parts[0].name,
@@ -287,10 +301,10 @@ def _together(each: Sequence[Needs], device: str) -> Needs:
             host=sum(part.host for part in parts),
         )
 
-    passing = zip(*(needs.passing for needs in each), strict=True)
-    return Needs(
-        lasting=tuple(map(merged, zip(*(needs.lasting for needs in each), strict=True))),
-        passing=tuple(tuple(map(merged, zip(*moment, strict=True))) for moment in passing),
+    phases = zip(*(needs.phases for needs in each), strict=True)
+    return MemoryNeeds(
+        permanent=tuple(map(combine_items, zip(*(needs.permanent for needs in each), strict=True))),
+        phases=tuple(tuple(map(combine_items, zip(*phase, strict=True))) for phase in phases),
     )
 
 
@@ -301,7 +315,7 @@ def _needs_of(
     options: MemoryOptions,
     micro_batch: int,
     members: int,
-) -> Needs:
+) -> MemoryNeeds:
     layout = portion.layout
     precision = options.state.precision
     as_parameters = [(tensor.rows, tensor.columns) for tensor in layout.tensors]
@@ -314,39 +328,43 @@ def _needs_of(
         name: sum(stored_bytes(*shape, precision) for shape in shapes)
         for name, shapes in kept.items()
     }
-    aside = options.state.place == "host" and device != "cpu"
+    in_main_memory = options.state.place == "host" and device != "cpu"
     states = [
-        MemoryItem(name=name, host=size) if aside else MemoryItem(name=name, device=size)
+        MemoryItem(name=name, host=size) if in_main_memory else MemoryItem(name=name, device=size)
         for name, size in sizes.items()
     ]
     # The own update, sent and not yet counted: for each coefficient a position of 16 bits and a float32.
-    pending = _beside(device, 6 * layout.coefficients)
+    pending = _in_main_memory(device, 6 * layout.coefficients)
     parameters = 4 * (portion.elements + work.frozen)
-    lasting = [MemoryItem(name="parameters", device=parameters), *states]
-    lasting.append(MemoryItem(name="own update, until it is counted", **pending))
-    early = min(members, most_decoded(work.layout)) * _DECODED * work.layout.coefficients
-    lasting.append(MemoryItem(name="updates decoded on arrival", **_beside(device, early)))
+    permanent = [MemoryItem(name="parameters", device=parameters), *states]
+    permanent.append(MemoryItem(name="own update, until it is counted", **pending))
+    decoded_early = (
+        min(members, max_decoded_updates(work.layout)) * _DECODED_BYTES * work.layout.coefficients
+    )
+    permanent.append(
+        MemoryItem(name="updates decoded on arrival", **_in_main_memory(device, decoded_early))
+    )
     gradient = MemoryItem(name="gradient", device=4 * portion.elements)
-    computing = _activations(work, device, options, micro_batch)
+    computing = _activation_bytes(work, device, options, micro_batch)
     decoding = MemoryItem(
         name=f"updates as received, {members} members",
-        **_beside(device, members * work.layout.body_bytes),
+        **_in_main_memory(device, members * work.layout.body_bytes),
     )
-    return Needs(
-        lasting=tuple(lasting),
-        passing=(
+    return MemoryNeeds(
+        permanent=tuple(permanent),
+        phases=(
             (gradient, MemoryItem(name="activations", device=computing)),
             (
                 gradient,
                 MemoryItem(
                     name="the step's working memory",
-                    device=_extracting(layout, device, precision),
+                    device=_extracting_bytes(layout, device, precision),
                 ),
             ),
             (
                 MemoryItem(
                     name="the step's working memory",
-                    device=_applying(layout, device, members, work.optimizer.step),
+                    device=_applying_bytes(layout, device, members, work.optimizer.step),
                 ),
                 decoding,
             ),
@@ -356,7 +374,7 @@ def _needs_of(
 
 def sequence_bytes(work: Workload, device: str, options: MemoryOptions) -> int:
     """Return what one more sequence in a micro-batch takes, in bytes."""
-    more = _activations(work, device, options, 2) - _activations(work, device, options, 1)
+    more = _activation_bytes(work, device, options, 2) - _activation_bytes(work, device, options, 1)
     return max(1, more * (work.ranks if device == "cpu" else 1))
 
 
@@ -394,36 +412,37 @@ class _Sizes:
 
 def _sizes(config: Mapping[str, Any]) -> _Sizes:
     """Return the sizes. A size that can neither be read nor derived from others counts as 1."""
-    hidden = _whole(config, "hidden_size", "n_embd")
-    heads = _whole(config, "num_attention_heads", "n_head")
-    each = _whole(config, "head_dim", otherwise=max(1, hidden // heads))
-    own = _whole(config, "num_key_value_heads", otherwise=heads)
+    hidden = _first_integer(config, "hidden_size", "n_embd")
+    heads = _first_integer(config, "num_attention_heads", "n_head")
+    each = _first_integer(config, "head_dim", otherwise=max(1, hidden // heads))
+    own = _first_integer(config, "num_key_value_heads", otherwise=heads)
     model = config.get("model_type")
-    scores = _SCORES_BOUNDED if model == "gemma2" else 0
+    scores = _CAPPED_SCORE_BYTES if model == "gemma2" else 0
     if model in ("bert", "roberta", "gpt2"):
         # These apply dropout to a tenth of the scores by default.
         dropped = config.get("attn_pdrop", config.get("attention_probs_dropout_prob"))
-        scores = 0 if dropped == 0 else _SCORES_DROPPED
+        scores = 0 if dropped == 0 else _DROPOUT_SCORE_BYTES
     return _Sizes(
-        layers=_whole(config, "num_hidden_layers", "n_layer"),
+        layers=_first_integer(config, "num_hidden_layers", "n_layer"),
         hidden=hidden,
-        inner=_whole(config, "intermediate_size", "n_inner", otherwise=4 * hidden),
+        inner=_first_integer(config, "intermediate_size", "n_inner", otherwise=4 * hidden),
         heads=heads,
         queries=heads * each,
         keys=own * each,
-        vocabulary=_whole(config, "vocab_size"),
+        vocabulary=_first_integer(config, "vocab_size"),
         scores=scores,
     )
 
 
-def _activations(work: Workload, device: str, options: MemoryOptions, micro_batch: int) -> int:
+def _activation_bytes(work: Workload, device: str, options: MemoryOptions, micro_batch: int) -> int:
     """Return the bytes of the activations of `micro_batch` sequences at their peak, between forward
     and backward."""
     if makes_images(str(work.config.get("model_type"))):
         return micro_batch * image_bytes(work.config)
     sizes = _sizes(work.config)
     narrow = device == "cuda"
-    kept = KEPT.get(str(work.config.get("model_type")), KEPT["llama"])[narrow]
+    model_type = str(work.config.get("model_type"))
+    kept = LAYER_ACTIVATIONS.get(model_type, LAYER_ACTIVATIONS["llama"])[narrow]
     tokens = micro_batch * work.sequence_length
     layer = tokens * (
         kept.hidden * sizes.hidden
@@ -435,20 +454,20 @@ def _activations(work: Workload, device: str, options: MemoryOptions, micro_batc
     )
     # The residual stream between the layers stays in float32.
     stream = 4 * tokens * sizes.hidden
-    head = _head(sizes, tokens, stream, device)
+    head = _head_bytes(sizes, tokens, stream, device)
     # A layer's own gradients during its backward pass, and the gradient of one of its weights.
     backward = 8 * tokens * (sizes.inner + sizes.hidden) + 4 * sizes.hidden * sizes.inner
     if work.shards:
-        head += _gathered(work, sizes, device)
-        backward += _gathered(work, sizes, device)
+        head += _gathered_bytes(work, sizes, device)
+        backward += _gathered_bytes(work, sizes, device)
     if options.checkpointing:
-        casts = _largest_layer(work, sizes) if narrow and not work.shards else 0
+        casts = _cast_layer_bytes(work, sizes) if narrow and not work.shards else 0
         return int(sizes.layers * stream + max(head, casts + layer + backward))
     casts = 2 * (work.elements + work.frozen) if narrow else 0
     return int(sizes.layers * layer + casts + max(head, backward))
 
 
-def _head(sizes: _Sizes, tokens: int, stream: int, device: str) -> int:
+def _head_bytes(sizes: _Sizes, tokens: int, stream: int, device: str) -> int:
     """Return what the last norm keeps, the head's gradients, and the logits present at once, in
     bytes."""
     rows = min(tokens, logit_rows(sizes.vocabulary, device))
@@ -458,13 +477,13 @@ def _head(sizes: _Sizes, tokens: int, stream: int, device: str) -> int:
     return 3 * stream + weight + logits
 
 
-def _largest_layer(work: Workload, sizes: _Sizes) -> int:
+def _cast_layer_bytes(work: Workload, sizes: _Sizes) -> int:
     """Return the bytes of one layer's weights cast to bfloat16."""
     table = sizes.vocabulary * sizes.hidden
     return 2 * max(0, work.elements + work.frozen - 2 * table) // max(1, sizes.layers)
 
 
-def _gathered(work: Workload, sizes: _Sizes, device: str) -> int:
+def _gathered_bytes(work: Workload, sizes: _Sizes, device: str) -> int:
     """Return the bytes of a sharded model that are gathered at a time: the weights outside the
     layers, the layer being computed, and the one being prefetched, with their gradients."""
     outside = min(work.elements, 2 * sizes.vocabulary * sizes.hidden)
@@ -472,25 +491,26 @@ def _gathered(work: Workload, sizes: _Sizes, device: str) -> int:
     return 2 * (2 if device == "cuda" else 4) * (outside + layers)
 
 
-def _extracting(layout: UpdateLayout, device: str, precision: Precision) -> int:
+def _extracting_bytes(layout: UpdateLayout, device: str, precision: Precision) -> int:
     limit = CPU_STRIPE if device == "cpu" else GPU_STRIPE
-    largest = max((_stripe(tensor, limit) for tensor in layout.tensors), default=0)
+    largest = max((_stripe_elements(tensor, limit) for tensor in layout.tensors), default=0)
     noise = 4 * NOISE if device == "cpu" and precision != "float32" else 0
     return 4 * _EXTRACTING[precision] * largest + noise
 
 
-def _stripe(tensor: TensorLayout, limit: int) -> int:
+def _stripe_elements(tensor: TensorLayout, limit: int) -> int:
     """Return the number of elements of a tensor's largest stripe."""
     row = tensor.block_rows * tensor.columns
     return min(tensor.rows * tensor.columns, max(1, limit // row) * row)
 
 
-def _applying(layout: UpdateLayout, device: str, members: int, step: Step) -> int:
+def _applying_bytes(layout: UpdateLayout, device: str, members: int, step: Step) -> int:
     limit = CPU_STRIPE if device == "cpu" else GPU_STRIPE
     piece = _CPU_PIECE if device == "cpu" else _GPU_PIECE
     working = max(
         (
-            4 * _APPLYING * _stripe(each, limit) + _PLACED * members * each.coefficients
+            4 * _APPLYING * _stripe_elements(each, limit)
+            + _PLACED_BYTES * members * each.coefficients
             for each in layout.tensors
         ),
         default=0,
@@ -499,10 +519,12 @@ def _applying(layout: UpdateLayout, device: str, members: int, step: Step) -> in
     if step == "scaled":
         matrices = sum(each.blocks * each.elements for each in layout.tensors if each.sides == 2)
         kept = 4 * min(matrices, CPU_KEPT_SUMS if device == "cpu" else GPU_KEPT_SUMS)
-    return max(working + kept + _SENT * members * layout.coefficients, _CHECKED * piece)
+    return max(
+        working + kept + _SENT_BYTES * members * layout.coefficients, _FINGERPRINT_BYTES * piece
+    )
 
 
-def _beside(device: str, size: int) -> dict[str, int]:
+def _in_main_memory(device: str, size: int) -> dict[str, int]:
     """Attribute bytes to main memory, which is the device's memory on a CPU."""
     return {"device": size} if device == "cpu" else {"host": size}
 
@@ -515,6 +537,6 @@ def _host_bytes(parts: Sequence[MemoryItem]) -> int:
     return sum(part.host for part in parts)
 
 
-def _whole(config: Mapping[str, Any], *names: str, otherwise: int = 1) -> int:
+def _first_integer(config: Mapping[str, Any], *names: str, otherwise: int = 1) -> int:
     """Return the first of these keys' values that is a whole number."""
     return next((config[name] for name in names if type(config.get(name)) is int), otherwise)

@@ -16,7 +16,7 @@ from .memory_model import (
     MOMENTUM,
     SECOND_MOMENT,
     SMOOTHED,
-    Needs,
+    MemoryNeeds,
     Workload,
     needs,
     sequence_bytes,
@@ -50,23 +50,23 @@ class MemoryPlan:
     """One way to train a model."""
 
     options: MemoryOptions
-    needs: Needs
+    needs: MemoryNeeds
     micro_batch: int
     fits: bool
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """The storage of the state and its cost, in words."""
         state = self.options.state
         names = (MOMENTUM, SECOND_MOMENT, SMOOTHED)
-        *others, last = (part.name for part in self.needs.lasting if part.name in names)
+        *others, last = (part.name for part in self.needs.permanent if part.name in names)
         kept = f"{', '.join(others)} and {last}" if others else last
-        said = [f"{kept} in {_PRECISIONS[state.precision]}"]
+        parts = [f"{kept} in {_PRECISIONS[state.precision]}"]
         if state.place == "host":
-            said[0] += " in main memory, across the bus twice a round"
+            parts[0] += " in main memory, across the bus twice a round"
         if self.options.checkpointing:
-            said.append("activations computed twice, which is a third more work")
-        return ", ".join(said)
+            parts.append("activations computed twice, which is a third more work")
+        return ", ".join(parts)
 
 
 _PRECISIONS: dict[Precision, str] = {
@@ -107,25 +107,27 @@ def choices(
 ) -> Iterator[MemoryPlan]:
     """Yield every option, or the wanted one, with its needs and whether it fits. Raises as `needs`
     does."""
-    every = all_options(device)
+    candidates = all_options(device)
     if wanted is not None:
-        every = iter((wanted,))
+        candidates = iter((wanted,))
     elif work.shards:
         # With shards memory is short, and a pass that runs out of it cannot be restarted.
-        every = (options for options in every if options.checkpointing)
-    for options in every:
+        candidates = (options for options in candidates if options.checkpointing)
+    for options in candidates:
         size = micro_batch or 1
-        takes = needs(work, device, options, size)
-        fits = _SLACK * takes.device <= room.device and (device == "cpu" or takes.host <= room.host)
+        needed = needs(work, device, options, size)
+        fits = _SLACK * needed.device <= room.device and (
+            device == "cpu" or needed.host <= room.host
+        )
         if fits and micro_batch is None:
             # As many sequences as fit into half of the remaining memory; the rest is for other programs.
-            spare = room.device - int(_SLACK * takes.device)
+            spare = room.device - int(_SLACK * needed.device)
             size += min(
                 _most_at_once(work, device) - 1,
                 spare // 2 // sequence_bytes(work, device, options),
             )
-            takes = needs(work, device, options, size)
-        yield MemoryPlan(options=options, needs=takes, micro_batch=size, fits=fits)
+            needed = needs(work, device, options, size)
+        yield MemoryPlan(options=options, needs=needed, micro_batch=size, fits=fits)
 
 
 def _most_at_once(work: Workload, device: str) -> int:
@@ -163,26 +165,26 @@ def choose(
     wanted: MemoryOptions | None = None,
 ) -> MemoryPlan:
     """Return the first option that fits. Raises `TrainerFailed` (`model_too_large`) if none does."""
-    every = list(choices(work, device, room, micro_batch, wanted))
-    chosen = next((choice for choice in every if choice.fits), None)
+    plans = list(choices(work, device, room, micro_batch, wanted))
+    chosen = next((choice for choice in plans if choice.fits), None)
     if chosen is None:
-        least = min(every, key=lambda choice: choice.needs.device)
+        least = min(plans, key=lambda choice: choice.needs.device)
         needed = int(_SLACK * least.needs.device)
-        aside = "" if device == "cpu" else f" beside {least.needs.host} of main memory"
+        host = "" if device == "cpu" else f" beside {least.needs.host} of main memory"
         raise TrainerFailed(
             "model_too_large",
-            f"training this model takes {needed} bytes ({needed / 2**30:.1f} GiB){aside} at "
-            f"least, with {least.words}; {device} has {room.device} ({room.device / 2**30:.1f} "
+            f"training this model takes {needed} bytes ({needed / 2**30:.1f} GiB){host} at "
+            f"least, with {least.summary}; {device} has {room.device} ({room.device / 2**30:.1f} "
             "GiB) free",
         )
     return chosen
 
 
-def chosen_line(choice: MemoryPlan, room: FreeMemory) -> str:
+def plan_line(choice: MemoryPlan, room: FreeMemory) -> str:
     """Return the chosen option and its cost as a line for people."""
     gigabytes = choice.needs.device / 1e9, room.device / 1e9
     plural = "" if choice.micro_batch == 1 else "s"
     return (
-        f"{gigabytes[0]:.1f} of {gigabytes[1]:.1f} GB: {choice.words}, {choice.micro_batch} "
+        f"{gigabytes[0]:.1f} of {gigabytes[1]:.1f} GB: {choice.summary}, {choice.micro_batch} "
         f"sequence{plural} at once"
     )

@@ -20,56 +20,58 @@ _PARTS = "processors"
 _SEQUENCE, _TEMPLATE, _OFFSETS = "Sequence", "TemplateProcessing", "ByteLevel"
 _BERT, _ROBERTA = "BertProcessing", "RobertaProcessing"
 # Published files have no sequences of sequences.
-_DEEPEST = 4
+_MAX_DEPTH = 4
 # Errors raised by reading a file of unexpected form: a malicious one, or one of a newer library version.
-_ODD = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_FORMAT_ERRORS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
-class OddPostProcessor(Exception):
+class UnknownPostProcessor(Exception):
     """A post-processor of unknown form."""
 
 
 @dataclass(frozen=True)
-class Added:
+class AddedTokens:
     """The tokens that a tokenizer adds before and after a text."""
 
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
 
 
-def added_tokens(definition: bytes) -> Added:
-    """Return what a `tokenizer.json` adds to one text. Raises `OddPostProcessor`."""
+def added_tokens(definition: bytes) -> AddedTokens:
+    """Return what a `tokenizer.json` adds to one text. Raises `UnknownPostProcessor`."""
     try:
         return _added(json.loads(definition).get(_KEY))
-    except _ODD as error:
-        raise OddPostProcessor(first_line(error)) from None
+    except _FORMAT_ERRORS as error:
+        raise UnknownPostProcessor(first_line(error)) from None
 
 
-def with_added_tokens(definition: bytes, wanted: Added, spelled: Mapping[int, str]) -> bytes:
+def with_added_tokens(
+    definition: bytes, wanted: AddedTokens, token_texts: Mapping[int, str]
+) -> bytes:
     """Return this `tokenizer.json`, changed so that it adds the `wanted` tokens to a text, and to both
-    texts of a pair; unchanged if it already does. `spelled` has the text of each token. Raises
-    `OddPostProcessor`."""
+    texts of a pair; unchanged if it already does. `token_texts` has the text of each token. Raises
+    `UnknownPostProcessor`."""
     if added_tokens(definition) == wanted:
         return definition
     try:
         plain: dict[str, Any] = json.loads(definition)
-        parts = [*_offsets(plain.get(_KEY)), *_template(wanted, spelled)]
+        parts = [*_offsets(plain.get(_KEY)), *_template(wanted, token_texts)]
         plain[_KEY] = {"type": _SEQUENCE, _PARTS: parts}
         if len(parts) < 2:
             plain[_KEY] = parts[0] if parts else None
         return json.dumps(plain, ensure_ascii=False).encode()
-    except _ODD as error:
-        raise OddPostProcessor(first_line(error)) from None
+    except _FORMAT_ERRORS as error:
+        raise UnknownPostProcessor(first_line(error)) from None
 
 
-def _added(processor: Any, depth: int = 0) -> Added:
+def _added(processor: Any, depth: int = 0) -> AddedTokens:
     if processor is None:
-        return Added()
+        return AddedTokens()
     kind = processor["type"]
     if kind == _OFFSETS:
-        return Added()
+        return AddedTokens()
     if kind in (_BERT, _ROBERTA):
-        return Added((int(processor["cls"][1]),), (int(processor["sep"][1]),))
+        return AddedTokens((int(processor["cls"][1]),), (int(processor["sep"][1]),))
     if kind == _TEMPLATE:
         sides: list[list[int]] = [[]]
         for piece in processor["single"]:
@@ -78,15 +80,15 @@ def _added(processor: Any, depth: int = 0) -> Added:
             else:
                 sides[-1] += processor["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
         before, after = sides
-        return Added(tuple(before), tuple(after))
-    if kind == _SEQUENCE and depth < _DEEPEST:
-        made = Added()
+        return AddedTokens(tuple(before), tuple(after))
+    if kind == _SEQUENCE and depth < _MAX_DEPTH:
+        added = AddedTokens()
         for part in processor[_PARTS]:
             # The output of each part is the input of the next.
             outer = _added(part, depth + 1)
-            made = Added(outer.before + made.before, made.after + outer.after)
-        return made
-    raise OddPostProcessor(f"a post-processor of the type {str(kind)[:40]!r} is not known")
+            added = AddedTokens(outer.before + added.before, added.after + outer.after)
+        return added
+    raise UnknownPostProcessor(f"a post-processor of the type {str(kind)[:40]!r} is not known")
 
 
 def _offsets(processor: Any) -> list[dict[str, Any]]:
@@ -104,14 +106,14 @@ def _offsets(processor: Any) -> list[dict[str, Any]]:
     return []
 
 
-def _template(wanted: Added, spelled: Mapping[int, str]) -> list[dict[str, Any]]:
+def _template(wanted: AddedTokens, token_texts: Mapping[int, str]) -> list[dict[str, Any]]:
     tokens = {*wanted.before, *wanted.after}
     if not tokens:
         return []
 
     def around(name: str, number: int) -> list[dict[str, Any]]:
         before, after = (
-            [{"SpecialToken": {"id": spelled[token], "type_id": number}} for token in side]
+            [{"SpecialToken": {"id": token_texts[token], "type_id": number}} for token in side]
             for side in (wanted.before, wanted.after)
         )
         return [*before, {"Sequence": {"id": name, "type_id": number}}, *after]
@@ -122,7 +124,11 @@ def _template(wanted: Added, spelled: Mapping[int, str]) -> list[dict[str, Any]]
             "single": around("A", 0),
             "pair": [*around("A", 0), *around("B", 1)],
             "special_tokens": {
-                spelled[token]: {"id": spelled[token], "ids": [token], "tokens": [spelled[token]]}
+                token_texts[token]: {
+                    "id": token_texts[token],
+                    "ids": [token],
+                    "tokens": [token_texts[token]],
+                }
                 for token in sorted(tokens)
             },
         }

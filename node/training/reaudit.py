@@ -36,7 +36,7 @@ from ..storage.swarm_store import LocalSnapshot
 from .client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from .main_memory import free_main_memory
 from .reaudit_order import next_reaudit
-from .replay import NotKept, ReplayTrainer, StoredRun
+from .replay import CannotReplay, ReplayTrainer, StoredRun
 
 _log = logging.getLogger(__name__)
 
@@ -46,9 +46,9 @@ _MAX_WAITING = OPEN_ROUNDS * MAX_AUDITS
 # How long an idle trainer is kept: it takes memory, but a new one takes time to start.
 _KEEP_ALIVE_SECONDS = 60.0
 # Number of other members' samples whose mean gradient serves as the reference: about a share's size.
-_OTHERS = 4
+_MAX_REFERENCE_SAMPLES = 4
 # A dispute may last for hours if rounds are long. An audit that takes longer than this is given up.
-_LONGEST_SECONDS = 3600.0
+_MAX_SECONDS = 3600.0
 # How often the worker checks whether the dispute is still open.
 _WATCH_SECONDS = 1.0
 # The re-audit's scheduling priority, below that of the owner's programs and of the node's training.
@@ -70,7 +70,7 @@ class ReauditReports(Protocol):
         """Return the chain currently followed."""
         ...
 
-    def looked(self, what: ReauditDone) -> None:
+    def audited(self, what: ReauditDone) -> None:
         """Accept the result of a re-audit."""
 
 
@@ -83,27 +83,27 @@ class ReauditWorker:
         manifest: Manifest,
         spec: TrainerSpec,
         store: BlobStore,
-        states: SnapshotSource,
+        snapshots: SnapshotSource,
         momentum: Path,
         me: PeerId,
-        bring: Callable[[Sequence[int]], Awaitable[None]],
+        fetch_samples: Callable[[Sequence[int]], Awaitable[None]],
         start: Callable[[TrainerSpec], AbstractAsyncContextManager[TrainerClient]] = open_trainer,
     ) -> None:
         """`spec` describes the node's training trainer, and `momentum` is the path where that one saves
-        its state. `states` lists snapshots, `me` is this member, and `start` starts a trainer. `bring`
-        returns when the data of these samples is on disk."""
+        its state. `snapshots` lists snapshots, `me` is this member, and `start` starts a trainer.
+        `fetch_samples` returns when the data of these samples is on disk."""
         self._manifest = manifest
         self._spec = spec
         self._store = store
-        self._states = states
+        self._snapshots = snapshots
         self._momentum = momentum
         self._me = me
-        self._bring = bring
+        self._fetch_samples = fetch_samples
         self._start = start
         self._waiting: dict[Audit, RunReaudit] = {}
         self._wake = trio.Event()
         # The number of rounds that were decided during the last re-audit.
-        self._takes = 0
+        self._rounds_taken = 0
 
     def put(self, effect: RunReaudit) -> None:
         """Queue a re-audit."""
@@ -113,48 +113,52 @@ class ReauditWorker:
         self._waiting[effect.low_audit] = effect
         self._wake.set()
 
-    async def run(self, hears: ReauditReports) -> None:
+    async def run(self, reports: ReauditReports) -> None:
         """Run re-audits for ever."""
         while True:
-            first = await self._next_dispute(hears)
-            if not await self._is_replayable(first.round, hears.ledger()):
+            low_audit = await self._next_dispute(reports)
+            if not await self._is_replayable(low_audit.round, reports.ledger()):
                 # Starting a trainer would be useless.
                 _log.info(
-                    "no re-audit of round %d: its parameters are no longer stored", first.round
+                    "no re-audit of round %d: its parameters are no longer stored", low_audit.round
                 )
-                self._waiting.pop(first, None)
+                self._waiting.pop(low_audit, None)
                 continue
             try:
-                async with self._start(self._aside()) as trainer:
-                    await self._reaudit_with(trainer, hears)
+                async with self._start(self._trainer_spec()) as trainer:
+                    await self._reaudit_with(trainer, reports)
             except (TrainerFailed, TrainerDied) as problem:
                 # The trainer did not start, and would not start for the next dispute either.
                 _log.info("no re-audit of %d rounds: %s", len(self._waiting), problem)
                 self._waiting.clear()
 
-    async def _next_dispute(self, hears: ReauditReports) -> Audit:
+    async def _next_dispute(self, reports: ReauditReports) -> Audit:
         """Return the dispute to audit next, once there is one. It stays in the queue."""
-        while (first := self._next(hears.ledger())) is None:
+        while (low_audit := self._next(reports.ledger())) is None:
             self._wake = trio.Event()
             await self._wake.wait()
-        return first
+        return low_audit
 
     def _next(self, ledger: Ledger) -> Audit | None:
         """Return the dispute to audit next. Disputes that have ended are dropped."""
         if ledger.audits is None:
             return None
-        accounts = ledger.audits.reputation
+        reputation = ledger.audits.reputation
         waiting = self._waiting.items()
-        self._waiting = {first: each for first, each in waiting if first in accounts.disputes}
-        return next_reaudit(self._waiting, accounts, self._me, len(ledger), self._takes)
+        self._waiting = {
+            low_audit: each for low_audit, each in waiting if low_audit in reputation.disputes
+        }
+        return next_reaudit(self._waiting, reputation, self._me, len(ledger), self._rounds_taken)
 
     async def _is_replayable(self, round_: int, ledger: Ledger) -> bool:
         """Whether the parameters that a round was trained on can be reconstructed here."""
-        states, past = await self._states.at_hand(), self._past(ledger)
-        start = await trio.to_thread.run_sync(past.start_for, self._trained_on(round_), states)
+        snapshots, stored_run = await self._snapshots.at_hand(), self._stored_run(ledger)
+        start = await trio.to_thread.run_sync(
+            stored_run.start_for, self._trained_on(round_), snapshots
+        )
         return start is not None
 
-    def _past(self, ledger: Ledger) -> StoredRun:
+    def _stored_run(self, ledger: Ledger) -> StoredRun:
         # A copy of the chain, which does not grow while it is read.
         known = ledger.truncated(len(ledger))
         return StoredRun(manifest=self._manifest, ledger=known, store=self._store)
@@ -163,39 +167,41 @@ class ReauditWorker:
         """Return the round after which the model had the parameters that this round was trained on."""
         return round_ - 1 - self._manifest.rounds.overlap
 
-    async def _reaudit_with(self, trainer: TrainerClient, hears: ReauditReports) -> None:
+    async def _reaudit_with(self, trainer: TrainerClient, reports: ReauditReports) -> None:
         """Audit one dispute after another, until there is none for a while or the trainer is no
         longer usable."""
-        replayed = ReplayTrainer(trainer)
+        replay_trainer = ReplayTrainer(trainer)
         usable = True
         while usable:
-            first: Audit | None = None
+            low_audit: Audit | None = None
             with trio.move_on_after(_KEEP_ALIVE_SECONDS):
-                first = await self._next_dispute(hears)
-            if first is None:
+                low_audit = await self._next_dispute(reports)
+            if low_audit is None:
                 return
-            usable = await self._while_open(replayed, self._waiting.pop(first), hears)
+            usable = await self._while_open(replay_trainer, self._waiting.pop(low_audit), reports)
 
     async def _while_open(
-        self, replayed: ReplayTrainer, effect: RunReaudit, hears: ReauditReports
+        self, replay_trainer: ReplayTrainer, effect: RunReaudit, reports: ReauditReports
     ) -> bool:
         """Audit, unless the dispute ends first. Return whether the trainer can be used further: not if
         it died or is still busy with an abandoned audit."""
-        began, usable, done = len(hears.ledger()), False, False
+        began, usable, done = len(reports.ledger()), False, False
         async with trio.open_nursery() as nursery:
 
             async def reaudit() -> None:
                 nonlocal usable, done
-                scores, usable = await self._reaudit_or_log(replayed, effect, hears.ledger())
+                scores, usable = await self._reaudit_or_log(
+                    replay_trainer, effect, reports.ledger()
+                )
                 done = True
                 if scores is not None:
-                    self._takes = max(0, len(hears.ledger()) - began)
-                    hears.looked(ReauditDone(effect.low_audit, scores))
+                    self._rounds_taken = max(0, len(reports.ledger()) - began)
+                    reports.audited(ReauditDone(effect.low_audit, scores))
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(reaudit)
-            with trio.move_on_after(_LONGEST_SECONDS):
-                while _is_open(effect.low_audit, hears.ledger()):  # noqa: ASYNC110 - ends by itself
+            with trio.move_on_after(_MAX_SECONDS):
+                while _is_open(effect.low_audit, reports.ledger()):  # noqa: ASYNC110 - ends by itself
                     await trio.sleep(_WATCH_SECONDS)
             nursery.cancel_scope.cancel()
         if not done:
@@ -203,17 +209,17 @@ class ReauditWorker:
                 "no re-audit of round %d: it was not finished in time", effect.low_audit.round
             )
             # The audit would have taken at least as many rounds as have been decided since it began.
-            self._takes = max(self._takes, len(hears.ledger()) - began)
+            self._rounds_taken = max(self._rounds_taken, len(reports.ledger()) - began)
         return usable
 
     async def _reaudit_or_log(
-        self, replayed: ReplayTrainer, effect: RunReaudit, ledger: Ledger
+        self, replay_trainer: ReplayTrainer, effect: RunReaudit, ledger: Ledger
     ) -> tuple[tuple[AuditScore, ...] | None, bool]:
         """Return the scores, if any, and whether the trainer is alive."""
         round_ = effect.low_audit.round
         try:
-            found = await self._look(replayed, effect, self._past(ledger))
-        except (NotKept, DiskFull, TrainerFailed, TrainerDied) as problem:
+            found = await self._reaudit(replay_trainer, effect, self._stored_run(ledger))
+        except (CannotReplay, DiskFull, TrainerFailed, TrainerDied) as problem:
             _log.info("no re-audit of round %d: %s", round_, problem)
             return None, not isinstance(problem, TrainerDied)
         if not all(each.squares for each in found):
@@ -221,30 +227,32 @@ class ReauditWorker:
                 "no re-audit of round %d: some of its samples contain nothing to learn", round_
             )
             return None, True
-        said = [f"{each.score:.1f}" for each in found]
-        _log.info("re-audited round %d: %s", round_, ", ".join(said))
+        scores = [f"{each.score:.1f}" for each in found]
+        _log.info("re-audited round %d: %s", round_, ", ".join(scores))
         return tuple(AuditScore(each.total, each.squares) for each in found), True
 
-    async def _look(
-        self, replayed: ReplayTrainer, effect: RunReaudit, past: StoredRun
+    async def _reaudit(
+        self, replay_trainer: ReplayTrainer, effect: RunReaudit, stored_run: StoredRun
     ) -> list[SignSums]:
         round_ = effect.low_audit.round
         body = await trio.to_thread.run_sync(self._store.get, effect.update)
         if body is None:
-            raise NotKept("the update is no longer stored")
-        others = assigned_to_others(past.ledger, round_, effect.low_audit.peer, self._me)[:_OTHERS]
+            raise CannotReplay("the update is no longer stored")
+        others = assigned_to_others(stored_run.ledger, round_, effect.low_audit.peer, self._me)[
+            :_MAX_REFERENCE_SAMPLES
+        ]
         if not others:
-            raise NotKept("there is nothing to compare it with")
-        await self._bring((*effect.samples, *others))
+            raise CannotReplay("there is nothing to compare it with")
+        await self._fetch_samples((*effect.samples, *others))
         before = self._trained_on(round_)
-        await replayed.go_to(past, before, await self._states.at_hand())
+        await replay_trainer.replay_to(stored_run, before, await self._snapshots.at_hand())
         # Only after the replay, which would change the momentum.
-        await replayed.trainer.load_momentum(self._momentum)
-        return await replayed.trainer.run_reaudit(
+        await replay_trainer.trainer.load_momentum(self._momentum)
+        return await replay_trainer.trainer.run_reaudit(
             round_, body, effect.samples, others, effect.share_size
         )
 
-    def _aside(self) -> TrainerSpec:
+    def _trainer_spec(self) -> TrainerSpec:
         spec = self._spec
         return TrainerSpec(
             manifest=spec.manifest,
@@ -272,5 +280,5 @@ def assigned_to_others(ledger: Ledger, round_: int, peer: PeerId, me: PeerId) ->
     return tuple(found)
 
 
-def _is_open(first: Audit, ledger: Ledger) -> bool:
-    return ledger.audits is not None and first in ledger.audits.reputation.disputes
+def _is_open(low_audit: Audit, ledger: Ledger) -> bool:
+    return ledger.audits is not None and low_audit in ledger.audits.reputation.disputes

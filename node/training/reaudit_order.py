@@ -18,41 +18,44 @@ from ...protocol.wire.encoding import encode
 
 
 def next_reaudit(
-    waiting: Iterable[Audit], accounts: ReputationTable, me: PeerId, now: int, takes: int
+    waiting: Iterable[Audit], reputation: ReputationTable, me: PeerId, now: int, rounds_taken: int
 ) -> Audit | None:
     """Return the dispute that `me` audits next; None if no dispute in `waiting` expects its re-audit and
     can still be settled.
 
-    `now` is the round of the next record, `takes` the number of rounds that a recent re-audit took.
+    `now` is the round of the next record, `rounds_taken` the number of rounds that a recent re-audit
+    took.
     """
     useful = [
-        first
-        for first in waiting
-        if accounts.may_reaudit(me, first) and _can_be_settled(accounts, first)
+        low_audit
+        for low_audit in waiting
+        if reputation.may_reaudit(me, low_audit) and _can_be_settled(reputation, low_audit)
     ]
-    return min(useful, key=lambda first: _order(accounts, first, now, takes), default=None)
+    return min(
+        useful, key=lambda low_audit: _order(reputation, low_audit, now, rounds_taken), default=None
+    )
 
 
-def _can_be_settled(accounts: ReputationTable, first: Audit) -> bool:
+def _can_be_settled(reputation: ReputationTable, low_audit: Audit) -> bool:
     """Whether the dispute would be settled if all re-auditors still missing agreed with each other."""
-    dispute = accounts.disputes[first]
-    missing = accounts.pending_reauditors(first)
+    dispute = reputation.disputes[low_audit]
+    missing = reputation.pending_reauditors(low_audit)
     return dispute.jury is not None and any(
-        outcome(dispute.jury, {**dispute.reaudits, **dict.fromkeys(missing, low)}, first.peer)
+        outcome(dispute.jury, {**dispute.reaudits, **dict.fromkeys(missing, low)}, low_audit.peer)
         != "open"
         for low in (True, False)
     )
 
 
 def _order(
-    accounts: ReputationTable, first: Audit, now: int, takes: int
+    reputation: ReputationTable, low_audit: Audit, now: int, rounds_taken: int
 ) -> tuple[bool, int, bytes]:
-    dispute = accounts.disputes[first]
+    dispute = reputation.disputes[low_audit]
     # Disputes that end before a re-audit would be done come last. The others are sorted by their number
     # of re-audits: those with most are nearest to a settlement and come first. Among equals the hash
     # decides: the smallest hash of all open disputes seldom changes while a member is still busy, so
     # fast and slow members choose the same one. The hash leaves out the score, which the first auditor
     # may choose.
-    late = now + takes >= dispute.since + OPEN_ROUNDS
-    name = content_id(encode([first.round, first.auditor, first.peer]))
+    late = now + rounds_taken >= dispute.since + OPEN_ROUNDS
+    name = content_id(encode([low_audit.round, low_audit.auditor, low_audit.peer]))
     return late, -len(dispute.reaudits), name

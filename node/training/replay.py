@@ -22,7 +22,7 @@ from .client import TrainerClient
 from .counted_bodies import counted_bodies
 
 
-class NotKept(Exception):
+class CannotReplay(Exception):
     """The snapshot or an update needed for a state is missing, was removed, or is not the swarm's."""
 
 
@@ -35,7 +35,7 @@ class StoredRun:
     """It is not extended while a state is reconstructed."""
     store: BlobStore
 
-    def reach(self, start: int, end: int | None = None) -> int:
+    def last_replayable(self, start: int, end: int | None = None) -> int:
         """Return the last round, up to `end`, that can be replayed from the state after round
         `start` with the updates on this disk."""
         last = start
@@ -54,24 +54,24 @@ class StoredRun:
         be reached."""
         for start in reversed([*snapshots]):
             # A snapshot's own round needs no updates; round 0 does not change the parameters.
-            if start.round <= end <= max(0, self.reach(start.round, end)):
+            if start.round <= end <= max(0, self.last_replayable(start.round, end)):
                 return start
         return None
 
 
 async def replay(
-    trainer: TrainerClient, past: StoredRun, start: LocalSnapshot, end: int | None
+    trainer: TrainerClient, run: StoredRun, start: LocalSnapshot, end: int | None
 ) -> tuple[int, int]:
     """Load `start` and apply the records up to `end`; None: as long as their updates are on this disk.
-    Return the last applied round and the fingerprint after it. Raises `NotKept`, and what a trainer
+    Return the last applied round and the fingerprint after it. Raises `CannotReplay`, and what a trainer
     raises."""
     blobs = await trio.to_thread.run_sync(
-        blob_list_at, past.store, "snapshot", blob_of(start), start.size
+        blob_list_at, run.store, "snapshot", blob_of(start), start.size
     )
     if blobs is None:
-        raise NotKept("a snapshot was removed meanwhile")
+        raise CannotReplay("a snapshot was removed meanwhile")
     fingerprint = await trainer.load(blobs.chunks)
-    return await _go_on(trainer, past, start.round, fingerprint, end)
+    return await _replay_from(trainer, run, start.round, fingerprint, end)
 
 
 class ReplayTrainer:
@@ -81,56 +81,56 @@ class ReplayTrainer:
     def __init__(self, trainer: TrainerClient) -> None:
         self.trainer = trainer
         # The round whose state it holds, and the fingerprint; None if unknown.
-        self._at: tuple[int, int] | None = None
+        self._state: tuple[int, int] | None = None
 
-    async def go_to(self, past: StoredRun, end: int, snapshots: Sequence[LocalSnapshot]) -> None:
+    async def replay_to(self, run: StoredRun, end: int, snapshots: Sequence[LocalSnapshot]) -> None:
         """Reconstruct the state after round `end`, from these snapshots, sorted from the oldest, or
-        from the current state. Raises `NotKept`, and what a trainer raises."""
-        start = await trio.to_thread.run_sync(past.start_for, end, snapshots)
+        from the current state. Raises `CannotReplay`, and what a trainer raises."""
+        start = await trio.to_thread.run_sync(run.start_for, end, snapshots)
         # Until everything has succeeded, the state is undefined.
-        at, self._at = self._at, None
-        if at is not None and await trio.to_thread.run_sync(_is_nearer, past, at[0], start, end):
-            self._at = await _go_on(self.trainer, past, *at, end)
+        at, self._state = self._state, None
+        if at is not None and await trio.to_thread.run_sync(_is_nearer, run, at[0], start, end):
+            self._state = await _replay_from(self.trainer, run, *at, end)
         elif start is not None:
-            self._at = await replay(self.trainer, past, start, end)
+            self._state = await replay(self.trainer, run, start, end)
         else:
-            raise NotKept("the parameters of that round cannot be rebuilt")
+            raise CannotReplay("the parameters of that round cannot be rebuilt")
 
 
-def _is_nearer(past: StoredRun, at: int, start: LocalSnapshot | None, end: int) -> bool:
+def _is_nearer(run: StoredRun, at: int, start: LocalSnapshot | None, end: int) -> bool:
     """Whether the state after round `at` is a better start than the snapshot."""
     nearest = -1 if start is None else start.round
-    return nearest <= at <= end <= max(0, past.reach(at, end))
+    return nearest <= at <= end <= max(0, run.last_replayable(at, end))
 
 
-async def _go_on(
-    trainer: TrainerClient, past: StoredRun, last: int, fingerprint: int, end: int | None
+async def _replay_from(
+    trainer: TrainerClient, run: StoredRun, last: int, fingerprint: int, end: int | None
 ) -> tuple[int, int]:
     """Apply the records after round `last`; the trainer holds the state after that round, with this
     fingerprint."""
-    ledger, store = past.ledger, past.store
+    ledger, store = run.ledger, run.store
     for round_ in range(last + 1, len(ledger) if end is None else end + 1):
         record = ledger[round_].record
-        _check(record.fingerprint, fingerprint, round_)
+        _check_fingerprint(record.fingerprint, fingerprint, round_)
         counted = await trio.to_thread.run_sync(counted_bodies, store, needed_for(ledger, record))
         if counted is None:
             if end is not None:
-                raise NotKept("an update was removed meanwhile")
+                raise CannotReplay("an update was removed meanwhile")
             break
         # The closing record has no step: the result is the state of the round before it.
-        if round_ == past.manifest.schedule.closing_round:
+        if round_ == run.manifest.schedule.closing_round:
             break
-        rate = learning_rate(past.manifest.schedule, max(1, round_))
+        rate = learning_rate(run.manifest.schedule, max(1, round_))
         applied = await trainer.apply(
             round_, counted.bodies, rate, own_counted=True, counts=counted.counts
         )
         fingerprint, last = applied.fingerprint, round_
     after = max(0, last) + 1
     if after < len(ledger):
-        _check(ledger[after].record.fingerprint, fingerprint, after)
+        _check_fingerprint(ledger[after].record.fingerprint, fingerprint, after)
     return last, fingerprint
 
 
-def _check(agreed: int, found: int, round_: int) -> None:
+def _check_fingerprint(agreed: int, found: int, round_: int) -> None:
     if agreed != found:
-        raise NotKept(f"the stored parameters before round {round_} are not the swarm's")
+        raise CannotReplay(f"the stored parameters before round {round_} are not the swarm's")

@@ -41,7 +41,7 @@ def limited(
     signals do not arrive, only the kernel's limits apply.
     """
     late = TrainerFailed(kind, f"{what} takes more than {seconds:g} s")
-    with _processor(seconds + _GRACE_SECONDS), _memory(memory), interrupted(seconds, late):
+    with _cpu_limit(seconds + _GRACE_SECONDS), _memory_limit(memory), interrupted(seconds, late):
         try:
             yield
         except MemoryError:
@@ -61,22 +61,22 @@ def interrupted(seconds: float, error: Exception, again: float = 0.0) -> Iterato
     def stop(*_: object) -> None:
         raise error
 
-    before = signal.signal(signal.SIGALRM, stop)
+    previous = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds, again)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous)
 
 
 @contextmanager
-def _processor(seconds: float) -> Iterator[None]:
+def _cpu_limit(seconds: float) -> Iterator[None]:
     """Make the kernel end the process (SIGXCPU) after it has used that much CPU time in the block."""
     if sys.platform == "win32":
         yield
         return
-    with _PROCESSOR.lowered(int(_computed_seconds() + seconds) + 1):
+    with _CPU.lowered(int(_computed_seconds() + seconds) + 1):
         yield
 
 
@@ -89,12 +89,12 @@ def _computed_seconds() -> float:
 
 
 @contextmanager
-def _memory(more: int) -> Iterator[None]:
-    has = _data_bytes()
-    if has is None or sys.platform == "win32":
+def _memory_limit(more: int) -> Iterator[None]:
+    used = _data_bytes()
+    if used is None or sys.platform == "win32":
         yield
         return
-    with _DATA.lowered(has + more):
+    with _DATA.lowered(used + more):
         yield
 
 
@@ -105,32 +105,32 @@ class _Limit:
     def __init__(self, which: int) -> None:
         self._which = which
         self._lock = threading.Lock()
-        self._wanted: list[int] = []
-        self._before = (0, 0)
+        self._limits: list[int] = []
+        self._original = (0, 0)
 
     @contextmanager
     def lowered(self, limit: int) -> Iterator[None]:
         with self._lock:
-            if not self._wanted:
-                self._before = resource.getrlimit(self._which)
-            self._wanted.append(limit)
+            if not self._limits:
+                self._original = resource.getrlimit(self._which)
+            self._limits.append(limit)
             self._set()
         try:
             yield
         finally:
             with self._lock:
-                self._wanted.remove(limit)
+                self._limits.remove(limit)
                 self._set()
 
     def _set(self) -> None:
-        soft, hard = self._before
+        soft, hard = self._original
         bounds = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-        lowered = min([*self._wanted, *bounds]) if self._wanted else soft
+        lowered = min([*self._limits, *bounds]) if self._limits else soft
         resource.setrlimit(self._which, (lowered, hard))
 
 
 if sys.platform != "win32":
-    _PROCESSOR, _DATA = _Limit(resource.RLIMIT_CPU), _Limit(resource.RLIMIT_DATA)
+    _CPU, _DATA = _Limit(resource.RLIMIT_CPU), _Limit(resource.RLIMIT_DATA)
 
 
 def _data_bytes() -> int | None:

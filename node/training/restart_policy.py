@@ -36,7 +36,7 @@ class RestartPolicy:
 
     def __init__(self, spec: TrainerSpec) -> None:
         """`spec` holds the owner's settings."""
-        self._wanted = spec
+        self._owner_spec = spec
         self.spec = spec
         """The settings for the next start."""
         self.certified_only = False
@@ -49,31 +49,31 @@ class RestartPolicy:
         self._has_worked = False
         self._shortages = 0
         # The kind of job that ran out of memory last; None means that no trainer could be started.
-        self._short_in: str | None = None
+        self._shortage_job: str | None = None
         self._job: str | None = None
 
-    def begins(self, job: str) -> None:
+    def job_started(self, job: str) -> None:
         """Record that the trainer starts a job of this kind."""
         self._job = job
 
-    def has_done(self, job: str) -> None:
+    def job_done(self, job: str) -> None:
         """Record that the trainer has completed a job of this kind."""
         self._worked = self._has_worked = True
         self._job = None
-        if self._short_in in (None, job):
+        if self._shortage_job in (None, job):
             self._shortages = 0
 
-    def after(self, failure: TrainerDied | TrainerFailed) -> str:
+    def handle(self, failure: TrainerDied | TrainerFailed) -> str:
         """Record why the trainer ended, and return the reason for people.
 
         Raises `UserError` if a restart cannot mend the failure, or several tries have not mended it.
         """
         shortage = self._shortage(failure)
-        self.spec = self._wanted
+        self.spec = self._owner_spec
         if isinstance(failure, TrainerDied) and failure.micro_batch:
             _log.warning("out of memory: the micro-batch is now %d", failure.micro_batch)
-            smaller = replace(self._wanted.settings, micro_batch=failure.micro_batch)
-            self.spec = replace(self._wanted, settings=smaller)
+            smaller = replace(self._owner_spec.settings, micro_batch=failure.micro_batch)
+            self.spec = replace(self._owner_spec, settings=smaller)
         reason = self._try_again(failure) if shortage is None else self._try_for_memory(shortage)
         self._worked, self._job = False, None
         return reason
@@ -96,10 +96,10 @@ class RestartPolicy:
 
     def _try_for_memory(self, shortage: TrainerFailed) -> str:
         self._shortages += 1
-        self._short_in = self._job
+        self._shortage_job = self._job
         if self._shortages >= _MAX_SHORTAGES:
             problem = f"{shortage}; tried {self._shortages} times in a row"
-            raise explain_trainer(TrainerFailed(shortage.kind, problem), self._wanted.blobs)
+            raise explain_trainer(TrainerFailed(shortage.kind, problem), self._owner_spec.blobs)
         if self._worked:
             self._false_starts, self.certified_only = 0, False
         return f"{shortage}; starting again with the memory that is then free"
@@ -111,9 +111,9 @@ class RestartPolicy:
             self._false_starts, self.certified_only = 0, False
         if isinstance(failure, TrainerFailed):
             # While a driver resets, its device is missing for a moment.
-            comes_back = failure.kind == "no_device" and self._has_worked
-            if failure.kind not in _RESTARTABLE and not comes_back:
-                raise explain_trainer(failure, self._wanted.blobs) from None
+            device_returns = failure.kind == "no_device" and self._has_worked
+            if failure.kind not in _RESTARTABLE and not device_returns:
+                raise explain_trainer(failure, self._owner_spec.blobs) from None
             reason = f"{failure.kind}: {failure}"
             # If it had worked, the snapshot that it loaded was good.
             self.certified_only = not self._worked
@@ -121,7 +121,7 @@ class RestartPolicy:
         if self._false_starts >= _MAX_FALSE_STARTS:
             if isinstance(failure, TrainerFailed) and failure.kind == "no_device":
                 problem = f"{failure}; tried {self._false_starts} times in a row"
-                raise explain_trainer(TrainerFailed(failure.kind, problem), self._wanted.blobs)
+                raise explain_trainer(TrainerFailed(failure.kind, problem), self._owner_spec.blobs)
             raise UserError(
                 ExitCode.TRAINER,
                 f"the trainer failed {self._false_starts} times in a row: {reason}",

@@ -1,5 +1,4 @@
-"""The trainer's sandbox: no access to the network, other files or programs, whatever code the process
-is made to run.
+"""The trainer's sandbox: no access to the network, other files or programs, whatever code it runs.
 
 A stranger's configuration, tokenizer and data are checked before libraries see them, but the
 libraries are large and may have bugs. So before any of them is loaded the process permanently gives up
@@ -32,7 +31,7 @@ from pathlib import Path
 from . import landlock
 from .system_calls import DATAGRAM, SEQUENCED, restrict_calls
 
-HOLDS: dict[str, str] = {
+RESTRICTIONS: dict[str, str] = {
     "files": "no file or device but those that training needs",
     "network": "no network",
     "sockets": "no program of this computer through a socket",
@@ -85,34 +84,36 @@ def confine(
     readable: Iterable[Path],
     writable: Sequence[Path],
     *,
-    several: bool = False,
-    apart: bool = True,
+    multi_process: bool = False,
+    private_network: bool = True,
 ) -> tuple[str, ...]:
     """Give up, for this process and all that it starts, every right not named; call it before any
     thread starts.
 
     `readable` and `writable` are added to what every trainer needs; paths that do not exist are
-    skipped. Returns which of `HOLDS` are enforced.
+    skipped. Returns which of `RESTRICTIONS` are enforced.
 
-    `several`: the process forks others, one for each further device. Together they get a private
-    network and private shared memory. If the system refuses that, or if `apart` is false because other
-    ranks are on other machines, neither network nor shared memory is restricted.
+    `multi_process`: the process forks others, one for each further device. Together they get a private
+    network and private shared memory. If the system refuses that, or if `private_network` is false
+    because other ranks are on other machines, neither network nor shared memory is restricted.
     """
     if sys.platform != "linux":
         return ()
     library = ctypes.CDLL(None, use_errno=True)
-    _wake_driver()
+    _create_nvidia_nodes()
     gpus = list(_gpu_nodes())
-    apart = several and apart and _own_namespaces(library)
+    private_network = multi_process and private_network and _own_namespaces(library)
     if library.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         return ()
     enforced: set[str] = set()
     rules = [*_rules(readable, writable, gpus)]
-    if several:
+    if multi_process:
         # Each process reads its own entry in /proc; NCCL, which connects GPUs, shares memory by name.
         rules += [(Path("/proc"), landlock.READ)]
         rules += [(_SHARED_MEMORY, landlock.WRITE)] if gpus else []
-        rules += [] if apart else [(Path(each), landlock.DEVICE) for each in _BETWEEN_MACHINES]
+        rules += (
+            [] if private_network else [(Path(each), landlock.DEVICE) for each in _BETWEEN_MACHINES]
+        )
     if landlock.restrict_files(library, rules):
         enforced |= {"files"}
         if landlock.version(library) >= landlock.SCOPES_SIGNALS:
@@ -121,21 +122,21 @@ def confine(
         enforced |= {"privileges"}
     # CUDA does not start without a sequenced-packet socket, on which other processes could request its
     # memory. NCCL's ranks pass each other memory through datagram sockets.
-    unix = () if not gpus else (SEQUENCED, DATAGRAM) if several else (SEQUENCED,)
-    if restrict_calls(library, platform.machine(), network=several, unix=unix):
+    unix = () if not gpus else (SEQUENCED, DATAGRAM) if multi_process else (SEQUENCED,)
+    if restrict_calls(library, platform.machine(), network=multi_process, unix=unix):
         enforced |= {"sockets", "processes", "kernel"}
-        enforced |= {"network"} if apart or not several else set()
-    return tuple(name for name in HOLDS if name in enforced)
+        enforced |= {"network"} if private_network or not multi_process else set()
+    return tuple(name for name in RESTRICTIONS if name in enforced)
 
 
 def sandbox_text(enforced: Sequence[str]) -> str:
     """Return what a trainer has given up and what it has not, as a line for people."""
-    held = [words for name, words in HOLDS.items() if name in enforced]
-    missing = [name for name in HOLDS if name not in enforced]
-    if not held:
+    enforced_texts = [text for name, text in RESTRICTIONS.items() if name in enforced]
+    missing = [name for name in RESTRICTIONS if name not in enforced]
+    if not enforced_texts:
         return "the trainer is not sandboxed: it can reach everything that you can"
     lacks = f"; this system does not enforce: {', '.join(missing)}" if missing else ""
-    return f"the trainer is sandboxed: {', '.join(held)}{lacks}"
+    return f"the trainer is sandboxed: {', '.join(enforced_texts)}{lacks}"
 
 
 def _rules(
@@ -168,7 +169,7 @@ def _gpu_nodes() -> Iterator[Path]:
         yield from Path("/dev").glob(pattern)
 
 
-def _wake_driver() -> None:
+def _create_nvidia_nodes() -> None:
     """Create NVIDIA's device nodes while its helper, which needs privileges, may still run."""
     helper = shutil.which("nvidia-modprobe")
     if helper and Path("/proc/driver/nvidia").exists() and not Path("/dev/nvidia-uvm").exists():
@@ -224,9 +225,9 @@ def _own_namespaces(library: ctypes.CDLL) -> bool:
 
 def main() -> None:
     """Print what is enforced here, and what is not."""
-    held = confine([], [])
-    missing = [name for name in HOLDS if name not in held]
-    print(json.dumps({"held": held, "missing": missing}))
+    enforced = confine([], [])
+    missing = [name for name in RESTRICTIONS if name not in enforced]
+    print(json.dumps({"held": enforced, "missing": missing}))
 
 
 if __name__ == "__main__":

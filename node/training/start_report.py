@@ -16,7 +16,7 @@ def report_start(trainer: TrainerClient, telemetry: Telemetry) -> None:
     telemetry.device, telemetry.gpus = trainer.device, trainer.gpus
     telemetry.memory_use, telemetry.sandbox = trainer.memory_use, trainer.sandbox
     telemetry.recent.sequence_flops = trainer.sequence_flops
-    telemetry.recent.reached_flops = trainer.reached_flops
+    telemetry.recent.matmul_flops = trainer.matmul_flops
     for words in (f"the trainer takes {trainer.memory_use}", trainer.compiled):
         if words is not None:
             _log.info("%s", words)

@@ -56,7 +56,7 @@ _SAMPLE_TOKENS = 64
 _SAMPLE_TEMPERATURE = 0.8
 
 # How often the trainer is asked whether a gradient that takes several rounds is done.
-_ASIDE_SECONDS = 0.25
+_BACKGROUND_POLL_SECONDS = 0.25
 
 SequenceDraw = Callable[[TrainerClient, int], Awaitable[tuple[int, ...] | None]]
 """Return which sequences of the node's own data to train on, given how many are assigned; None if the
@@ -92,19 +92,19 @@ class Reports(Protocol):
     ) -> None:
         """Report that a record has been applied to the parameters."""
 
-    def looked(self, what: AuditScored) -> None:
+    def audited(self, what: AuditScored) -> None:
         """Accept the result of an audit of another member's work."""
 
-    def may_train_no_more(self) -> None:
+    def privacy_budget_spent(self) -> None:
         """Report that training ends: the privacy budget of the node's own data is spent."""
 
 
 @dataclass(frozen=True)
 class _Train:
     effect: Train
-    begun: bool = False
+    started: bool = False
     """Whether the trainer is already computing it in the background."""
-    drawn: tuple[int, ...] | None = None
+    own_samples: tuple[int, ...] | None = None
     """The sequences of the node's own data that are trained instead of the assigned ones."""
 
 
@@ -162,23 +162,25 @@ class TrainerSupervisor:
         self._base_ready = base_ready
         self._audit_data = audit_data
         # Seconds by which the last audit delayed other work.
-        self._delayed = 0.0
+        self._audit_delay = 0.0
         self._draw = draw
         self._overtaken = trio.Event()
         self._jobs: deque[_Job] = deque()
         # The job that the trainer computes in the background.
-        self._aside: _Train | None = None
+        self._background_job: _Train | None = None
         self._wake = trio.Event()
         self._reload = False
         self._applied = -1
         self._trainer: TrainerClient | None = None
-        self._say_expected, self._expected = trio.open_memory_channel[ExpectedUpdate](MAX_MEMBERS)
+        self._expected_sender, self._expected_receiver = trio.open_memory_channel[ExpectedUpdate](
+            MAX_MEMBERS
+        )
 
     def expect(self, round: int, update: ContentId) -> None:
         """Note that an update of `round` is in the store, so that the trainer may decode it early."""
         # If the channel is full, the update is decoded only when its step is taken.
         with suppress(trio.WouldBlock):
-            self._say_expected.send_nowait(ExpectedUpdate(round, update))
+            self._expected_sender.send_nowait(ExpectedUpdate(round, update))
 
     def train(self, effect: Train) -> None:
         """Queue the computation of an update. If it is `long`, it runs in the background while other
@@ -217,13 +219,13 @@ class TrainerSupervisor:
                     await self._serve(trainer, reports, self._restarts.certified_only)
             except (TrainerDied, TrainerFailed) as failure:
                 self._trainer = None
-                reason = self._restarts.after(failure)
+                reason = self._restarts.handle(failure)
                 self._telemetry.event("trainer", max(0, self._applied), None, reason)
             await trio.sleep(self._restarts.pause_seconds())
 
     async def forward_expected(self) -> None:
         """Pass expected updates to the running trainer, for ever."""
-        async for update in self._expected:
+        async for update in self._expected_receiver:
             # If the trainer has died, the call in progress reports it.
             with suppress(TrainerDied):
                 if self._trainer is not None:
@@ -247,18 +249,18 @@ class TrainerSupervisor:
         # In a thread: a large model's list names tens of thousands of chunks.
         chunks = await trio.to_thread.run_sync(self._snapshots.chunks, snapshot)
         fingerprint = await trainer.load(chunks)
-        keeps = not self._spec.ways.stateless
-        if keeps and await trainer.load_momentum(self._momentum):
+        keeps_momentum = not self._spec.policy.stateless
+        if keeps_momentum and await trainer.load_momentum(self._momentum):
             _log.info("resumed with the saved momentum")
         # All queued jobs were for other parameters. After the report the member requests its jobs again.
         self._jobs.clear()
-        self._aside = None
+        self._background_job = None
         self._applied = snapshot.round
         reports.loaded(snapshot.round, fingerprint, self._snapshots.entry(snapshot))
 
     async def _do(self, trainer: TrainerClient, reports: Reports, job: _Job) -> None:
         kind, done = type(job).__name__, True
-        self._restarts.begins(kind)
+        self._restarts.job_started(kind)
         match job:
             case _Train():
                 done = await self._train(trainer, reports, job)
@@ -269,27 +271,31 @@ class TrainerSupervisor:
             case _Evaluate():
                 await self._evaluate(trainer)
         if done:
-            self._restarts.has_done(kind)
+            self._restarts.job_done(kind)
 
     async def _train(self, trainer: TrainerClient, reports: Reports, job: _Train) -> bool:
         """Compute the update; return False if the trainer was not called, or its data was lost."""
         effect = job.effect
         round_, samples = effect.round, effect.samples
-        if not job.begun and not await self._have_data(samples):
+        if not job.started and not await self._have_data(samples):
             self._put_back(job)
             return False
         if self._draw is not None:
-            found = await self._draw(trainer, len(samples)) if job.drawn is None else job.drawn
+            found = (
+                await self._draw(trainer, len(samples))
+                if job.own_samples is None
+                else job.own_samples
+            )
             if found is None:
-                reports.may_train_no_more()
+                reports.privacy_budget_spent()
                 return False
-            samples, job = found, replace(job, drawn=found)
+            samples, job = found, replace(job, own_samples=found)
         audits = self._audit_data is not None and effect.audit is not None
         if self._audit_data is not None and effect.audit is not None:
             self._audit_data.want_for_audit((effect.audit,))
         try:
             if effect.long:
-                trained = await trainer.train_aside(round_, samples)
+                trained = await trainer.train_in_background(round_, samples)
             else:
                 trained = await trainer.train(round_, samples, audits=audits)
         except TrainerFailed as failure:
@@ -304,23 +310,23 @@ class TrainerSupervisor:
             # Some of the data has been lost from the disk since it was fetched: wait until it is back.
             _log.warning("%s", failure)
             await trio.sleep(_DATA_PAUSE_SECONDS)
-            self._jobs.appendleft(replace(job, begun=False))
+            self._jobs.appendleft(replace(job, started=False))
             return False
         if trained is None:
-            self._aside = replace(job, begun=True)
+            self._background_job = replace(job, started=True)
             return True
         times = self._telemetry.round_times(round_)
         times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
         update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens, len(samples))
         self._telemetry.trained(round_, update)
         # The delay by an audit counts as encoding: `compute_seconds` must hold only the sequences' time.
-        encoding, self._delayed = trained.encode_seconds + self._delayed, 0.0
+        encoding, self._audit_delay = trained.encode_seconds + self._audit_delay, 0.0
         await reports.trained(effect, replace(trained, encode_seconds=encoding))
         if audits:
-            await self._look(trainer, effect)
+            await self._audit(trainer, effect)
         return True
 
-    async def _look(self, trainer: TrainerClient, effect: Train) -> None:
+    async def _audit(self, trainer: TrainerClient, effect: Train) -> None:
         """Compute another member's sample after the update was handed over, if its data is here and
         there is time."""
         sample, audit_data = effect.audit, self._audit_data
@@ -336,7 +342,7 @@ class TrainerSupervisor:
             _log.info("no audit in round %d: %s", effect.round, failure)
             return
         if seconds is not None and self._jobs:
-            self._delayed = seconds
+            self._audit_delay = seconds
 
     async def _judge(self, trainer: TrainerClient, reports: Reports, job: ScoreAudit) -> None:
         body = await trio.to_thread.run_sync(self._store.get, job.update)
@@ -348,7 +354,7 @@ class TrainerSupervisor:
             _log.info("the audit in round %d failed: %s", job.round, failure)
             return
         if found is not None:
-            reports.looked(found.said_of(job.round))
+            reports.audited(found.to_input(job.round))
 
     async def _evaluate(self, trainer: TrainerClient) -> None:
         """Evaluate the current parameters: rounds applied since the job was queued are included."""
@@ -363,10 +369,10 @@ class TrainerSupervisor:
             # The rounds after the run's last one change nothing: these are still that round's
             # parameters.
             run = self._manifest.last_round
-            of = self._applied if run is None else min(run, self._applied)
-            self._telemetry.evaluated(of, loss)
+            last_changed = self._applied if run is None else min(run, self._applied)
+            self._telemetry.evaluated(last_changed, loss)
             if self._sample_prompt is not None:
-                await self._sample(trainer, self._sample_prompt, of)
+                await self._sample(trainer, self._sample_prompt, last_changed)
 
     async def _sample(self, trainer: TrainerClient, prompt: str, round_: int) -> None:
         """Let the model write a sample text, so that people see its progress. It ends early if other
@@ -457,11 +463,11 @@ class TrainerSupervisor:
             self._put(_Evaluate())
 
     async def _take_snapshot(self, trainer: TrainerClient, round: int) -> SnapshotEntry:
-        made = await trainer.snapshot()
-        blob = await trio.to_thread.run_sync(self._store.put, made.blob_list)
-        entry = SnapshotEntry(round, blob, made.size)
+        result = await trainer.snapshot()
+        blob = await trio.to_thread.run_sync(self._store.put, result.blob_list)
+        entry = SnapshotEntry(round, blob, result.size)
         await self._snapshots.keep(entry)
-        if not self._spec.ways.stateless:
+        if not self._spec.policy.stateless:
             await trainer.save_momentum(self._momentum)
         return entry
 
@@ -481,11 +487,11 @@ class TrainerSupervisor:
             if self._jobs:
                 return self._jobs.popleft()
             self._wake = trio.Event()
-            if self._aside is not None:
-                with trio.move_on_after(_ASIDE_SECONDS):
+            if self._background_job is not None:
+                with trio.move_on_after(_BACKGROUND_POLL_SECONDS):
                     await self._wake.wait()
                 if not self._jobs and not self._reload:
-                    job, self._aside = self._aside, None
+                    job, self._background_job = self._background_job, None
                     return job
                 continue
             began = trio.current_time()

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Sequence
 
 _SET_SECCOMP, _FILTER_MODE = 22, 2
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_LOAD, _AND, _EQUAL, _GREATER, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x54, 0x15, 0x25, 0x35, 0x45, 0x06
+_LOAD, _AND, _EQUAL, _GREATER = 0x20, 0x54, 0x15, 0x25
+_AT_LEAST, _ANY_BIT, _RETURN = 0x35, 0x45, 0x06
 _X32_BIT = 0x40000000
 
 _AF_UNIX = 1
@@ -43,14 +44,14 @@ _CONNECTING = ("connect",)
 _ANSWERING = ("accept", "accept4")
 _LISTENING = ("bind", "listen")
 # Memory and descriptors of other processes, and memory, semaphores and queues shared by key or name.
-_OF_PROCESSES = (
+_PROCESS_CALLS = (
     *("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "process_madvise"),
     *("process_mrelease", "kcmp", "migrate_pages", "move_pages"),
     *("shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl"),
     *("msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink"),
 )
 # Namespaces, mounts, keys and everything that changes or watches the system.
-_OF_THE_KERNEL = (
+_KERNEL_CALLS = (
     *("unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree"),
     *("fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr", "statmount", "listmount"),
     *("keyctl", "add_key", "request_key", "bpf", "perf_event_open", "userfaultfd"),
@@ -63,13 +64,13 @@ _OF_THE_KERNEL = (
     *("lookup_dcookie", "mknod", "mknodat"),
 )
 # Calls on files that Landlock does not restrict: changes of owner and extended attributes, and watching.
-_OF_FILES = (
+_FILE_CALLS = (
     *("chown", "fchown", "lchown", "fchownat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat"),
     *("removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
     *("inotify_init", "inotify_init1", "inotify_add_watch", "fanotify_init", "fanotify_mark"),
 )
 # Linkers call these and fail if they are refused, so the filter reports success and nothing is done.
-_PRETENDED = ("chmod", "fchmod", "fchmodat", "fchmodat2")
+_NO_OPERATION = ("chmod", "fchmod", "fchmodat", "fchmodat2")
 
 # By name: the numbers on x86_64 and on aarch64; None where the call does not exist.
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
@@ -213,68 +214,70 @@ def program(machine: str, *, network: bool, unix: Sequence[int] = ()) -> list[In
     """
     numbers = {name: each[list(ARCHITECTURES).index(machine)] for name, each in NUMBERS.items()}
 
-    def on(name: str, *body: Instruction) -> list[Instruction]:
+    def when_called(name: str, *body: Instruction) -> list[Instruction]:
         number = numbers[name]
         return [] if number is None else [(_EQUAL, 0, len(body), number), *body]
 
-    def refuse(names: Iterable[str], error: int) -> list[Instruction]:
-        return [line for name in names for line in on(name, _answer(error))]
+    def refuse_calls(names: Iterable[str], error: int) -> list[Instruction]:
+        return [line for name in names for line in when_called(name, _return_error(error))]
 
-    closed = [*(() if network else (*_CONNECTING, *_ANSWERING))]
-    closed += [] if network or unix else _LISTENING
+    refused = [*(() if network else (*_CONNECTING, *_ANSWERING))]
+    refused += [] if network or unix else _LISTENING
     return [
         (_LOAD, 0, 0, 4),
         (_EQUAL, 1, 0, ARCHITECTURES[machine]),
-        _answer(errno.EPERM),
+        _return_error(errno.EPERM),
         (_LOAD, 0, 0, 0),
         (_AT_LEAST, 0, 1, _X32_BIT),
-        _answer(errno.EPERM),
+        _return_error(errno.EPERM),
         (_GREATER, 0, 1, NEWEST),
-        _answer(errno.ENOSYS),
-        *on("socket", *_sockets(_AF_NETWORK if network else (), unix)),
+        _return_error(errno.ENOSYS),
+        *when_called("socket", *_sockets(_AF_NETWORK if network else (), unix)),
         # A datagram socket could send to other addresses too, even if it is one of a pair.
-        *on("socketpair", *_sockets((), (STREAM, SEQUENCED))),
-        *refuse(closed, errno.EACCES),
+        *when_called("socketpair", *_sockets((), (STREAM, SEQUENCED))),
+        *refuse_calls(refused, errno.EACCES),
         # `clone3` takes its flags from memory, which no filter can read; libraries fall back to `clone`.
-        *refuse(["clone3"], errno.ENOSYS),
-        *on("clone", _argument(0), *_refused(_ANY_BIT, [_NEW_NAMESPACES])),
-        *refuse([*_OF_PROCESSES, *_OF_THE_KERNEL, *_OF_FILES], errno.EPERM),
-        *refuse(_PRETENDED, 0),
-        *on("kill", _argument(0), *_refused(_EQUAL, [_EVERYBODY])),
-        *on("ioctl", _argument(1), *_refused(_EQUAL, _TERMINAL_REQUESTS)),
+        *refuse_calls(["clone3"], errno.ENOSYS),
+        *when_called("clone", _argument(0), *_refuse_values(_ANY_BIT, [_NEW_NAMESPACES])),
+        *refuse_calls([*_PROCESS_CALLS, *_KERNEL_CALLS, *_FILE_CALLS], errno.EPERM),
+        *refuse_calls(_NO_OPERATION, 0),
+        *when_called("kill", _argument(0), *_refuse_values(_EQUAL, [_EVERYBODY])),
+        *when_called("ioctl", _argument(1), *_refuse_values(_EQUAL, _TERMINAL_REQUESTS)),
         # The process may change only its own limits and priorities.
-        *on("prlimit64", _argument(0), *_only(0)),
-        *on("ioprio_set", _argument(1), *_only(0)),
-        *on("setpriority", _argument(0), *_both_zero(1)),
-        (_GIVE, 0, 0, _ALLOW),
+        *when_called("prlimit64", _argument(0), *_only(0)),
+        *when_called("ioprio_set", _argument(1), *_only(0)),
+        *when_called("setpriority", _argument(0), *_both_zero(1)),
+        (_RETURN, 0, 0, _ALLOW),
     ]
 
 
 def _sockets(families: Sequence[int], unix: Sequence[int]) -> list[Instruction]:
     """Return the instructions for a call whose first arguments are a socket's family and type: only
     these families, and Unix sockets of these types, are allowed."""
-    types = [line for each in unix for line in ((_EQUAL, 0, 1, each), (_GIVE, 0, 0, _ALLOW))]
-    local = [_argument(1), (_AND, 0, 0, _TYPE_MASK), *types, _answer(errno.EACCES)]
+    types = [line for each in unix for line in ((_EQUAL, 0, 1, each), (_RETURN, 0, 0, _ALLOW))]
+    local = [_argument(1), (_AND, 0, 0, _TYPE_MASK), *types, _return_error(errno.EACCES)]
     return [
         _argument(0),
-        *(line for each in families for line in ((_EQUAL, 0, 1, each), (_GIVE, 0, 0, _ALLOW))),
+        *(line for each in families for line in ((_EQUAL, 0, 1, each), (_RETURN, 0, 0, _ALLOW))),
         (_EQUAL, 0, len(local), _AF_UNIX),
         *local,
-        _answer(errno.EACCES),
+        _return_error(errno.EACCES),
     ]
 
 
-def _refused(test: int, operands: Iterable[int]) -> list[Instruction]:
-    refusals = [line for each in operands for line in ((test, 0, 1, each), _answer(errno.EPERM))]
-    return [*refusals, (_GIVE, 0, 0, _ALLOW)]
+def _refuse_values(test: int, operands: Iterable[int]) -> list[Instruction]:
+    refusals = [
+        line for each in operands for line in ((test, 0, 1, each), _return_error(errno.EPERM))
+    ]
+    return [*refusals, (_RETURN, 0, 0, _ALLOW)]
 
 
 def _only(value: int) -> list[Instruction]:
-    return [(_EQUAL, 0, 1, value), (_GIVE, 0, 0, _ALLOW), _answer(errno.EPERM)]
+    return [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW), _return_error(errno.EPERM)]
 
 
 def _both_zero(other: int) -> list[Instruction]:
-    return [(_EQUAL, 1, 0, 0), _answer(errno.EPERM), _argument(other), *_only(0)]
+    return [(_EQUAL, 1, 0, 0), _return_error(errno.EPERM), _argument(other), *_only(0)]
 
 
 def _argument(index: int) -> Instruction:
@@ -282,5 +285,5 @@ def _argument(index: int) -> Instruction:
     return (_LOAD, 0, 0, 16 + 8 * index)
 
 
-def _answer(error: int) -> Instruction:
-    return (_GIVE, 0, 0, _ERRNO | error)
+def _return_error(error: int) -> Instruction:
+    return (_RETURN, 0, 0, _ERRNO | error)

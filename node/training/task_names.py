@@ -116,12 +116,12 @@ def require_task(task: str) -> None:
     if task == DIFFUSION:
         for package in ("diffusers", "PIL"):
             if find_spec(package) is None:
-                raise _lacking(package)
+                raise _missing_package(package)
     if task not in BUILT_IN and entry_point(task) is None:
         raise no_task(f"the swarm trains the task {task!r}, which is not installed here")
 
 
-def _lacking(package: str) -> UserError:
+def _missing_package(package: str) -> UserError:
     return UserError(
         ExitCode.NO_TASK,
         f"the task 'diffusion' needs the package {package}, which is not installed here",

@@ -25,10 +25,10 @@ ROLES = (
 )
 """The roles that a token may have."""
 # Settings added later: they are not encoded if unset, so that older settings keep their encoding.
-_LATER = ("mask_token", "cls_token", "sep_token", "chat_date")
+_OMITTED_IF_UNSET = ("mask_token", "cls_token", "sep_token", "chat_date")
 
 # By role, the usual spellings of its token in published tokenizers; the first one found is taken.
-_USUAL: dict[str, tuple[str, ...]] = {
+_USUAL_SPELLINGS: dict[str, tuple[str, ...]] = {
     "eos_token": ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]"),
     "bos_token": ("<s>", "<|begin_of_text|>", "<bos>", "<|bos|>", "[BOS]"),
     "pad_token": ("<pad>", "<|pad|>", "[PAD]", "<|padding|>"),
@@ -39,7 +39,7 @@ _USUAL: dict[str, tuple[str, ...]] = {
 }
 
 # Classes of tokenizers in transformers that begin every text with the bos_token unless told otherwise.
-_ADD_START = frozenset(
+_CLASSES_ADDING_START = frozenset(
     {"LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "CodeLlamaTokenizerFast"}
     | {"GemmaTokenizer", "GemmaTokenizerFast"}
 )
@@ -68,9 +68,13 @@ class TokenizerSettings:
 
     def encode(self) -> bytes:
         """Encode the settings as a blob, deterministically."""
-        said = asdict(self)
-        said = {key: said[key] for key in said if key not in _LATER or said[key] is not None}
-        return json.dumps(said, sort_keys=True, ensure_ascii=False).encode()
+        plain = asdict(self)
+        plain = {
+            key: plain[key]
+            for key in plain
+            if key not in _OMITTED_IF_UNSET or plain[key] is not None
+        }
+        return json.dumps(plain, sort_keys=True, ensure_ascii=False).encode()
 
 
 def decode_settings(data: bytes) -> TokenizerSettings:
@@ -112,12 +116,12 @@ def read_adds_start(directory: Path) -> bool | None:
     Raises `StructureError` if the files are unreadable or state neither true nor false.
     """
     config = _read_json(directory / "tokenizer_config.json")
-    said = config.get("add_bos_token")
-    if said is not None and not isinstance(said, bool):
+    stated = config.get("add_bos_token")
+    if stated is not None and not isinstance(stated, bool):
         raise StructureError("add_bos_token", "must be true or false")
-    if said is None and config.get("tokenizer_class") in _ADD_START:
+    if stated is None and config.get("tokenizer_class") in _CLASSES_ADDING_START:
         return True
-    return said
+    return stated
 
 
 def read_template(path: Path) -> str:
@@ -144,7 +148,7 @@ def with_default_names(settings: TokenizerSettings, special: frozenset[str]) -> 
     the role."""
     found = {
         role: next((name for name in names if name in special), None)
-        for role, names in _USUAL.items()
+        for role, names in _USUAL_SPELLINGS.items()
         if getattr(settings, role) is None
     }
     return replace(settings, **found)

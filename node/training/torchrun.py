@@ -17,15 +17,15 @@ from typing import NoReturn
 
 from ..errors import ExitCode, UserError
 
-_WAYS = (
+_HINT = (
     "start it as docs/guides/cluster.md describes, with --rdzv-backend c10d, or without torchrun: "
     "--device all takes all GPUs of this machine"
 )
 # Exit codes of a rank's process after one generation (`ranks/launch`). OVER: the node has ended.
 # NO_STORE: the launcher's store cannot be reached. AGAIN, or any other code: a new process takes part in
 # the next generation.
-OVER, NO_STORE, AGAIN = 0, 4, 3
-_PROGRAM = (sys.executable, "-P", "-m", "distro_node.node.trainer.ranks.elastic_rank")
+NODE_ENDED, NO_STORE, RESTART = 0, 4, 3
+_RANK_COMMAND = (sys.executable, "-P", "-m", "distro_node.node.trainer.ranks.elastic_rank")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def launch_of(environment: Mapping[str, str]) -> RankAssignment | None:
     if run is None:
         return None
     try:
-        found = RankAssignment(
+        assignment = RankAssignment(
             rank=int(environment["RANK"]),
             size=int(environment["WORLD_SIZE"]),
             local_rank=int(environment["LOCAL_RANK"]),
@@ -68,13 +68,13 @@ def launch_of(environment: Mapping[str, str]) -> RankAssignment | None:
         )
     except (KeyError, ValueError) as error:
         problem = f"torchrun's environment variables are missing or invalid: {error}"
-        raise UserError(ExitCode.USAGE, problem, _WAYS) from None
-    if found.size == 1:
+        raise UserError(ExitCode.USAGE, problem, _HINT) from None
+    if assignment.size == 1:
         return None
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") != str(True):
         problem = "torchrun's rendezvous has no store that outlives a trainer"
-        raise UserError(ExitCode.USAGE, problem, _WAYS)
-    return found
+        raise UserError(ExitCode.USAGE, problem, _HINT)
+    return assignment
 
 
 def become_rank(data: Path, *, confined: bool) -> NoReturn:
@@ -83,13 +83,13 @@ def become_rank(data: Path, *, confined: bool) -> NoReturn:
     `data` is the node's data directory, which all machines share.
     """
     folders = [(data / name).resolve() for name in ("blobs", "swarms")]
-    words = [f"--writable={folder}" for folder in folders]
+    arguments = [f"--writable={folder}" for folder in folders]
     if not confined:
-        words.append("--unconfined")
-    os.execv(_PROGRAM[0], [*_PROGRAM, *words])
+        arguments.append("--unconfined")
+    os.execv(_RANK_COMMAND[0], [*_RANK_COMMAND, *arguments])
 
 
 def end_ranks() -> None:
     """Tell the other ranks that the node has ended, and not just its trainer."""
     # Runs in a process of its own, because the store is torch's and this process never loads torch.
-    subprocess.run([*_PROGRAM, "--over"], check=False, stdin=subprocess.DEVNULL)
+    subprocess.run([*_RANK_COMMAND, "--over"], check=False, stdin=subprocess.DEVNULL)

@@ -35,5 +35,5 @@ class TrainerSpec:
     """With several devices, how many seconds their processes wait for each other."""
     nice: int = 0
     """Its scheduling priority, as a `nice` value."""
-    ways: LocalPolicy = DEFAULT_POLICY
+    policy: LocalPolicy = DEFAULT_POLICY
     """The member's local policy."""

@@ -27,7 +27,7 @@ from distro_node.node.trainer.models.initial_parameters import initialise
 from distro_node.node.trainer.tasks.text_generation import write_text
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.answers import InitialModel
-from distro_node.node.training.post_processor import Added, OddPostProcessor, added_tokens
+from distro_node.node.training.post_processor import AddedTokens, UnknownPostProcessor, added_tokens
 from distro_node.protocol.wire.blobs import decode_any_blob_list, decode_blob_list
 from distro_node.protocol.wire.manifest import AdmissionSpec, Manifest, ShardSpec
 from tokenizers import processors
@@ -431,13 +431,13 @@ def test_gemma_is_warned_of(tmp_path: Path, family: str) -> None:
 
 
 class TestPostProcessors:
-    def read(self, processor: Any) -> Added:
+    def read(self, processor: Any) -> AddedTokens:
         return added_tokens(json.dumps({"post_processor": processor}).encode())
 
     def test_each_kind_is_read(self) -> None:
         sides = {"cls": ["[CLS]", 1], "sep": ["[SEP]", 2]}
-        assert self.read(None) == Added()
-        assert self.read({"type": "BertProcessing", **sides}) == Added((1,), (2,))
+        assert self.read(None) == AddedTokens()
+        assert self.read({"type": "BertProcessing", **sides}) == AddedTokens((1,), (2,))
         inner = {"type": "RobertaProcessing", **sides, "trim_offsets": True}
         outer = {
             "type": "TemplateProcessing",
@@ -449,7 +449,7 @@ class TestPostProcessors:
             "special_tokens": {"x": {"id": "x", "ids": [8, 9], "tokens": ["8", "9"]}},
         }
         several = {"type": "Sequence", "processors": [inner, {"type": "ByteLevel"}, outer]}
-        assert self.read(several) == Added((8, 9, 1), (2,))
+        assert self.read(several) == AddedTokens((8, 9, 1), (2,))
 
     @pytest.mark.parametrize(
         "odd",
@@ -462,7 +462,7 @@ class TestPostProcessors:
         ],
     )
     def test_an_odd_one_is_refused(self, odd: Any) -> None:
-        with pytest.raises(OddPostProcessor):
+        with pytest.raises(UnknownPostProcessor):
             self.read(odd)
-        with pytest.raises(OddPostProcessor):
+        with pytest.raises(UnknownPostProcessor):
             added_tokens(b"[" * 100_000)

@@ -116,14 +116,14 @@ def test_a_gpu_is_held_against_the_model(monkeypatch) -> None:
     hidden = by_subject(computer.examine_trainer(TORCH, None))["device"]
     assert (hidden.severity, "without CUDA" in hidden.remedy) == ("hurts", True)
     monkeypatch.setattr(computer, "_has_nvidia", lambda: False)
-    monkeypatch.setattr(computer, "card_maker", lambda: "AMD")
+    monkeypatch.setattr(computer, "gpu_vendor", lambda: "AMD")
     for built, remedy in ((False, "without ROCm"), (True, "`render`")):
         hidden = by_subject(computer.examine_trainer(TORCH | {"built_for_cuda": built}, None))[
             "device"
         ]
         assert (hidden.severity, "GPU of AMD" in hidden.what) == ("hurts", True)
         assert remedy in hidden.remedy
-    monkeypatch.setattr(computer, "card_maker", lambda: None)
+    monkeypatch.setattr(computer, "gpu_vendor", lambda: None)
     assert by_subject(computer.examine_trainer(TORCH, None))["device"].severity == "good"
     assert by_subject(computer.examine_trainer(TORCH, work(600)))["memory"].severity == "good"
     assert by_subject(computer.examine_trainer(TORCH, work(20_000)))["memory"].severity == "stops"

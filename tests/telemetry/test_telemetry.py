@@ -120,7 +120,7 @@ def test_the_trainer_s_waiting_is_told_by_round_and_as_a_share(history: Path, ch
 
 def test_the_speed_is_over_all_the_time_of_the_last_rounds(history: Path, chain: Chain) -> None:
     telemetry = new_telemetry(history)
-    telemetry.recent.sequence_flops, telemetry.recent.reached_flops = 3_000, 24_000.0
+    telemetry.recent.sequence_flops, telemetry.recent.matmul_flops = 3_000, 24_000.0
     assert telemetry.status().trainer.tokens_per_second is None
     for round_ in (1, 2, 3):
         # Whether they count or not: the second round's is late.
@@ -135,7 +135,7 @@ def test_the_speed_is_over_all_the_time_of_the_last_rounds(history: Path, chain:
     assert sample(told_by(telemetry), "update_bytes") == 100
     assert sample(told_by(telemetry), "tokens_per_second", scope="swarm") == 1000
 
-    telemetry.recent.reached_flops = None
+    telemetry.recent.matmul_flops = None
     assert telemetry.status().trainer.utilisation is None
     telemetry.recent.sequence_flops = None
     assert telemetry.status().trainer.flops_per_second is None

@@ -41,12 +41,12 @@ def test_an_update_that_was_cut_is_put_together_again(ranks: int) -> None:
     layout = layout_of(SHAPES)
     (update,) = random_updates(layout, 1)
     plan = plan_bands(layout, table_of(SHAPES), ranks)
-    parts = [plan.own(rank, update) for rank in range(ranks)]
+    parts = [plan.part_of(rank, update) for rank in range(ranks)]
     for whole, cut in (
         (update.positions, [part.positions for part in parts]),
         (update.signs, [part.signs for part in parts]),
     ):
-        for expected, found in zip(whole, plan.merged(cut), strict=True):
+        for expected, found in zip(whole, plan.merge(cut), strict=True):
             assert np.array_equal(expected, found)
 
 
@@ -73,7 +73,7 @@ def test_work_is_shared_evenly() -> None:
 
 def test_whole_tensors_have_one_owner() -> None:
     shapes = [(256, 64), (256, 64)]
-    plan = plan_bands(layout_of(shapes), table_of(shapes), 2, whole={1})
+    plan = plan_bands(layout_of(shapes), table_of(shapes), 2, keep_whole={1})
     assert [(band.tensor, band.owner) for band in plan.bands] == [(0, 0), (0, 1), (1, 0)]
 
 

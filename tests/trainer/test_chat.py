@@ -58,7 +58,7 @@ def test_marks_of_the_template_itself_are_used() -> None:
     tokens = {"bos_token": "<s>", "eos_token": "</s>"}
     assert spoken(MARKED, tokens) == ["Because.</s>", "That is all.</s>"]
     said = template(MARKED, **tokens)
-    assert said.says_spans
+    assert said.marks_spans
     whole = "<s> Q:Be brief. Q:Why? A:Because.</s> Q:And? A:That is all.</s>"
     assert said.conversation(TALK).text == said.text(TALK) == whole
 

@@ -27,7 +27,7 @@ from distro_node.node.training import graphics_cards
 from distro_node.node.training.environment import drop_if_large, environment
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.graphics_cards import (
-    card_maker,
+    gpu_vendor,
     make_device_node,
     missing_device_node,
 )
@@ -116,7 +116,7 @@ def folders(root: Path, maker: str) -> tuple[Path, Path]:
 @pytest.mark.parametrize("maker", ["NVIDIA", "AMD", "a processor", "none"])
 def test_a_card_is_seen_where_its_driver_lists_it(maker: str, tmp_path: Path) -> None:
     expected = maker if maker in ("NVIDIA", "AMD") else None
-    assert card_maker(*folders(tmp_path, maker)) == expected
+    assert gpu_vendor(*folders(tmp_path, maker)) == expected
 
 
 def test_the_file_that_cuda_needs_is_made_before_a_trainer_is_confined(
@@ -198,14 +198,14 @@ def test_a_card_that_is_left_unused_is_warned_of(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(worker, "card_maker", lambda: "AMD")
+    monkeypatch.setattr(worker, "gpu_vendor", lambda: "AMD")
     monkeypatch.setattr(worker, "choose_device", lambda _: torch.device("cpu"))
     manifest, _ = make_manifest(tmp_path)
     opening = Opening(
         manifest=manifest.encode(),
         blobs=str(tmp_path),
         settings=to_plain_settings(TrainerSettings(device=wanted, compile=Compile.OFF)),
-        ways=to_plain(DEFAULT_POLICY, named=True),
+        policy=to_plain(DEFAULT_POLICY, named=True),
     )
     answer = worker.Worker().answer({"id": 0, "method": "open", "arguments": asdict(opening)})
     assert answer is not None
@@ -220,7 +220,7 @@ def test_where_memory_spills_a_session_takes_no_more_than_is_free(
     """Beyond it a driver would take main memory, a hundred times slower, and nothing would fail."""
     limits: list[int] = []
     monkeypatch.setattr(session, "spills", lambda _: shared)
-    monkeypatch.setattr(session, "free_room", lambda *_: FreeMemory(device=10**9))
+    monkeypatch.setattr(session, "free_memory", lambda *_: FreeMemory(device=10**9))
     monkeypatch.setattr(session, "limit_memory", lambda _, limit: limits.append(limit))
     manifest, _ = make_manifest(tmp_path)
     session.TrainingSession(manifest, BlobStore(tmp_path), torch.device("cpu"))

@@ -16,9 +16,9 @@ from distro_node.node.training.local_policy import Clipping, LocalPolicy
 from trainer.support import CPU, example_text, make_manifest, store_shard
 
 
-def session_of(root: Path, ways: LocalPolicy) -> TrainingSession:
+def session_of(root: Path, policy: LocalPolicy) -> TrainingSession:
     manifest, chunks = make_manifest(root)
-    session = TrainingSession(manifest, BlobStore(root), CPU, ways=ways)
+    session = TrainingSession(manifest, BlobStore(root), CPU, policy=policy)
     session.load(chunks)
     return session
 
@@ -112,8 +112,8 @@ def test_whoever_keeps_state_does_not(tmp_path: Path) -> None:
 def test_a_members_own_data_takes_the_place_of_the_swarms(tmp_path: Path) -> None:
     own = BlobStore(tmp_path / "own")
     shard = store_shard(own, example_text(40_000)[20_000:])
-    ways = LocalPolicy(blobs=str(tmp_path / "own"), shards=(shard,))
-    session = session_of(tmp_path / "blobs", ways)
+    policy = LocalPolicy(blobs=str(tmp_path / "own"), shards=(shard,))
+    session = session_of(tmp_path / "blobs", policy)
     last = session.manifest.data.samples_in(shard) - 1
     made = session.train(1, [0, last])
     assert made.tokens == 2 * session.manifest.data.sequence_length

@@ -13,14 +13,14 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.architectures import ARCHITECTURES
 from distro_node.node.training.errors import TrainerFailed
-from distro_node.node.training.memory_model import KEPT, Workload, needs
+from distro_node.node.training.memory_model import LAYER_ACTIVATIONS, Workload, needs
 from distro_node.node.training.memory_options import MemoryOptions, StateOptions
 from distro_node.node.training.memory_plan import (
     LARGEST_MICRO_BATCH,
     FreeMemory,
     choices,
     choose,
-    chosen_line,
+    plan_line,
 )
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
 from trainer.support import CPU, make_manifest
@@ -71,7 +71,7 @@ def test_the_preset_fits_a_card_of_12_gb(
 
 
 def test_all_architectures_are_in_the_table() -> None:
-    assert set(KEPT) == set(ARCHITECTURES)
+    assert set(LAYER_ACTIVATIONS) == set(ARCHITECTURES)
 
 
 def test_what_costs_least_of_what_fits_is_chosen() -> None:
@@ -113,7 +113,8 @@ def test_what_costs_least_of_what_fits_is_chosen() -> None:
 def test_what_is_kept_is_said(optimizer: OptimizerSpec, words: str) -> None:
     work = dataclasses.replace(WORK, optimizer=optimizer)
     assert (
-        choose(work, "cuda", FreeMemory(device=1 << 40, host=1 << 40), micro_batch=1).words == words
+        choose(work, "cuda", FreeMemory(device=1 << 40, host=1 << 40), micro_batch=1).summary
+        == words
     )
 
 
@@ -135,7 +136,7 @@ def test_as_many_sequences_at_once_as_fit_into_half_of_what_is_left() -> None:
     room = FreeMemory(device=int(1.075 * one) + 6 * more + 10)
     chosen = choose(work, "cpu", room)
     assert chosen.micro_batch == 4
-    assert "4 sequences at once" in chosen_line(chosen, room)
+    assert "4 sequences at once" in plan_line(chosen, room)
     assert choose(work, "cpu", FreeMemory(device=1 << 50), micro_batch=3).micro_batch == 3
 
 
@@ -191,7 +192,7 @@ def test_several_devices_divide_what_they_do_not_copy() -> None:
 
     def sizes(work: Workload, device: str) -> list[int]:
         found = needs(work, device, MemoryOptions())
-        parts = {part.name: part.device for part in (*found.lasting, *found.passing[0])}
+        parts = {part.name: part.device for part in (*found.permanent, *found.phases[0])}
         names = ("parameters", "gradient", "momentum", "second moment")
         return [parts[name] for name in names]
 
@@ -205,8 +206,10 @@ def test_several_devices_divide_what_they_do_not_copy() -> None:
     aside = MemoryOptions(state=StateOptions(place="host"))
     apart = [needs(work, "cuda", aside).host for work in (alone, copies)]
     each = needs(alone, "cuda", aside)
-    decoding = each.passing[2][1].host
-    decoding += sum(part.host for part in each.lasting if part.name == "updates decoded on arrival")
+    decoding = each.phases[2][1].host
+    decoding += sum(
+        part.host for part in each.permanent if part.name == "updates decoded on arrival"
+    )
     # So do GPUs the main memory, in which each decodes every update.
     assert apart[1] - apart[0] == decoding
 

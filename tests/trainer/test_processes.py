@@ -58,7 +58,7 @@ async def test_a_life_and_a_death(tmp_path: Path) -> None:
         assert len(others) == 2
         await trainer.load(chunks)
         # With several devices the result is there at once; a single device must be polled.
-        trained = await trainer.train_aside(1, range(7))
+        trained = await trainer.train_in_background(1, range(7))
         assert trained is not None
         assert trained.tokens == twin.train(1, range(7)).tokens
         # Requests that rank 0 handles alone, between joint ones.

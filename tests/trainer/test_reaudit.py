@@ -66,10 +66,10 @@ class World:
             manifest=self.chain.manifest,
             spec=TrainerSpec(b"", tmp_path, TrainerSettings(device="cuda", micro_batch=8)),
             store=self.store,
-            states=world,
+            snapshots=world,
             momentum=tmp_path / "state" / "momentum",
             me=ME,
-            bring=self.bring,
+            fetch_samples=self.fetch_samples,
             start=world.start,
         )
 
@@ -97,10 +97,10 @@ class World:
     async def at_hand(self) -> list[LocalSnapshot]:
         return self.snapshots
 
-    async def bring(self, samples: Any) -> None:
+    async def fetch_samples(self, samples: Any) -> None:
         self.brought += samples
 
-    def looked(self, what: ReauditDone) -> None:
+    def audited(self, what: ReauditDone) -> None:
         self.heard.append(what)
 
     @asynccontextmanager
@@ -323,7 +323,7 @@ async def test_it_ends_with_the_dispute_and_after_its_time(
         world.looks.put(world.effect)
     assert len(world.specs) == 1
     assert world.heard == []
-    monkeypatch.setattr(reaudit, "_LONGEST_SECONDS", 5.0)
+    monkeypatch.setattr(reaudit, "_MAX_SECONDS", 5.0)
     world.disputes[world.first] = Dispute(5, 3000, CALLED)
     world.looks.put(world.effect)
     await world.run(20.0)

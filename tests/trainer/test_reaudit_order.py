@@ -75,9 +75,10 @@ def newest(
     return own[-1] if own else None
 
 
-def rounds_until_left_out(choose: Choose, takes: int, *, most: int = 400) -> int | None:
+def rounds_until_left_out(choose: Choose, rounds_taken: int, *, most: int = 400) -> int | None:
     """Return the number of rounds until the cheat is out of the step, where two others score it low in
-    every round and a re-audit takes `takes` rounds, one more or less; None if more than `most`."""
+    every round and a re-audit takes `rounds_taken` rounds, one more or less; None if more than
+    `most`."""
     swarm, chance = AuditedSwarm(6), random.Random(0)
     honest = swarm.peers[:-1]
     busy: dict[PeerId, tuple[int, Audit]] = {}
@@ -94,10 +95,13 @@ def rounds_until_left_out(choose: Choose, takes: int, *, most: int = 400) -> int
             busy.pop(peer, None)
             if first is not None:
                 again.append(Reaudit(peer, first, low=True))
-            chosen = choose(waiting[peer], swarm.accounts, peer, swarm.round, takes)
+            chosen = choose(waiting[peer], swarm.accounts, peer, swarm.round, rounds_taken)
             if chosen is not None:
                 waiting[peer].remove(chosen)
-                busy[peer] = swarm.round + chance.randint(max(1, takes - 1), takes + 1), chosen
+                busy[peer] = (
+                    swarm.round + chance.randint(max(1, rounds_taken - 1), rounds_taken + 1),
+                    chosen,
+                )
         looks = [swarm.look(auditor, swarm.cheat, LOW) for auditor in chance.sample(honest, 2)]
         swarm.close(looks, again)
         for first, peer in swarm.called():
@@ -121,8 +125,8 @@ def dispute(swarm: Any, *checkers: PeerId) -> list[Audit]:
     return looks
 
 
-def chosen(swarm: Any, waiting: Iterable[Audit], me: PeerId, takes: int = 0) -> Any:
-    return next_reaudit(waiting, swarm.accounts, me, swarm.round, takes)
+def chosen(swarm: Any, waiting: Iterable[Audit], me: PeerId, rounds_taken: int = 0) -> Any:
+    return next_reaudit(waiting, swarm.accounts, me, swarm.round, rounds_taken)
 
 
 def test_all_choose_the_same_in_whatever_order_they_hear_of_it(swarm: Any) -> None:
@@ -169,10 +173,10 @@ def test_what_would_be_over_before_comes_last(swarm: Any) -> None:
     # The last record that may hold a re-audit comes this many rounds later.
     left = swarm.accounts.disputes[old].since + OPEN_ROUNDS - 1 - swarm.round
     assert left > 0
-    assert chosen(swarm, [new, old], founder, takes=left) == old
-    assert chosen(swarm, [new, old], founder, takes=left + 1) == new
+    assert chosen(swarm, [new, old], founder, rounds_taken=left) == old
+    assert chosen(swarm, [new, old], founder, rounds_taken=left + 1) == new
     # If there is nothing else, it may still be faster this time.
-    assert chosen(swarm, [old], founder, takes=left + 1) == old
+    assert chosen(swarm, [old], founder, rounds_taken=left + 1) == old
 
 
 def test_what_cannot_be_settled_any_more_is_not_looked_at(swarm: Any) -> None:
@@ -200,9 +204,9 @@ def test_only_who_may_look_again_does(swarm: Any) -> None:
     assert chosen(swarm, [first], ben) is None
 
 
-@pytest.mark.parametrize("takes", [1, 4, 7])
-def test_slow_members_who_choose_alike_find_a_cheat(takes: int) -> None:
-    assert rounds_until_left_out(next_reaudit, takes, most=6 * REAUDIT_ROUNDS) is not None
+@pytest.mark.parametrize("rounds_taken", [1, 4, 7])
+def test_slow_members_who_choose_alike_find_a_cheat(rounds_taken: int) -> None:
+    assert rounds_until_left_out(next_reaudit, rounds_taken, most=6 * REAUDIT_ROUNDS) is not None
 
 
 def test_those_who_choose_what_is_the_newest_to_them_do_not() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from distro_node.node.control.command_socket import ask
 from distro_node.node.training import landlock
-from distro_node.node.training.sandbox import HOLDS, sandbox_text
+from distro_node.node.training.sandbox import RESTRICTIONS, sandbox_text
 from distro_node.node.training.system_calls import (
     ARCHITECTURES,
     DATAGRAM,
@@ -278,7 +278,7 @@ from distro_node.node.training import sandbox
 sandbox._GPUS = ("null",)
 shared = Path(sys.argv[1])
 outside = socket.create_server(("127.0.0.1", 0))
-enforced = sandbox.confine([], [], several=True)
+enforced = sandbox.confine([], [], multi_process=True)
 inside = socket.create_server(("127.0.0.1", 0))
 child = os.fork()
 if child == 0:
@@ -426,7 +426,7 @@ def test_the_numbers_are_the_kernels(index: int, header: str) -> None:
 
 def test_what_holds_is_said_in_words() -> None:
     assert "not sandboxed" in sandbox_text(())
-    assert sandbox_text(tuple(HOLDS)).endswith("even as root")
+    assert sandbox_text(tuple(RESTRICTIONS)).endswith("even as root")
     assert "does not enforce: signals" in sandbox_text(
-        [each for each in HOLDS if each != "signals"]
+        [each for each in RESTRICTIONS if each != "signals"]
     )

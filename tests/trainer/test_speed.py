@@ -9,7 +9,7 @@ import pytest
 import torch
 from distro_node.node.trainer import speed
 from distro_node.node.trainer.models.initial_parameters import Lora
-from distro_node.node.trainer.speed import reached_flops, sequence_flops
+from distro_node.node.trainer.speed import matmul_flops, sequence_flops
 from trainer.support import CPU, TINY_LLAMA, make_manifest
 
 # Private here: `_product_seconds`: a device that is full.
@@ -43,7 +43,7 @@ def test_what_cannot_be_counted_is_not_known(tmp_path: Path) -> None:
 
 
 def test_a_device_has_a_speed_or_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    reached = reached_flops(CPU)
+    reached = matmul_flops(CPU)
     assert reached is not None
     assert reached > 1e7
 
@@ -51,7 +51,7 @@ def test_a_device_has_a_speed_or_none_is_told(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(speed, "_product_seconds", full)
-    assert reached_flops(CPU) is None
+    assert matmul_flops(CPU) is None
 
 
 @pytest.mark.parametrize("rate", [1e8, 1.5e9, 1e12])
@@ -67,7 +67,7 @@ def test_measuring_takes_a_moment_on_a_device_of_any_speed(
 
     monkeypatch.setattr(speed, "_product_seconds", product)
     monkeypatch.setattr(speed, "_SIDES", {"cpu": 1536})
-    assert reached_flops(CPU) == pytest.approx(rate)
+    assert matmul_flops(CPU) == pytest.approx(rate)
     assert sum(taken) < 2.0
     # And as large a product as there is time for.
     assert rate < 1e9 or max(taken) > 0.005
@@ -76,7 +76,7 @@ def test_measuring_takes_a_moment_on_a_device_of_any_speed(
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_gpu_is_faster_than_a_processor() -> None:
-    on_gpu, here = reached_flops(torch.device("cuda")), reached_flops(CPU)
+    on_gpu, here = matmul_flops(torch.device("cuda")), matmul_flops(CPU)
     assert on_gpu is not None
     assert here is not None
     assert on_gpu > here

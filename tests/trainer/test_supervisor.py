@@ -54,7 +54,7 @@ class FakeTrainer:
     memory_use = "all that there is"
     sandbox = ("files",)
     sequence_flops = None
-    reached_flops = None
+    matmul_flops = None
 
     def __init__(self, shop: FakeSupervisor) -> None:
         self._shop = shop
@@ -93,7 +93,7 @@ class FakeTrainer:
             return None
         return Judgement(SignSums(30, 9), SignSums(20, 4))
 
-    async def train_aside(self, round_: int, samples: object) -> TrainedUpdate | None:
+    async def train_in_background(self, round_: int, samples: object) -> TrainedUpdate | None:
         self._shop.trained_samples.append(samples)
         if round_ not in self._shop.trained_on:
             self._shop.trained_on[round_] = self.parameters
@@ -227,7 +227,7 @@ class FakeSupervisor:
     def has(self, samples: tuple[int, ...]) -> bool:
         return self.here and samples == self.wished[-1]
 
-    def looked(self, what: AuditScored) -> None:
+    def audited(self, what: AuditScored) -> None:
         self.did.append(f"judged {what.round}: {what.total}, {what.squares}, {what.first_half}")
 
     async def best(self, *, certified_only: bool) -> SimpleNamespace:
@@ -252,7 +252,7 @@ class FakeSupervisor:
         if record_round < LOADED_ROUND + 5:
             self.trainer_supervisor.apply(apply_effect(record_round + 1))
 
-    def may_train_no_more(self) -> None:
+    def privacy_budget_spent(self) -> None:
         self.stopped = True
 
 

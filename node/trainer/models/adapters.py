@@ -19,7 +19,7 @@ from ....protocol.wire.blobs import BlobList, decode_blob_list
 from ....protocol.wire.errors import ProtocolError
 from ....protocol.wire.manifest import AdapterSpec, Manifest, ParameterSpec
 from ...storage.blob_store import BlobStore
-from ...training.architectures import makes_images, sees_both_ways
+from ...training.architectures import is_bidirectional, makes_images
 from ...training.errors import TrainerFailed
 from .model import build_model, model_config, new_model, ordered_parameters
 from .snapshot import read_snapshot
@@ -157,7 +157,7 @@ def peft_config(adapter: AdapterSpec, model_type: str) -> LoraConfig:
     from peft import LoraConfig
 
     return LoraConfig(
-        task_type=None if sees_both_ways(model_type) else "CAUSAL_LM",
+        task_type=None if is_bidirectional(model_type) else "CAUSAL_LM",
         r=adapter.rank,
         # peft declares it as an integer, and accepts any number.
         lora_alpha=adapter.alpha,  # pyright: ignore[reportArgumentType]

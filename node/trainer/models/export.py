@@ -19,10 +19,10 @@ from ....protocol.wire.manifest import AdapterSpec, Manifest
 from ....protocol.wire.structure import StructureError
 from ...errors import UserError
 from ...storage.blob_store import BlobStore
-from ...training.architectures import longest_sequence, sees_both_ways
+from ...training.architectures import is_bidirectional, longest_sequence
 from ...training.chat import BadConversation, BadTemplate, ChatTemplate
 from ...training.errors import TrainerFailed
-from ...training.post_processor import Added, added_tokens, with_added_tokens
+from ...training.post_processor import AddedTokens, added_tokens, with_added_tokens
 from ...training.resource_limits import limited
 from ...training.tokenizer_settings import (
     CHAT_TEMPLATE_NAME,
@@ -226,7 +226,7 @@ def open_tokenizer(
 def _adds_start(manifest: Manifest) -> bool | None:
     """Return whether the `bos_token` comes before a text; None for models that fill gaps, because they
     have other tokens around a text."""
-    if sees_both_ways(manifest.model["model_type"]):
+    if is_bidirectional(manifest.model["model_type"]):
         return None
     return manifest.data.start_token is not None
 
@@ -238,8 +238,8 @@ def _as_trained(definition: bytes, manifest: Manifest) -> bytes:
     start = manifest.data.start_token
     reader = Tokenizer.from_buffer(definition)
     own = added_tokens(definition)
-    after = own.after if sees_both_ways(manifest.model["model_type"]) else ()
-    wanted = Added(() if start is None else (start,), after)
+    after = own.after if is_bidirectional(manifest.model["model_type"]) else ()
+    wanted = AddedTokens(() if start is None else (start,), after)
     spelled = {}
     for token in (*wanted.before, *wanted.after):
         text = reader.id_to_token(token)

@@ -16,7 +16,7 @@ from ...training.errors import TrainerFailed
 from ...training.memory_model import Workload
 from ...training.memory_plan import choose
 from ...util.first_line import first_line
-from ..device import device_kind, free_room
+from ..device import device_kind, free_memory
 from .adapters import adapter_parameters, adapter_table, add_adapters, draw_adapters, target_names
 from .checkpoint_tensors import check_tensors, tensor_types
 from .model import auto_class, model_config, new_model, ordered_parameters, parameter_table
@@ -124,7 +124,7 @@ def _check_fits(
 ) -> None:
     """Raise `TrainerFailed` (`model_too_large`) if no memory plan fits the model here."""
     work = Workload(config=config, parameters=table, sequence_length=1, frozen=frozen)
-    choose(work, device_kind(device), free_room(device))
+    choose(work, device_kind(device), free_memory(device))
 
 
 def _with_adapters(

@@ -24,9 +24,9 @@ from ....protocol.wire.manifest import ParameterSpec
 from ....protocol.wire.structure import StructureError
 from ...training.architectures import (
     check_configuration,
+    is_bidirectional,
     longest_sequence,
     makes_images,
-    sees_both_ways,
 )
 from ...training.errors import TrainerFailed
 from ...training.resource_limits import limited
@@ -84,7 +84,7 @@ def new_model(config: PretrainedConfig, device: torch.device) -> PreTrainedModel
 
 def auto_class(config: PretrainedConfig) -> Any:
     """Return the library's class that loads a model of this kind with its language head."""
-    return AutoModelForMaskedLM if sees_both_ways(config.model_type) else AutoModelForCausalLM
+    return AutoModelForMaskedLM if is_bidirectional(config.model_type) else AutoModelForCausalLM
 
 
 def lay_out(config: dict[str, Any]) -> PreTrainedModel:

@@ -25,7 +25,7 @@ from ...telemetry.logs import configure_logging
 from ...training.environment import environment
 from ...training.graphics_cards import make_device_node
 from ...training.sandbox import confine
-from ...training.torchrun import NO_STORE, OVER
+from ...training.torchrun import NO_STORE, NODE_ENDED
 
 _PR_SET_PDEATHSIG = 1  # from the kernel's include/uapi/linux/prctl.h
 _PAUSE_SECONDS = 1.0
@@ -80,7 +80,7 @@ def _follow(scratch: str) -> int:
         os.close(writing)
         with open(reading, "rb") as told:
             after = int(told.read() or after)
-        if code in (OVER, NO_STORE):
+        if code in (NODE_ENDED, NO_STORE):
             return code
         # Wait, so that a process that cannot even start does not keep the machine busy.
         time.sleep(_PAUSE_SECONDS)
@@ -93,7 +93,7 @@ def _take_part(arguments: argparse.Namespace) -> None:
         return
     # Before any thread starts, since a thread would keep its rights, and before any library is loaded.
     if not arguments.unconfined:
-        confine([], arguments.writable, several=True, apart=False)
+        confine([], arguments.writable, multi_process=True, private_network=False)
     if arguments.over:
         from .launch import end_all
 

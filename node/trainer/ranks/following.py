@@ -9,7 +9,7 @@ import threading
 import time
 from typing import NoReturn
 
-from ...training.torchrun import AGAIN, NO_STORE, OVER, RankAssignment
+from ...training.torchrun import NO_STORE, NODE_ENDED, RESTART, RankAssignment
 from .launch import POLL_SECONDS, Gathering, launch_here, local_device
 from .ranks import RankLost
 from .worker import RankWorker
@@ -25,7 +25,7 @@ def follow(arguments: argparse.Namespace) -> NoReturn:
         gathering = Gathering(launch)
         found = gathering.next(arguments.after)
         if found is None:
-            os._exit(OVER)
+            os._exit(NODE_ENDED)
         number, store, asked = found
         os.write(arguments.tell, str(number).encode())
         threading.Thread(target=_watch, args=(launch, number), daemon=True).start()
@@ -34,7 +34,7 @@ def follow(arguments: argparse.Namespace) -> NoReturn:
         worker.follow(store, launch.rank, launch.size, device, asked)
     except RankLost as error:
         _log.info("rank %d starts again: %s", launch.rank, error)
-        os._exit(AGAIN)
+        os._exit(RESTART)
     except RuntimeError as error:
         # The launcher with the store is gone, and this machine's launcher will end too.
         _log.warning("rank %d ends: %s", launch.rank, error)
@@ -54,7 +54,7 @@ def _watch(launch: RankAssignment, number: int) -> None:
         gathering = Gathering(launch)
         while gathering.generation == number and not gathering.is_over:
             time.sleep(POLL_SECONDS)
-        code = OVER if gathering.is_over else AGAIN
+        code = NODE_ENDED if gathering.is_over else RESTART
     except (RankLost, RuntimeError) as error:
         _log.warning("rank %d ends: %s", launch.rank, error)
         code = NO_STORE

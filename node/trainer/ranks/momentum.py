@@ -18,7 +18,7 @@ import torch
 
 from ....protocol.codec.update import UpdateLayout
 from ....protocol.wire.manifest import OptimizerSpec, ParameterSpec
-from ...training.bands import Band, BandPlan, plan_bands, torn_tensors
+from ...training.bands import Band, BandPlan, plan_bands, unshardable_tensors
 from ..memory.optimizer_state import StateTensor
 from ..optimizer.momentum import load_momentum, save_momentum
 from ..optimizer.optimizer import LocalOptimizer
@@ -35,7 +35,7 @@ class MomentumDivision:
 
     def plan(self, layout: UpdateLayout, table: Sequence[ParameterSpec]) -> BandPlan:
         """Return the bands of each rank."""
-        whole = torn_tensors(layout, table, self.size) if self.shards else ()
+        whole = unshardable_tensors(layout, table, self.size) if self.shards else ()
         return plan_bands(layout, table, self.size, whole)
 
     def path(self, path: Path, rank: int) -> Path:

@@ -121,7 +121,7 @@ class RankPart:
         return self._collected(values, np.float32)
 
     def own(self, update: DecodedUpdate) -> DecodedUpdate:
-        return self.plan.own(self._ranks.rank, update)
+        return self.plan.part_of(self._ranks.rank, update)
 
     def means(self, sums: Sequence[int]) -> Sequence[Fraction]:
         """Compute the means as `ModelShard` does. A tensor's bands are at several ranks, so their sums
@@ -230,7 +230,7 @@ class RankPart:
                 cut.append(flat[done:end].reshape(tensor.blocks, width(tensor)))
                 done = end
             merged.append(cut)
-        return self.plan.merged(merged)
+        return self.plan.merge(merged)
 
     def _check(self, store: BlobStore, chunks: Sequence[ContentId]) -> None:
         check_count(chunks, self._elements)

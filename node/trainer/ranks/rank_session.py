@@ -22,12 +22,12 @@ from ....protocol.codec.update import manifest_layout
 from ....protocol.wire.manifest import Manifest
 from ...settings.components import Compile, Split
 from ...storage.blob_store import BlobStore
-from ...training.bands import torn_tensors
+from ...training.bands import unshardable_tensors
 from ...training.local_policy import DEFAULT_POLICY, LocalPolicy
 from ...training.memory_model import Workload
 from ...training.memory_options import MemoryOptions
 from ...training.memory_plan import FreeMemory, in_shards
-from ..device import device_kind, free_room, narrow_type
+from ..device import device_kind, free_memory, narrow_type
 from ..memory.model_shard import ModelShard
 from ..models.model import build_model, layers_of, model_config, new_model, ordered_parameters
 from ..training_session import TrainingSession
@@ -51,7 +51,7 @@ class RankSession(TrainingSession):
         memory: int | None = None,
         options: MemoryOptions | None = None,
         split: Split = Split.AUTO,
-        ways: LocalPolicy = DEFAULT_POLICY,
+        policy: LocalPolicy = DEFAULT_POLICY,
     ) -> None:
         """`rooms`: the memory that each rank may take (`rooms_of`)."""
         self._ranks = ranks
@@ -63,7 +63,7 @@ class RankSession(TrainingSession):
         # On GPUs, FSDP2 casts shards to a narrower type as it gathers them.
         self.computes_exactly = not self.in_shards or narrow_type(ranks.device) is None
         self._sharded: list[int] = []
-        super().__init__(manifest, store, ranks.device, micro_batch, memory, options, ways)
+        super().__init__(manifest, store, ranks.device, micro_batch, memory, options, policy)
         self.memory += (
             f", in each of {ranks.size} processes that share it"
             if ranks.device.type == "cpu"
@@ -91,10 +91,10 @@ class RankSession(TrainingSession):
         layout = manifest_layout(manifest)
         # Tensors that torch would cut through blocks are copied instead: every rank has a gradient of
         # them, and one rank has their state.
-        torn = torn_tensors(layout, manifest.parameters, self._ranks.size)
-        self._sharded = [index for index in range(len(layout.tensors)) if index not in torn]
+        unshardable = unshardable_tensors(layout, manifest.parameters, self._ranks.size)
+        self._sharded = [index for index in range(len(layout.tensors)) if index not in unshardable]
         parameters = ordered_parameters(model, manifest.parameters)
-        copied = {parameters[index] for index in torn}
+        copied = {parameters[index] for index in unshardable}
         _cut(model, copied, self._ranks)
         _copy_tables(tables, model)
         return model, ordered_parameters(model, manifest.parameters)
@@ -117,7 +117,7 @@ class RankSession(TrainingSession):
 def rooms_of(ranks: Ranks, memory: int | None = None) -> list[FreeMemory]:
     """Return the memory for each rank: `memory` bytes on the device, or else what is free. CPU
     ranks share one memory, so the smallest amount that one of them found applies to all."""
-    found = ranks.agreed(lambda: free_room(ranks.device, memory))
+    found = ranks.agreed(lambda: free_memory(ranks.device, memory))
     rooms = [FreeMemory(device=d, host=h) for d, h in ranks.exchange([found.device, found.host])]
     if ranks.device.type == "cpu":
         rooms = [min(rooms, key=lambda room: room.device)] * ranks.size

@@ -43,7 +43,7 @@ _TOGETHER = frozenset(
     {
         "load",
         "train",
-        "train_aside",
+        "train_in_background",
         "audit",
         "judge",
         "apply",
@@ -111,8 +111,8 @@ class RankWorker(Worker):
             meeting = processes.start(follow)
             opened = self._take_rank(store_at(meeting, size), 0, size, devices[0], asked)
         opened["device"] = f"{opened['device']} × {size}"
-        if opened["reached_flops"] is not None:
-            opened["reached_flops"] *= size
+        if opened["matmul_flops"] is not None:
+            opened["matmul_flops"] *= size
         return opened
 
     def follow(
@@ -158,7 +158,7 @@ class RankWorker(Worker):
             settings.micro_batch,
             settings.memory,
             split=settings.split,
-            ways=from_plain(LocalPolicy, opening.ways, named=True),
+            policy=from_plain(LocalPolicy, opening.policy, named=True),
         )
 
     def _train_aside(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from ....protocol.wire.manifest import Manifest
 from ....protocol.wire.structure import StructureError
-from ...training.architectures import makes_images, sees_both_ways
+from ...training.architectures import is_bidirectional, makes_images
 from ...training.errors import TrainerFailed
 from ...training.task_names import MaskedSettings, built_in_settings
 from ..models.cross_entropy import token_loss
@@ -46,7 +46,7 @@ class CausalLM:
             raise _bad(
                 f"{manifest.task!r} does not go with a {config.model_type!r}, which is an image model"
             )
-        if sees_both_ways(config.model_type) != self.both_ways:
+        if is_bidirectional(config.model_type) != self.both_ways:
             what = "sees only" if self.both_ways else "does not only see"
             raise _bad(
                 f"the task {manifest.task!r} does not go with a {config.model_type!r}, which {what} "

@@ -187,7 +187,7 @@ class Toy:
     memory_use = "none"
     sandbox = ()
     sequence_flops = 1_000_000
-    reached_flops = 1e9
+    matmul_flops = 1e9
     gpus = ()
     compiled = None
 
@@ -230,7 +230,7 @@ class Toy:
         self.sent = {}
         return fingerprint_of(data)
 
-    async def train_aside(self, round: int, samples: Sequence[int]) -> TrainedUpdate | None:
+    async def train_in_background(self, round: int, samples: Sequence[int]) -> TrainedUpdate | None:
         await self._take(0.01)
         if self._aside is None or self._aside[:2] != (round, samples):
             self._aside = round, samples, trio.current_time() + self._seconds_for(samples)
