@@ -278,7 +278,7 @@ class Requests:
         # Ledgers and records are small, and a peer may be waiting for them.
         if kind != "blob":
             return nullcontext(self._traffic.upload)
-        return nullcontext(self._priorities.patient(stream.muxed_conn))
+        return nullcontext(self._priorities.bulk(stream.muxed_conn))
 
     async def open_stream(self, peer: PeerId, protocol: str) -> Any:
         """Open a stream to a connected peer. Raises `RequestError` if that fails.

@@ -50,12 +50,12 @@ def limit_unsent(muxer: Any, unsent: int = UNSENT_BYTES) -> bool:
     Returns False if the connection has no socket of ours (a circuit through another peer), or the system
     does not support it.
     """
-    below = _socket(muxer)
+    stream = _socket(muxer)
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-    if below is None or option is None:
+    if stream is None or option is None:
         return False
     try:
-        below.setsockopt(socket.IPPROTO_TCP, option, unsent)
+        stream.setsockopt(socket.IPPROTO_TCP, option, unsent)
     except OSError:
         return False
     return True
@@ -63,10 +63,10 @@ def limit_unsent(muxer: Any, unsent: int = UNSENT_BYTES) -> bool:
 
 def is_on_this_machine(muxer: Any) -> bool:
     """Whether both ends of a connection have the same address, which is this machine's."""
-    below = _socket(muxer)
+    stream = _socket(muxer)
     try:
-        kernel = getattr(below, "socket", None)
-        return kernel is not None and kernel.getsockname()[0] == kernel.getpeername()[0]
+        sock = getattr(stream, "socket", None)
+        return sock is not None and sock.getsockname()[0] == sock.getpeername()[0]
     except (OSError, trio.ClosedResourceError):
         return False
 
@@ -77,11 +77,11 @@ def gauge(muxer: Any) -> Gauge:
     That function returns None if the connection has no socket of ours or has ended, and on systems other
     than Linux.
     """
-    below = _socket(muxer) if sys.platform == "linux" else None
+    stream = _socket(muxer) if sys.platform == "linux" else None
 
     def read() -> TcpSample | None:
         try:
-            info = below.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+            info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
         except (OSError, trio.ClosedResourceError):
             return None
         # Before Linux 4.6 the structure was shorter.
@@ -100,7 +100,7 @@ def gauge(muxer: Any) -> Gauge:
             unsent=unsent,
         )
 
-    return read if below is not None else lambda: None
+    return read if stream is not None else lambda: None
 
 
 async def read_gathered(self: TrioTCPStream, n: int | None = None) -> bytes:
@@ -115,14 +115,14 @@ async def read_gathered(self: TrioTCPStream, n: int | None = None) -> bytes:
 
 async def read_ready(self: TrioTCPStream, least: int, most: int | None) -> bytes:
     """Wait until `least` bytes are there, and read up to `most`."""
-    kernel: Any = self.stream.socket
+    sock: Any = self.stream.socket
     async with self.read_lock:
         try:
             ready = _unread(self)
             if ready is not None and ready < least:
                 _gather(self, least if least >= _WORTH_WAITING_BYTES else 1)
                 # Reading at once would return little and cost a second call.
-                await trio.lowlevel.wait_readable(kernel)
+                await trio.lowlevel.wait_readable(sock)
                 ready = _unread(self)
             if ready is not None and most is not None:
                 # The size requested is allocated, used or not.

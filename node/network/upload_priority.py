@@ -23,7 +23,7 @@ from .socket_buffers import Gauge, gauge
 
 # The newcomers' share of the upload while a round's bytes are sent. This share, and the queue that an
 # update finds, delay the update; both together may take a twentieth of its time.
-_PATIENT_SHARE = 0.02
+_BULK_SHARE = 0.02
 # An urgent transfer that has stalled for this long (the other end has frozen) does not count.
 _STANDSTILL_SECONDS = 1.0
 # At 10 Mbit/s the kernel has sent the rest of a finished transfer in this time. If it has not, the other
@@ -33,8 +33,8 @@ _LONGEST_TAIL_SECONDS = 0.5
 # The other end gives up after ten seconds of silence, and four transfers may be waiting for their turn.
 _LONGEST_WAIT_SECONDS = 2.0
 # Small pieces keep a small share steady.
-_PATIENT_PIECE_BYTES = 8 << 10
-_MAX_PATIENT_BUDGET = 8 * _PATIENT_PIECE_BYTES
+_BULK_PIECE_BYTES = 8 << 10
+_MAX_BULK_BUDGET = 8 * _BULK_PIECE_BYTES
 # How often to check for room on the line: this many times per round trip, within these bounds in
 # seconds. The lower bound costs little CPU time, the upper one is below the targeted queue delay.
 _CHECKS_PER_ROUND_TRIP = 8
@@ -49,18 +49,18 @@ class UploadPriorities:
         self._urgent = 0
         # When an urgent transfer last sent something.
         self._last_urgent = float("-inf")
-        # Bytes that the patient priority may send while the urgent one is active.
-        self._patient_budget = 0.0
+        # Bytes that the bulk priority may send while the urgent one is active.
+        self._bulk_budget = 0.0
         # Set, and replaced, when an urgent transfer sends something or ends.
         self._changed = trio.Event()
-        self._patient: WeakKeyDictionary[Any, _Patient] = WeakKeyDictionary()
+        self._bulk: WeakKeyDictionary[Any, _Bulk] = WeakKeyDictionary()
         self._tails: list[_Tail] = []
 
-    def patient(self, connection: Any) -> Priority:
+    def bulk(self, connection: Any) -> Priority:
         """Return the priority for traffic that can wait, over the muxer `connection`."""
-        if connection not in self._patient:
-            self._patient[connection] = _Patient(self, gauge(connection))
-        return self._patient[connection]
+        if connection not in self._bulk:
+            self._bulk[connection] = _Bulk(self, gauge(connection))
+        return self._bulk[connection]
 
     @contextmanager
     def urgent(self, connection: Any) -> Iterator[Priority]:
@@ -125,14 +125,14 @@ class _Urgent(Priority):
         priorities = self._priorities
         await super().spend(size)
         priorities._last_urgent = trio.current_time()
-        priorities._patient_budget = min(
-            _MAX_PATIENT_BUDGET,
-            priorities._patient_budget + size * _PATIENT_SHARE / (1 - _PATIENT_SHARE),
+        priorities._bulk_budget = min(
+            _MAX_BULK_BUDGET,
+            priorities._bulk_budget + size * _BULK_SHARE / (1 - _BULK_SHARE),
         )
         priorities._notify()
 
 
-class _Patient(Priority):
+class _Bulk(Priority):
     def __init__(self, priorities: UploadPriorities, read: Gauge) -> None:
         super().__init__(priorities)
         self._read = read
@@ -140,7 +140,7 @@ class _Patient(Priority):
 
     def piece(self, most: int) -> int:
         if self._priorities._is_busy():
-            most = min(most, _PATIENT_PIECE_BYTES)
+            most = min(most, _BULK_PIECE_BYTES)
         elif self._read() is not None:
             most = min(most, self._window.piece)
         return super().piece(most)
@@ -151,9 +151,7 @@ class _Patient(Priority):
             while (wait := self._wait(size)) is not None:
                 await wait()
         # May become negative: bytes sent after the longest wait are owed.
-        priorities._patient_budget = (
-            priorities._patient_budget - size if priorities._is_busy() else 0.0
-        )
+        priorities._bulk_budget = priorities._bulk_budget - size if priorities._is_busy() else 0.0
         await super().spend(size)
 
     def _wait(self, size: int) -> Callable[[], Awaitable[Any]] | None:
@@ -162,7 +160,7 @@ class _Patient(Priority):
         priorities = self._priorities
         if priorities._is_busy():
             self._window.pause_learning()
-            return None if priorities._patient_budget >= size else self._wait_for_change
+            return None if priorities._bulk_budget >= size else self._wait_for_change
         sample = self._read()
         if sample is None or self._window.admits(size, sample):
             return None

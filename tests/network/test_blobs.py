@@ -309,7 +309,7 @@ def test_patience_grows_with_every_time_and_ends_with_a_sign_of_life() -> None:
             clock.jump(1.0)
             assert peer not in left_alone
         left_alone.note_wait(peer, 9.0)
-        left_alone.forgive(peer)
+        left_alone.release(peer)
         assert not left_alone.note_wait(peer, 9.0)
         crowd = [PeerId(number.to_bytes(32, "big")) for number in range(2 * quarantine.MAX_PEERS)]
         for each in crowd:

@@ -44,10 +44,10 @@ async def test_a_round_loses_a_fiftieth_to_newcomers_and_no_more(
 
     async def newcomers() -> None:
         nonlocal got
-        patient = priorities.patient(Connection())
+        bulk = priorities.bulk(Connection())
         while True:
-            piece = patient.piece(PIECE)
-            await patient.spend(piece)
+            piece = bulk.piece(PIECE)
+            await bulk.spend(piece)
             got += piece
 
     async with trio.open_nursery() as nursery:
@@ -78,7 +78,7 @@ async def test_several_updates_share_what_is_left(autojump_clock: MockClock) -> 
             ends.append(await send(priority, 2_000_000))
 
     async def newcomer() -> None:
-        await send(priorities.patient(Connection()), 100_000_000)
+        await send(priorities.bulk(Connection()), 100_000_000)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(newcomer)
@@ -94,7 +94,7 @@ async def test_an_update_to_somebody_frozen_stops_no_newcomer(autojump_clock: Mo
     with priorities.urgent(Connection()) as priority:
         await priority.spend(1000)
         begun = trio.current_time()
-        await send(priorities.patient(Connection()), 1_000_000)
+        await send(priorities.bulk(Connection()), 1_000_000)
         assert trio.current_time() - begun < 3.0
 
 
@@ -109,10 +109,10 @@ async def test_a_newcomer_is_never_left_without_a_word(autojump_clock: MockClock
     async with trio.open_nursery() as nursery:
         nursery.start_soon(updates)
         await trio.sleep(1.0)
-        patient = priorities.patient(Connection())
+        bulk = priorities.bulk(Connection())
         for _ in range(5):
             begun = trio.current_time()
-            await patient.spend(patient.piece(PIECE))
+            await bulk.spend(bulk.piece(PIECE))
             assert trio.current_time() - begun < 10.0
         nursery.cancel_scope.cancel()
 
@@ -155,7 +155,7 @@ async def test_newcomers_wait_until_the_end_of_an_update_has_arrived(
         member.handed = 300_000
         await trio.sleep(1.0)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(priorities.patient(newcomer).spend, PIECE)
+        nursery.start_soon(priorities.bulk(newcomer).spend, PIECE)
         for arrived in (100_000, 200_000, 299_999):
             member.arrived = arrived
             await trio.sleep(0.1)
@@ -177,16 +177,16 @@ async def test_an_update_to_a_slow_reader_holds_up_newcomers_no_longer_than_a_li
         member.handed = 3_000
         await trio.sleep(took)
     begun = trio.current_time()
-    await priorities.patient(newcomer).spend(PIECE)
+    await priorities.bulk(newcomer).spend(PIECE)
     assert trio.current_time() - begun == pytest.approx(waited, abs=0.03)
 
 
 @pytest.mark.usefixtures("sockets")
 async def test_newcomers_wait_for_room_on_their_line(autojump_clock: MockClock) -> None:
     priorities, newcomer = UploadPriorities(Rate()), Socket()
-    priority = priorities.patient(newcomer)
+    priority = priorities.bulk(newcomer)
     # All transfers of one connection share the bytes that it may have in flight.
-    assert priorities.patient(newcomer) is priority
+    assert priorities.bulk(newcomer) is priority
     piece = priority.piece(PIECE)
     assert piece <= FEWEST_BYTES
     await priority.spend(piece)

@@ -208,12 +208,14 @@ class Introducer:
         Raises `NoBootstrap` when all bootstrap peers and all remembered peers have been tried twice
         without success, or after `timeout` seconds.
         """
-        patient_until = trio.current_time() + self._suggestion_seconds
+        suggestions_until = trio.current_time() + self._suggestion_seconds
         expected = [*self._bootstrap, *(a for r in self._remembered_records for a in r.addresses)]
         with trio.move_on_after(timeout):
             while not self._introduced.is_set():
-                tried = all(self._dial_outcomes.get(a, _NO_OUTCOME).attempts >= 2 for a in expected)
-                if tried and trio.current_time() >= patient_until:
+                all_tried = all(
+                    self._dial_outcomes.get(a, _NO_OUTCOME).attempts >= 2 for a in expected
+                )
+                if all_tried and trio.current_time() >= suggestions_until:
                     break
                 with trio.move_on_after(_POLL_SECONDS):
                     await self._introduced.wait()

@@ -62,7 +62,7 @@ class TransferAttempt:
         if self.first_byte is None:
             self.first_byte = self._last_received
 
-    def excuse(self, seconds: float) -> None:
+    def discount(self, seconds: float) -> None:
         """Discount `seconds` during which our own process did not run."""
         self.started += seconds
         self._last_received += seconds

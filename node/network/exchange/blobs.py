@@ -255,7 +255,7 @@ class BlobFetcher:
             lag = trio.current_time() - began - _POLL_SECONDS
             for download in self._downloads.values():
                 if lag > _LAG_SECONDS:
-                    self._excuse(download, lag)
+                    self._discount_lag(download, lag)
                 download.changed.set()
         self._watching = False
 
@@ -318,13 +318,13 @@ class BlobFetcher:
             return None
         competing = {attempt.peer for attempt in download.attempts}
         for relay in self._relays.order(download.cid):
-            waits = download.pauses.rests(relay, now)
-            stuck = self._busy[relay] >= _PER_RELAY and self._is_silent(relay, now)
+            pausing = download.pauses.rests(relay, now)
+            saturated = self._busy[relay] >= _PER_RELAY and self._is_silent(relay, now)
             if (
                 relay not in competing
                 and relay not in download.excluded
-                and not waits
-                and not stuck
+                and not pausing
+                and not saturated
             ):
                 return relay
         return None
@@ -339,9 +339,9 @@ class BlobFetcher:
     def _is_silent(self, relay: PeerId, now: float) -> bool:
         return now - self._last_received.get(relay, float("-inf")) > _RELAY_PATIENCE_SECONDS
 
-    def _excuse(self, download: _BlobDownload, lag: float) -> None:
+    def _discount_lag(self, download: _BlobDownload, lag: float) -> None:
         for attempt in download.attempts:
-            attempt.excuse(lag)
+            attempt.discount(lag)
             if attempt.is_relay:
                 self._last_received[attempt.peer] = trio.current_time()
 
@@ -433,7 +433,7 @@ class BlobFetcher:
             if download.outcomes.get(peer) not in _LACKING_OUTCOMES:
                 self._speeds.note(peer, attempt.received, seconds, self._busy[peer])
             if attempt.first_byte is not None:
-                self._frozen.forgive(peer)
+                self._frozen.release(peer)
             elif not attempt.blameless and self._frozen.note_wait(peer, seconds):
                 self._network.traffic.reject("frozen")
             self._busy[peer] -= 1
@@ -541,8 +541,8 @@ class _BlobDownload:
             or peer in self.frozen
         ):
             return True
-        patient = trio.current_time() - self.busy.get(peer, -math.inf) < _BUSY_SECONDS
-        return self.failures[peer] >= _MOST_FAILURES and not patient
+        may_be_busy = trio.current_time() - self.busy.get(peer, -math.inf) < _BUSY_SECONDS
+        return self.failures[peer] >= _MOST_FAILURES and not may_be_busy
 
 
 def _parse_request(request: bytes) -> ContentId:

@@ -45,7 +45,7 @@ class Quarantine:
         self._waited[peer] = total
         return False
 
-    def forgive(self, peer: PeerId) -> None:
+    def release(self, peer: PeerId) -> None:
         """Remove a peer's record."""
         self._quarantine.pop(peer, None)
         self._waited.pop(peer, None)

@@ -44,7 +44,7 @@ class Relays:
         async with trio.open_nursery() as nursery:
             async for event in self._network.peer_events():
                 self._relays.discard(event.peer)
-                self._slow.forgive(event.peer)
+                self._slow.release(event.peer)
                 if isinstance(event, PeerUp):
                     nursery.start_soon(self._ask, event.peer)
 
