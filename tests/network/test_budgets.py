@@ -28,7 +28,7 @@ from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE
 
-# Private here: `_reasonable`: what the library is handed; `_budgets`, `_scores`: the bound of a table
+# Private here: `_plausible`: what the library is handed; `_budgets`, `_scores`: the bound of a table
 # shows nowhere else.
 
 
@@ -162,37 +162,37 @@ def test_what_is_named_twice_is_sent_once() -> None:
     assert _sent_again(NAMES[:1] * 10) == 5
 
 
-def _reasonable(**parts: Any) -> rpc_pb2.ControlMessage:
-    return _router()._reasonable(rpc_pb2.ControlMessage(**parts))
+def _plausible(**parts: Any) -> rpc_pb2.ControlMessage:
+    return _router()._plausible(rpc_pb2.ControlMessage(**parts))
 
 
 def test_topics_are_ours() -> None:
     """And few of them are read: each foreign one would leave something behind."""
     graft = [rpc_pb2.ControlGraft(topicID=topic) for topic in ("theirs", "ours", "ours")]
-    assert [one.topicID for one in _reasonable(graft=graft).graft] == ["ours"]
+    assert [one.topicID for one in _plausible(graft=graft).graft] == ["ours"]
 
 
 def test_few_topics_are_looked_at() -> None:
     graft = [rpc_pb2.ControlGraft(topicID=topic) for topic in ("a", "b", "c", "d", "ours")]
-    assert not _reasonable(graft=graft).graft
+    assert not _plausible(graft=graft).graft
 
 
 def test_identifiers_are_so_many_and_so_long() -> None:
     iwant = [rpc_pb2.ControlIWant(messageIDs=[b"x" * 65] + [b"x" * 64] * 2000)]
-    kept = _reasonable(iwant=iwant).iwant[0].messageIDs
+    kept = _plausible(iwant=iwant).iwant[0].messageIDs
     assert len(kept) == 1024
     assert max(map(len, kept)) == 64
 
 
 def test_a_prune_holds_for_an_hour() -> None:
-    (prune,) = _reasonable(prune=[rpc_pb2.ControlPrune(topicID="ours", backoff=10**12)]).prune
+    (prune,) = _plausible(prune=[rpc_pb2.ControlPrune(topicID="ours", backoff=10**12)]).prune
     assert prune.backoff == 3600
 
 
 def test_nobody_is_named_by_a_prune() -> None:
     """Others do not decide which peers we dial."""
     prune = rpc_pb2.ControlPrune(topicID="ours", peers=[rpc_pb2.PeerInfo(peerID=b"somebody")])
-    assert not _reasonable(prune=[prune]).prune[0].peers
+    assert not _plausible(prune=[prune]).prune[0].peers
 
 
 def test_so_many_messages_wait() -> None:
