@@ -30,8 +30,8 @@ from network.support import (
 )
 
 # Private here: `_host`, `_ask`: a stranger obeys none of a node's own bounds.
-# Private here: `_reserve`, `_join`, `_address`: replaced to count calls, and to make one machine look
-# like many households.
+# Private here: `_reserve`, `_run_circuit`, `_address`: replaced to count calls, and to make one
+# machine look like many households.
 # Private here: `_reservations`, `_circuits_by_peer`, `_circuits_by_address`, `_connections`: what must
 # stay bounded, and be released, shows nowhere else.
 
@@ -52,9 +52,9 @@ class Ledger:
     def __init__(self, relay: CircuitRelay, monkeypatch: pytest.MonkeyPatch) -> None:
         self.most: Counter[str] = Counter()
         self._relay = relay
-        self._reserve, self._join = relay._reserve, relay._join
+        self._reserve, self._run_circuit = relay._reserve, relay._run_circuit
         monkeypatch.setattr(relay, "_reserve", self.reserve)
-        monkeypatch.setattr(relay, "_join", self.join)
+        monkeypatch.setattr(relay, "_run_circuit", self.join)
 
     def reserve(self, peer: PeerId, address: str) -> HopMessage:
         answer = self._reserve(peer, address)
@@ -67,7 +67,7 @@ class Ledger:
         self._note("circuits", self._relay.circuits)
         self._note("circuits_per_peer", max(self._relay._circuits_by_peer.values()))
         self._note("circuits_per_address", max(self._relay._circuits_by_address.values()))
-        return await self._join(stream, caller, callee)
+        return await self._run_circuit(stream, caller, callee)
 
     def _note(self, name: str, value: int) -> None:
         self.most[name] = max(self.most[name], value)
