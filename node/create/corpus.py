@@ -247,7 +247,7 @@ class TokenisedCorpus:
             made.append([shard for shard in writer.finish() if shard.tokens > length])
         for part, shards in zip(_SIDE_NAMES, made, strict=True):
             if not shards and self.wanted in ("both", part):
-                raise too_short(_SIDE_NAMES[part], length)
+                raise too_short(_SIDE_NAMES[part], length, self.summary.sources)
         return made[0], made[1][:1]
 
     def store_excerpt(self, tokens: int, store: BlobStore) -> ShardSpec:
@@ -405,7 +405,7 @@ def read_corpus(
             if count == 0:
                 raise no_conversations(part, table.sequence_length, caches)
         elif count <= table.sequence_length:
-            raise too_short(part, table.sequence_length)
+            raise too_short(part, table.sequence_length, summary.sources)
     end_every_block = table.attention == "document"
     return TokenisedCorpus(
         training,

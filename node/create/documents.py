@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import ExitCode, UserError
 from ..training.chat import BadTemplate
+from .archives import unread_content
 from .borders import Borders
 from .columns import ArrowFile, ParquetFile, hub_rows
 from .files import File, Source
@@ -174,8 +175,12 @@ def _of_text(stream: TextStream, named: bool, utf8: bool) -> Iterator[tuple[int,
     carried = stream.read(_MAX_DOCUMENT_BYTES)
     if not looks_like_text(carried):
         if named:
+            unread = unread_content(carried)
             raise BadFile(
-                "is not text", "set its `format` in [data], or leave it out with `exclude`"
+                "is not text" if unread is None else f"is {unread.what}",
+                "set its `format` in [data], or leave it out with `exclude`"
+                if unread is None
+                else unread.remedy,
             )
         yield 0, NoText(), stream.position()
         return

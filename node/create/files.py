@@ -18,6 +18,7 @@ from typing import Any
 
 from ...protocol.wire.manifest import TokenType
 from ..errors import ExitCode, UserError
+from .archives import unread_kind
 from .columns import Columns
 from .dataset_caches import (
     CACHE_PREFIX,
@@ -166,6 +167,8 @@ def _files_at(path: Path | str, source: Source, skipped: Skipped) -> Iterator[Fi
     elif path.is_dir():
         yield from _FolderWalk(path, source, skipped).files()
     elif path.is_file():
+        if source.format is None and (unread := unread_kind(bare(path))) is not None:
+            raise BadFile(f"is {unread.what}", unread.remedy).at(path)
         kind = source.format or _format(path, source) or _default_format(source)
         if source.columns.images and kind not in _WITH_IMAGES:
             raise BadFile(
@@ -485,7 +488,8 @@ def _exclusion_reason(name: PurePath, source: Source) -> str | None:
     if source.format is not None:
         return None if by_name in (source.format, None) else f"not {source.format} by their ending"
     if by_name is None:
-        return "with an unknown ending"
+        unread = unread_kind(bare(name))
+        return "with an unknown ending" if unread is None else unread.reason
     if by_name == "tokens" and bare(name).suffix.lower() != ".ds":
         return 'possibly arrays of tokens, which are read only with format = "tokens"'
     return None

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import ExitCode, UserError
+from .summary import SourceSummary
 from .token_cache import TokenCache
 
 
-def too_short(side: str, length: int) -> UserError:
+def too_short(side: str, length: int, sources: Sequence[SourceSummary]) -> UserError:
+    left_out = [line for source in sources for line in source.skipped.lines()]
+    beside = f"; left out are {'; '.join(left_out)}" if left_out else ""
     return missing(
-        f"the {side} text is shorter than one sequence ({length + 1} tokens)",
+        f"the {side} text is shorter than one sequence ({length + 1} tokens){beside}",
         "give more text with --data, or a smaller sequence_length in [data]",
     )
 

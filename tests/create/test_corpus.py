@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import random
+import tarfile
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
@@ -178,6 +179,46 @@ def test_missing_text_is_told_with_what_there_is(
         find(*(tmp_path / path for path in paths))
     assert caught.value.code == ExitCode.DATA_MISSING
     assert words in caught.value.problem
+
+
+ARCHIVES = "packed as archives, which must be unpacked first"
+LAID_OUT = "documents with a layout, which must be converted to text first"
+COMPRESSED = "compressed in another way than .gz, .zst, .xz or .bz2"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        *((f"a.{ending}", ARCHIVES) for ending in ("tar.gz", "TGZ", "tar", "zip", "7z", "tar.xz")),
+        *((f"a.{ending}", LAID_OUT) for ending in ("pdf", "docx", "epub.gz")),
+        *((f"a.txt.{ending}", COMPRESSED) for ending in ("lz4", "Z", "br")),
+    ],
+)
+def test_files_in_a_form_that_is_not_read_are_named_with_the_remedy(
+    tmp_path: Path, name: str, reason: str
+) -> None:
+    folder, file = tmp_path / "folder", tmp_path / "folder" / name
+    folder.mkdir()
+    file.write_bytes(b"1")
+    with pytest.raises(UserError, match="there is no training text") as caught:
+        find(folder)
+    assert f"1 {reason} ({name})" in caught.value.problem
+    with pytest.raises(UserError, match="is not read") as caught:
+        find(file)
+    assert str(file) in caught.value.problem
+    assert caught.value.remedy.split()[0] in ("unpack", "convert")
+    # Founders who state a format know better.
+    assert find(file, format="text") == ([name], {})
+
+
+def test_a_text_that_is_too_short_is_told_with_what_is_left_out(founder: Founder) -> None:
+    with tarfile.open(founder.root / "b.txt.gz", "w:gz") as archive:
+        archive.add(write(founder.root, a_txt="short\n") / "a.txt")
+    write(founder.root, d_tar_gz="1")
+    with pytest.raises(UserError, match="shorter than one sequence") as caught:
+        founder.read(paths=(".",), include=None)
+    assert f"1 {ARCHIVES} (d.tar.gz)" in caught.value.problem
+    assert "1 not text, despite the file name's ending (b.txt.gz)" in caught.value.problem
 
 
 # --- documents, their ends, and their order ------------------------------------------------------

@@ -12,6 +12,8 @@ import lzma
 import os
 import struct
 import sys
+import tarfile
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -392,6 +394,18 @@ def test_what_is_not_text_is_no_text_whatever_it_is_called(tmp_path: Path) -> No
     # The first one is decompressed, and contains no text either.
     assert [type(item) for item in made] == [NoText, NoText, Document]
     refused(tmp_path / "1.txt", "is not text")
+
+
+def test_an_archive_with_the_name_of_a_text_is_called_an_archive(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("text\n")
+    with tarfile.open(tmp_path / "1.txt.gz", "w:gz") as archive:
+        archive.add(tmp_path / "a.md")
+    with zipfile.ZipFile(tmp_path / "2.txt", "w") as packed:
+        packed.write(tmp_path / "a.md")
+    (tmp_path / "3.txt").write_bytes(b"%PDF-1.7\n" + bytes(range(256)))
+    for name in ("1.txt.gz", "2.txt"):
+        refused(tmp_path / name, "is an archive of files, which is not read as it is")
+    refused(tmp_path / "3.txt", "is a document with a layout")
 
 
 ENCODINGS = {
