@@ -22,10 +22,9 @@ from ..crypto.identity import Identity, peer_text
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.swarm_id import swarm_text
 from .control.limits import BandwidthLimits
-from .control.supervisor import RunningSession as Supervised
-from .control.supervisor import Supervisor
+from .control.supervisor import RunningSession, Supervisor
 from .control.work_hours import WorkSchedule
-from .dashboard.address import link_of, open_address, open_metrics_address
+from .dashboard.address import open_address, open_metrics_address, url_and_token_link
 from .dashboard.listener import serve_dashboard
 from .dashboard.metrics_page import metrics_url, serve_metrics
 from .energy.manager import EnergyManager
@@ -61,7 +60,7 @@ _RETRY_SECONDS = 2.0
 _LOG_INTERVAL_SECONDS = 60.0
 
 
-class Session(Supervised, Protocol):
+class Session(RunningSession, Protocol):
     """One session between two pauses: as a member, or as an observer (`observer`)."""
 
     async def run(self, ticket: bytes) -> None:
@@ -134,8 +133,8 @@ async def serve_owner(
         supervisor = Supervisor(
             socket=data.socket,
             limits=limits,
-            link=lambda: link_of(address),
-            shifts=schedule,
+            link=lambda: url_and_token_link(address),
+            schedule=schedule,
             telemetry=telemetry,
             node=NodeStatus(
                 version=__version__,
@@ -149,7 +148,7 @@ async def serve_owner(
             ),
             screen=settings.console.draws,
             energy=energy_manager.status,
-            at_once=energy_manager.put_back,
+            before_exit=energy_manager.restore_limit,
         )
         files = data.swarm(settings.swarm)
         dashboard_server = serve_dashboard(
@@ -166,14 +165,19 @@ async def serve_owner(
             )
 
         metrics_server = serve_metrics(metrics, NODE_METRICS, reading)
-        async with supervisor.open(), dashboard_server, metrics_server, _running(energy_manager):
+        async with (
+            supervisor.open(),
+            dashboard_server,
+            metrics_server,
+            _run_energy_manager(energy_manager),
+        ):
 
-            async def listening() -> None:
+            async def check_listening() -> None:
                 await _bind_when_available(
                     settings, partial(_check_listening, settings), telemetry.report
                 )
 
-            while await supervisor.next_session(listening):
+            while await supervisor.next_session(check_listening):
                 async with _network(settings, limits, identity, traffic) as network:
                     session = open_session(settings, data, identity, network, telemetry)
                     with supervisor.serving(session):
@@ -222,7 +226,7 @@ def _check_listening(settings: DaemonSettings) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _running(manager: EnergyManager) -> AsyncIterator[None]:
+async def _run_energy_manager(manager: EnergyManager) -> AsyncIterator[None]:
     """Run the energy manager inside the context; it restores a GPU's power limit at the end."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_running, manager.run)

@@ -28,13 +28,13 @@ class Founder:
     manifest: Manifest
     network: Network
     telemetry: Telemetry
-    stay: SwarmSession
+    session: SwarmSession
     ended: trio.Event
     """Set when it has left by itself, at the end of its run."""
 
     @property
     def members(self) -> int:
-        swarm = self.stay.status().swarm
+        swarm = self.session.status().swarm
         return 0 if swarm is None else len(swarm.members or ())
 
 
@@ -53,14 +53,14 @@ async def founding(
     workshop.seconds = 0.1
     settings = quiet_settings(manifest, root, bootstrap=bootstrap)
     async with open_network(LOOPBACK, me) as network, trio.open_nursery() as nursery:
-        stay = SwarmSession(settings, data, me, network, telemetry, workshop.start)
+        session = SwarmSession(settings, data, me, network, telemetry, workshop.start)
         ended = trio.Event()
 
         async def run() -> None:
-            await stay.run(b"")
+            await session.run(b"")
             ended.set()
 
         nursery.start_soon(run)
         await until(lambda: (telemetry.round or 0) >= 2)
-        yield Founder(manifest, network, telemetry, stay, ended)
+        yield Founder(manifest, network, telemetry, session, ended)
         nursery.cancel_scope.cancel()

@@ -56,8 +56,8 @@ async def test_a_round_that_has_passed_is_said(
     telemetry = Telemetry(me.peer)
     start = Workshop(me.peer, 0).start
     async with open_network(LOOPBACK, me) as network:
-        stay = SwarmSession(settings, DataDir(tmp_path), me, network, telemetry, start)
+        session = SwarmSession(settings, DataDir(tmp_path), me, network, telemetry, start)
         with trio.fail_after(30):
-            await stay.run(b"")
-    assert not stay.leave_requested
+            await session.run(b"")
+    assert not session.leave_requested
     assert "so there is nothing to do until round 1" in caplog.text

@@ -101,7 +101,7 @@ async def test_what_keeps_it_from_following_does_not_end_it(
 ) -> None:
     tries = 0
 
-    async def run(observation: Any, ticket: bytes) -> None:
+    async def run(session: Any, ticket: bytes) -> None:
         nonlocal tries
         tries += 1
         async with trio.open_nursery():

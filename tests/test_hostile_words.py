@@ -92,7 +92,7 @@ def test_on_terminals(
 
 @pytest.mark.parametrize("form", list(LogFormat))
 def test_in_the_log(form: LogFormat, capsys: Any, tmp_path: Path) -> None:
-    configure_logging(form=form, folder=tmp_path)
+    configure_logging(log_format=form, folder=tmp_path)
     for word in WORDS:
         logging.getLogger("distro_node.x").info("%s says %s", word, word)
     lines = (tmp_path / LOG_FILE).read_text("utf-8").split("\n")

@@ -32,11 +32,11 @@ async def observing(
     data.create()
     settings = quiet_settings(founder.manifest, root, bootstrap=(founder.network.addresses[0],))
     async with open_network(LOOPBACK, me) as network, trio.open_nursery() as nursery:
-        observation = ObserverSession(settings, data, me, network, telemetry)
-        nursery.start_soon(observation.run, b"")
+        session = ObserverSession(settings, data, me, network, telemetry)
+        nursery.start_soon(session.run, b"")
         await until(lambda: telemetry.state == "observing")
-        yield observation, telemetry
-        observation.leave()
+        yield session, telemetry
+        session.leave()
 
 
 async def test_it_follows_shows_and_takes_no_part(
@@ -45,28 +45,26 @@ async def test_it_follows_shows_and_takes_no_part(
     monkeypatch.setattr("distro_node.node.observer._RETRY_SECONDS", 0.2)
     me = Identity.generate()
     async with founding(tmp_path / "founder") as founder:
-        async with observing(founder, tmp_path / "observer", me) as (observation, telemetry):
+        async with observing(founder, tmp_path / "observer", me) as (session, telemetry):
             began = telemetry.round or 0
             await until(lambda: (telemetry.round or 0) >= began + 3)
-            swarm = observation.status().swarm
+            swarm = session.status().swarm
             assert swarm is not None
             assert [each.peer for each in swarm.members or ()] == [peer_text(identity(0).peer)]
             assert swarm.decided_seconds is not None
             assert telemetry.loss is not None
             assert founder.members == 1
             # Otherwise the alert for a node without peers would fire for ever.
-            assert observation.status().line.peers == 1
+            assert session.status().line.peers == 1
         # It was asked to end, and ended by itself; the founder goes on.
-        assert observation.leave_requested
+        assert session.leave_requested
         round_ = founder.telemetry.round or 0
         await until(lambda: (founder.telemetry.round or 0) > round_)
     files = DataDir(tmp_path / "observer").swarm(founder.manifest.swarm)
-    chronicle = RunHistory(
-        founder.manifest.founder, peer_text(me.peer), files.ledger, files.history
-    )
-    while chronicle.refresh():
+    history = RunHistory(founder.manifest.founder, peer_text(me.peer), files.ledger, files.history)
+    while history.refresh():
         pass
-    rows = chronicle.whole()["rows"]
+    rows = history.everything()["rows"]
     assert rows["round"][-1] >= began + 3
     # It cannot know when earlier rounds were decided, but does for those since its start.
     assert rows["time"][began] is None

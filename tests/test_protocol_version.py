@@ -170,11 +170,11 @@ async def taking_part(data: DataDir, manifest: Manifest) -> UserError:
     me, telemetry = identity(0), Telemetry(identity(0).peer)
     settings = quiet_settings(manifest, data.root)
     async with open_network(LOOPBACK, me) as network:
-        stay = SwarmSession(settings, data, me, network, telemetry, Workshop(me.peer, 0).start)
+        session = SwarmSession(settings, data, me, network, telemetry, Workshop(me.peer, 0).start)
         told: list[UserError] = []
         with trio.fail_after(PATIENCE_SECONDS):
             try:
-                await stay.run(b"")
+                await session.run(b"")
             except* UserError as group:
                 told += (error for error in leaves(group) if isinstance(error, UserError))
     (error,) = told

@@ -43,7 +43,7 @@ from distro_node.node.telemetry.status import EventStatus, MemberStatus, encode_
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training import client
 from distro_node.node.util.progress import Progress
-from distro_node.node.util.sanitize import MOST_CHARACTERS, harmless, harmless_piece
+from distro_node.node.util.sanitize import MAX_CHARACTERS, harmless, harmless_piece
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.swarm_id import SwarmIdError, parse_invite, swarm_text
 from hypothesis import given
@@ -75,7 +75,7 @@ def test_whatever_it_is_becomes_a_line_of_visible_characters(text: str) -> None:
     shown = harmless(text)
     assert is_harmless(shown)
     assert harmless(shown) == shown
-    assert len(shown) <= MOST_CHARACTERS
+    assert len(shown) <= MAX_CHARACTERS
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_names_in_the_world_s_scripts_stay_as_they_are(text: str) -> None:
 def test_what_nobody_sees_is_spelled_out() -> None:
     assert harmless("a\x1b[2Jb\nc") == "a\\x1b[2Jb\\nc"
     assert harmless("a\u202eb\u200bc\u3164d") == "a\\u202eb\\u200bc\\u3164d"
-    assert len(harmless("x" * 10**6)) == MOST_CHARACTERS
+    assert len(harmless("x" * 10**6)) == MAX_CHARACTERS
     assert harmless("x" * 10**6).endswith("x…")
 
 
@@ -168,7 +168,7 @@ def test_words_of_a_command_line_that_was_pasted(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("form", list(LogFormat))
 def test_the_log(form: LogFormat, capsys, tmp_path: Path) -> None:
-    configure_logging(form=form, folder=tmp_path)
+    configure_logging(log_format=form, folder=tmp_path)
     log = logging.getLogger("distro_node.x")
     log.info("a peer said: %s", EVIL)
     try:
@@ -181,7 +181,7 @@ def test_the_log(form: LogFormat, capsys, tmp_path: Path) -> None:
     lines = shown.splitlines()
     assert all(map(is_harmless, lines))
     assert not any(line.endswith("INFO    forged") and line[0] != " " for line in lines)
-    assert len(lines[-1]) < 2 * MOST_CHARACTERS
+    assert len(lines[-1]) < 2 * MAX_CHARACTERS
     if form is LogFormat.JSON:
         assert shown.isascii()
         assert [json.loads(line)["level"] for line in lines] == ["info", "error", "info"]

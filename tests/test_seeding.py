@@ -86,10 +86,10 @@ async def test_what_came_out_is_had_after_the_last_member_has_gone(tmp_path: Pat
         open_network(LOOPBACK, me) as network,
     ):
         settings = quiet_settings(manifest, data.root, bootstrap=(peer.address,))
-        stay = SwarmSession(settings, data, me, network, telemetry, Workshop(me.peer, 0).start)
+        session = SwarmSession(settings, data, me, network, telemetry, Workshop(me.peer, 0).start)
         with trio.fail_after(PATIENCE_SECONDS):
-            await stay.run(b"")
-    assert stay.run_is_over
+            await session.run(b"")
+    assert session.run_is_over
     late, there = ledger_at(data.root, manifest), ledger_at(tmp_path / "founder", manifest)
     assert late.finished
     assert late.head == there.head

@@ -87,7 +87,7 @@ def bootstrap(chosen: BootstrapOptions, json: Json = False) -> None:
     data.create()
     with data.lock():
         log = chosen.console
-        configure_logging(form=log.log_format, level=log.log_level, folder=data.logs)
+        configure_logging(log_format=log.log_format, level=log.log_level, folder=data.logs)
         identity = open_identity(data, passphrase)
         settings = BootstrapSettings(
             identity=identity,

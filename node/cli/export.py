@@ -123,7 +123,7 @@ def verify(
     if json:
         typer.echo(dumps(asdict(found)))
     else:
-        typer.echo(_words(found))
+        typer.echo(_verified_text(found))
     if found.unchecked:
         raise UserError(
             ExitCode.PARTLY_VERIFIED,
@@ -133,18 +133,18 @@ def verify(
         )
 
 
-def _words(found: Verified) -> str:
+def _verified_text(found: Verified) -> str:
     proof = {
         "content": "its content id is the one that the record certifies",
         "fingerprint": "its fingerprint is the one in the record. Nobody changed it by accident; only "
         "rounds with a snapshot have a content id, which nobody can forge either",
     }
-    beside = (
+    other_files = (
         ""
         if found.unchecked
         else "  configuration, tokenizer and generation settings are its own\n"
     )
     return (
-        f"This is the swarm's model after round {found.round:,}: {proof[found.proof]}.\n{beside}"
+        f"This is the swarm's model after round {found.round:,}: {proof[found.proof]}.\n{other_files}"
         f"  record {found.record}, fingerprint {found.fingerprint}"
     )

@@ -28,21 +28,21 @@ def explain(error: BaseException) -> int:
     # Disk errors come first: they may have caused the others.
     for fault in map(explain_disk, found):
         if fault is not None:
-            return _tell(fault)
+            return _print_error(fault)
     for shortage in map(explain_shortage, found):
         if shortage is not None:
-            return _tell(shortage)
+            return _print_error(shortage)
     mistakes = [leaf for leaf in found if isinstance(leaf, UserError)]
     # If only the user's mistake were reported, a bug beside it would be lost.
     if mistakes and len(mistakes) == len(found):
-        return _tell(mistakes[0])
+        return _print_error(mistakes[0])
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exception(error)
         return ExitCode.BUG
     return _report_bug(error, found[0])
 
 
-def _tell(error: UserError) -> int:
+def _print_error(error: UserError) -> int:
     _write(f"error: {_one_line(error.problem)}\n  {_one_line(error.remedy)}\n")
     return error.code
 

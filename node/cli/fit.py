@@ -66,24 +66,24 @@ def fit(
             file = read_manifest_file(path)
             model = read_model(file, path)
             lora = None if model.lora is None else model.lora.for_trainer()
-            there = await ask(name, model.config, lora)
+            machine = await ask(name, model.config, lora)
             work = Workload(
                 config=model.config,
-                parameters=there.parameters,
+                parameters=machine.parameters,
                 sequence_length=model.sequence_length,
-                optimizer=default_optimizer(file, path, there.parameters),
-                frozen=there.frozen,
+                optimizer=default_optimizer(file, path, machine.parameters),
+                frozen=machine.frozen,
                 audited=file.audits is not None,
                 with_committees=file.committees is not None,
             )
-            return fit_workload(file.name, work, there, limit, micro_batch, settings.split)
+            return fit_workload(file.name, work, machine, limit, micro_batch, settings.split)
         if path.is_file():
             manifest = _read(path)
         else:
             manifest = await _find(target, settings)
-        there = await ask(name)
+        machine = await ask(name)
         work = Workload.of(manifest)
-        return fit_workload(manifest.name, work, there, limit, micro_batch, settings.split)
+        return fit_workload(manifest.name, work, machine, limit, micro_batch, settings.split)
 
     found = trio.run(examine)
     if json:
@@ -99,8 +99,8 @@ def _lines(found: MemoryFit) -> Iterator[str]:
     from ..memory_fit import plan_line
 
     yield f"{found.name}: {parameters_text(found.elements, found.frozen)}"
-    beside = f", and {_size(found.room.host)} of main memory" if found.room.host else ""
-    yield f"{found.device}: {_size(found.room.device)} may be taken{beside}"
+    main_memory = f", and {_size(found.room.host)} of main memory" if found.room.host else ""
+    yield f"{found.device}: {_size(found.room.device)} may be taken{main_memory}"
     if found.devices > 1:
         has = "a part of the model" if found.shards else "a copy of the model"
         yield f"Each of the {found.devices} would have {has}."

@@ -56,9 +56,12 @@ def _program(group: Any) -> Iterator[str]:
 def _command(name: str, command: Any) -> Iterator[str]:
     yield from _head(f"{PROGRAM}-{name}", command)
     arguments = [each for each in command.params if not each.opts[0].startswith("-")]
-    words = [f"{_metavar(each)}" for each in arguments]
-    words = [w if each.required else f"[{w}]" for w, each in zip(words, arguments, strict=True)]
-    yield f".SH SYNOPSIS\n.B {_plain(f'{PROGRAM} {name}')}\n{_plain(' '.join(['[OPTIONS]', *words]))}\n"
+    metavars = [f"{_metavar(each)}" for each in arguments]
+    metavars = [
+        w if each.required else f"[{w}]" for w, each in zip(metavars, arguments, strict=True)
+    ]
+    usage = " ".join(["[OPTIONS]", *metavars])
+    yield f".SH SYNOPSIS\n.B {_plain(f'{PROGRAM} {name}')}\n{_plain(usage)}\n"
     yield from _description(command)
     if any(each.help for each in arguments):
         yield ".SH ARGUMENTS\n"
@@ -129,18 +132,18 @@ def _metavar(parameter: Any) -> str:
     return parameter.metavar or parameter.name.upper()
 
 
-def _text(words: str) -> str:
+def _text(text: str) -> str:
     """Return wrapped text with the parts between backticks in bold."""
-    parts = words.split("`")
+    parts = text.split("`")
     return "".join(
         f"\\fB{_plain(part)}\\fR" if number % 2 else _plain(part)
         for number, part in enumerate(parts)
     )
 
 
-def _plain(words: str) -> str:
+def _plain(text: str) -> str:
     """Escape text, so that hyphens can be copied and no line is a formatter command."""
-    escaped = words.replace("\\", "\\e").replace("-", "\\-")
+    escaped = text.replace("\\", "\\e").replace("-", "\\-")
     return re.sub(r"^([.'])", r"\\&\1", escaped)
 
 

@@ -163,8 +163,8 @@ def introducers(invite: Invite, named: Sequence[str] | None) -> tuple[str, ...]:
 
 def parameters_text(trained: int, frozen: int) -> str:
     """Return the number of a model's parameters, in the words that all commands use."""
-    beside = f" in adapters, beside {frozen:,} that stay as they are" if frozen else ""
-    return f"{trained:,} parameters{beside}"
+    adapters = f" in adapters, beside {frozen:,} that stay as they are" if frozen else ""
+    return f"{trained:,} parameters{adapters}"
 
 
 def with_passphrase(settings: T) -> T:
@@ -184,6 +184,6 @@ def prepare_to_run(console: ConsoleSettings, data: DataDir) -> None:
     # Where no screen can be drawn, log lines say the same.
     drawn = console.draws and redraws(Console(stderr=True))
     configure_logging(
-        form=console.log_format, level=console.log_level, folder=data.logs, screen=drawn
+        log_format=console.log_format, level=console.log_level, folder=data.logs, screen=drawn
     )
     freeze_permanent_objects()

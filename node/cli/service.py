@@ -79,13 +79,13 @@ def service(
             f"{name!r} is not a valid service name",
             "use up to 63 lower-case letters, digits and hyphens with --name",
         )
-    words = list(command or ())
-    if action is not Action.INSTALL and words:
+    arguments = list(command or ())
+    if action is not Action.INSTALL and arguments:
         raise UserError(
             ExitCode.USAGE, f"{action} takes no command", "give the command to `install` only"
         )
     if action is Action.INSTALL:
-        _install(ctx, _service(ctx, words, name, system), force, show, json)
+        _install(ctx, _service(ctx, arguments, name, system), force, show, json)
         return
     manager = this_manager(system=system)
     if action is Action.REMOVE:
@@ -132,31 +132,31 @@ def _printer(what: Service) -> ServiceManager:
             raise
         folder = Path()
         return ServiceManager(
-            kind="systemd", system=what.system, folder=folder, logs=folder, run=_nothing
+            kind="systemd", system=what.system, folder=folder, logs=folder, run=_unexpected_run
         )
 
 
-def _nothing(_: Any) -> Any:
+def _unexpected_run(_: Any) -> Any:
     raise AssertionError("no command is run to show a unit")
 
 
-def _service(ctx: typer.Context, words: list[str], name: str, system: bool) -> Service:
+def _service(ctx: typer.Context, arguments: list[str], name: str, system: bool) -> Service:
     """Check the command to run. Raises `UserError` and the library's own usage errors."""
-    if not words or words[0] not in _COMMANDS:
+    if not arguments or arguments[0] not in _COMMANDS:
         raise UserError(
             ExitCode.USAGE,
             "the command of the service is missing, or is neither `join` nor `bootstrap`",
             "give it after two hyphens: distro-node service install -- join LINK",
         )
-    problem = arguments_problem(words)
+    problem = arguments_problem(arguments)
     if problem is not None:
         raise UserError(ExitCode.USAGE, problem, "write the command without it")
-    given = _parsed(ctx, words)
-    if words[0] == "join":
+    given = _parsed(ctx, arguments)
+    if arguments[0] == "join":
         parse_target(given["target"])
-        if not {"--wait", "--no-wait"} & set(words):
+        if not {"--wait", "--no-wait"} & set(arguments):
             # At boot the network may not be up yet; a service can wait.
-            words = [*words, "--wait"]
+            arguments = [*arguments, "--wait"]
     if system:
         if given.get("data_dir") is not None:
             raise UserError(
@@ -171,14 +171,16 @@ def _service(ctx: typer.Context, words: list[str], name: str, system: bool) -> S
                 "install distro-node elsewhere, for example into an environment in /opt, or leave out "
                 "--system",
             )
-    return Service(name=name, command=words[0], command_line=(*_program(), *words), system=system)
+    return Service(
+        name=name, command=arguments[0], command_line=(*_program(), *arguments), system=system
+    )
 
 
-def _parsed(ctx: typer.Context, words: list[str]) -> dict[str, Any]:
+def _parsed(ctx: typer.Context, arguments: list[str]) -> dict[str, Any]:
     """Return the options of the command, parsed as the program itself would."""
     group: Any = ctx.find_root().command
-    command = group.get_command(ctx, words[0])
-    with command.make_context(words[0], words[1:], parent=ctx.find_root()) as inner:
+    command = group.get_command(ctx, arguments[0])
+    with command.make_context(arguments[0], arguments[1:], parent=ctx.find_root()) as inner:
         return dict(inner.params)
 
 

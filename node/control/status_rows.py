@@ -16,7 +16,7 @@ from ..telemetry.messages import (
     duration_text,
     own_rounds_note,
     reachability_text,
-    shift_sentence,
+    schedule_sentence,
     short,
     speed_text,
     state_remedy,
@@ -31,7 +31,7 @@ _TASKS_SHOWN = 8
 _DIVERGED_SHOWN = 4
 # Fraction of the time at work from which the measurement of energy counts as complete: the interval
 # before the first reading is never measured.
-_WHOLE = 0.95
+_FULLY_MEASURED = 0.95
 
 # Colours of a node's states on the screens of `join` and the demo; all other states are transient.
 # `killed` and `left` occur only in the demo.
@@ -82,7 +82,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
     yield StatusRow("state", _state(status), _meaning(status))
     if status.schedule.active is not None:
         when = f"{status.schedule.active}, now until {_text(status.schedule.until)}"
-        yield StatusRow("hours", when, shift_sentence(status.schedule))
+        yield StatusRow("hours", when, schedule_sentence(status.schedule))
     for hold in status.schedule.holds:
         yield StatusRow(
             "held back", hold.text, "waived by you" if hold.waived else "it goes on by itself"
@@ -258,7 +258,7 @@ def _energy(energy: EnergyStatus) -> Iterator[StatusRow]:
     notes = [] if each is None else [f"{each:.3g} J a token"]
     if len(known) < len(parts):
         notes.append(f"of {known[0]} alone")
-    elif any((part.measured or 0.0) < _WHOLE for part in parts.values()):
+    elif any((part.measured or 0.0) < _FULLY_MEASURED for part in parts.values()):
         notes.append("measured in part")
     yield StatusRow("energy", value, ", ".join(notes))
 

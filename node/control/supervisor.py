@@ -62,9 +62,9 @@ class RunningSession(Protocol):
 
 def merged_status(
     node: NodeStatus,
-    shift: ScheduleStatus,
+    schedule: ScheduleStatus,
     telemetry: Telemetry,
-    stay: SessionStatus,
+    session: SessionStatus,
     energy: EnergyStatus = NO_ENERGY,
 ) -> Status:
     """Return the node's whole status."""
@@ -73,20 +73,20 @@ def merged_status(
         node=node,
         state=telemetry.state,
         progress=telemetry.progress,
-        schedule=shift,
+        schedule=schedule,
         training=training,
-        swarm=stay.swarm,
-        seconds_left=seconds_left(training, stay.swarm),
+        swarm=session.swarm,
+        seconds_left=seconds_left(training, session.swarm),
         scores=telemetry.scores,
-        line=stay.line,
-        reach=stay.reach,
+        line=session.line,
+        reach=session.reach,
         energy=energy,
         privacy=telemetry.privacy,
         events=telemetry.events,
     )
 
 
-async def _at_once() -> None:
+async def _ready_now() -> None:
     await trio.lowlevel.checkpoint()
 
 
@@ -94,12 +94,12 @@ async def _first_of(*waits: Callable[[], Awaitable[object]]) -> None:
     """Return once one of these functions has returned; the others are cancelled."""
     async with trio.open_nursery() as nursery:
 
-        async def either(wait: Callable[[], Awaitable[object]]) -> None:
+        async def return_first(wait: Callable[[], Awaitable[object]]) -> None:
             await wait()
             nursery.cancel_scope.cancel()
 
         for wait in waits:
-            nursery.start_soon(either, wait)
+            nursery.start_soon(return_first, wait)
 
 
 class Supervisor:
@@ -109,36 +109,36 @@ class Supervisor:
         self,
         *,
         socket: Path,
-        shifts: WorkSchedule,
+        schedule: WorkSchedule,
         telemetry: Telemetry,
         node: NodeStatus,
         screen: bool,
         limits: BandwidthLimits | None = None,
         link: Callable[[], dict[str, Any]] = dict,
         energy: Callable[[], EnergyStatus] = lambda: NO_ENERGY,
-        at_once: Callable[[], None] = lambda: None,
+        before_exit: Callable[[], None] = lambda: None,
     ) -> None:
         """`link` returns the dashboard's URL and the link with its token, which only the owner may see.
-        `energy` returns what the work costs. `at_once` is called before the program ends immediately; it
-        must be quick."""
+        `energy` returns what the work costs. `before_exit` is called before the program ends at once;
+        it must be quick."""
         self._socket = socket
-        self._shifts = shifts
+        self._schedule = schedule
         self._telemetry = telemetry
         self._limits = limits or BandwidthLimits()
         self._link = link
         self._energy = energy
-        self._at_once = at_once
+        self._before_exit = before_exit
         self._node = node
         self._screen = screen
-        self._stay: RunningSession | None = None
+        self._session: RunningSession | None = None
         # What remains of earlier sessions: the swarm's name, and the traffic of their networks.
-        self._before = SessionStatus(swarm=None, line=NO_LINE, reach=None)
+        self._earlier_sessions = SessionStatus(swarm=None, line=NO_LINE, reach=None)
         self._leaving = trio.Event()
         self.commands: Mapping[str, Handler] = {
             "leave": lambda _: self._leave(),
             "pause": lambda _: self._pause(),
             "resume": lambda _: self._resume(),
-            "hours": self._keep_hours,
+            "hours": self._set_hours,
             "limits": self._set_limits,
         }
         """Commands that the owner may send."""
@@ -154,8 +154,8 @@ class Supervisor:
         }
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_signals)
-            nursery.start_soon(self._shifts.run)
-            nursery.start_soon(self._watch_shifts)
+            nursery.start_soon(self._schedule.run)
+            nursery.start_soon(self._watch_schedule)
             await nursery.start(serve_control, self._socket, handlers)
             if self._screen:
                 # Imported here: a screen needs modules that a node without one does not.
@@ -165,7 +165,7 @@ class Supervisor:
             yield
             nursery.cancel_scope.cancel()
 
-    async def next_session(self, ready: Callable[[], Awaitable[object]] = _at_once) -> bool:
+    async def next_session(self, ready: Callable[[], Awaitable[object]] = _ready_now) -> bool:
         """Wait until the node should be in the swarm and `ready` has returned, and return True; return
         False once the owner wants the program to end."""
         is_ready = False
@@ -176,27 +176,27 @@ class Supervisor:
             is_ready = True
 
         while not is_ready and not self._leaving.is_set():
-            if not self._shifts.at_work:
+            if not self._schedule.at_work:
                 self._telemetry.enter("paused")
-            await _first_of(self._leaving.wait, partial(self._shifts.wait, at_work=True))
+            await _first_of(self._leaving.wait, partial(self._schedule.wait, at_work=True))
             if not self._leaving.is_set():
-                pausing = partial(self._shifts.wait, at_work=False)
+                pausing = partial(self._schedule.wait, at_work=False)
                 await _first_of(self._leaving.wait, pausing, get_ready)
         return not self._leaving.is_set()
 
     @contextlib.contextmanager
-    def serving(self, stay: RunningSession) -> Iterator[None]:
+    def serving(self, session: RunningSession) -> Iterator[None]:
         """Connect this session with the owner's commands and status while it lasts."""
-        self._stay = stay
+        self._session = session
         try:
-            if self._leaving.is_set() or not self._shifts.at_work:
-                stay.leave()
+            if self._leaving.is_set() or not self._schedule.at_work:
+                session.leave()
             yield
         finally:
-            last = self._now()
-            self._stay = None
+            last = self._session_status()
+            self._session = None
             # The peers and the reachability of the ended session are no longer valid.
-            self._before = SessionStatus(
+            self._earlier_sessions = SessionStatus(
                 swarm=last.swarm and replace(last.swarm, round=None, members=None, awaited=()),
                 line=replace(
                     NO_LINE,
@@ -210,29 +210,33 @@ class Supervisor:
     def status(self) -> Status:
         """Return the node's status."""
         return merged_status(
-            self._node, self._shifts.status(), self._telemetry, self._now(), self._energy()
+            self._node,
+            self._schedule.status(),
+            self._telemetry,
+            self._session_status(),
+            self._energy(),
         )
 
-    def _now(self) -> SessionStatus:
+    def _session_status(self) -> SessionStatus:
         """Return this session's part, with the traffic of earlier sessions added."""
-        if self._stay is None:
+        if self._session is None:
             limits = self._limits
             line = replace(
-                self._before.line, max_upload=limits.upload, max_download=limits.download
+                self._earlier_sessions.line, max_upload=limits.upload, max_download=limits.download
             )
-            return replace(self._before, line=line)
-        stay, before = self._stay.status(), self._before.line
+            return replace(self._earlier_sessions, line=line)
+        session, earlier = self._session.status(), self._earlier_sessions.line
         line = replace(
-            stay.line,
-            sent_bytes=before.sent_bytes + stay.line.sent_bytes,
-            received_bytes=before.received_bytes + stay.line.received_bytes,
+            session.line,
+            sent_bytes=earlier.sent_bytes + session.line.sent_bytes,
+            received_bytes=earlier.received_bytes + session.line.received_bytes,
         )
-        return replace(stay, swarm=stay.swarm or self._before.swarm, line=line)
+        return replace(session, swarm=session.swarm or self._earlier_sessions.swarm, line=line)
 
     def _leave(self) -> dict[str, Any]:
         self._leaving.set()
-        if self._stay is not None:
-            self._stay.leave()
+        if self._session is not None:
+            self._session.leave()
         return {"ok": True}
 
     def _scored(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -243,22 +247,22 @@ class Supervisor:
         return {"ok": True}
 
     def _pause(self) -> dict[str, Any]:
-        self._shifts.pause()
-        return {"ok": True} | asdict(self._shifts.status())
+        self._schedule.pause()
+        return {"ok": True} | asdict(self._schedule.status())
 
     def _resume(self) -> dict[str, Any]:
-        self._shifts.resume()
-        return {"ok": True} | asdict(self._shifts.status())
+        self._schedule.resume()
+        return {"ok": True} | asdict(self._schedule.status())
 
-    def _keep_hours(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _set_hours(self, request: dict[str, Any]) -> dict[str, Any]:
         text = request.get("active")
         if text is not None and not isinstance(text, str):
             return {"error": "hours are a text such as 22:00-07:00, or null for always"}
         try:
-            self._shifts.keep(parse_hours(text) if text else None)
+            self._schedule.set_hours(parse_hours(text) if text else None)
         except UserError as error:
             return {"error": f"{error.problem}: {error.remedy}"}
-        return {"ok": True} | asdict(self._shifts.status())
+        return {"ok": True} | asdict(self._schedule.status())
 
     def _set_limits(self, request: dict[str, Any]) -> dict[str, Any]:
         """Set limits: a direction that the request does not name keeps its limit; null removes it."""
@@ -274,18 +278,20 @@ class Supervisor:
         except UserError as error:
             return {"error": f"{error.problem}: {error.remedy}"}
         self._limits.upload, self._limits.download = limits.upload, limits.download
-        if self._stay is not None:
-            self._stay.apply_limits(limits)
+        if self._session is not None:
+            self._session.apply_limits(limits)
         return {"ok": True} | asdict(limits)
 
-    async def _watch_shifts(self) -> None:
+    async def _watch_schedule(self) -> None:
         while True:
-            await self._shifts.wait(at_work=False)
-            causes = "; ".join(each.text for each in self._shifts.status().holds if not each.waived)
+            await self._schedule.wait(at_work=False)
+            causes = "; ".join(
+                each.text for each in self._schedule.status().holds if not each.waived
+            )
             _log.info("pausing%s", f": {causes}" if causes else "")
-            if self._stay is not None:
-                self._stay.leave()
-            await self._shifts.wait(at_work=True)
+            if self._session is not None:
+                self._session.leave()
+            await self._schedule.wait(at_work=True)
             _log.info("back at work")
 
     async def _watch_signals(self) -> None:
@@ -295,7 +301,7 @@ class Supervisor:
                 if self._leaving.is_set():
                     # The trainer ends because its pipe is closed. Nothing is lost: all state is on disk.
                     _log.warning("leaving at once")
-                    self._at_once()
+                    self._before_exit()
                     os._exit(ExitCode.INTERRUPTED)
                 _log.info("leaving politely; once more to leave at once")
                 self._leave()

@@ -27,7 +27,7 @@ class WorkSchedule:
         self._now = now
         self._scheduled = self._is_scheduled()
         # The owner's command in force: whether to work; None: the hours decide.
-        self._order: bool | None = None
+        self._command: bool | None = None
         self._holds: dict[HoldKind, str] = {}
         self._waived: set[HoldKind] = set()
         self._changed = trio.Event()
@@ -35,37 +35,37 @@ class WorkSchedule:
     @property
     def at_work(self) -> bool:
         """Whether the node should be at work now."""
-        wanted = self._scheduled if self._order is None else self._order
-        return wanted and self._holds.keys() <= self._waived
+        is_wanted = self._scheduled if self._command is None else self._command
+        return is_wanted and self._holds.keys() <= self._waived
 
     def pause(self) -> None:
         """Pause: the owner wants the computer back."""
-        self._order = False
+        self._command = False
         self._waived.clear()
-        self._tell()
+        self._notify()
 
     def resume(self) -> None:
         """Resume: the owner lends the computer again."""
-        self._order = True
+        self._command = True
         self._waived = {*self._holds}
-        self._tell()
+        self._notify()
 
     def hold(self, kind: HoldKind, text: str) -> None:
         """Add or update a hold; `text` says why, for people."""
         self._holds[kind] = text
-        self._tell()
+        self._notify()
 
     def release(self, kind: HoldKind) -> None:
         """Remove a hold."""
         if self._holds.pop(kind, None) is not None:
             self._waived.discard(kind)
-            self._tell()
+            self._notify()
 
-    def keep(self, hours: Hours | None) -> None:
+    def set_hours(self, hours: Hours | None) -> None:
         """Set other hours; earlier commands are void."""
         self._hours = hours
-        self._scheduled, self._order = self._is_scheduled(), None
-        self._tell()
+        self._scheduled, self._command = self._is_scheduled(), None
+        self._notify()
 
     def status(self) -> ScheduleStatus:
         """Return the status for the owner."""
@@ -73,7 +73,7 @@ class WorkSchedule:
         return ScheduleStatus(
             at_work=self.at_work,
             by_command=bool(self._waived)
-            or (self._order is not None and self._order != self._scheduled),
+            or (self._command is not None and self._command != self._scheduled),
             active=self._hours.text if self._hours is not None else None,
             until=None if change is None else f"{change // 60:02}:{change % 60:02}",
             holds=tuple(
@@ -88,8 +88,8 @@ class WorkSchedule:
             await trio.sleep(_CHECK_INTERVAL_SECONDS)
             scheduled = self._is_scheduled()
             if scheduled != self._scheduled:
-                self._scheduled, self._order = scheduled, None
-                self._tell()
+                self._scheduled, self._command = scheduled, None
+                self._notify()
 
     async def wait(self, at_work: bool) -> None:
         """Wait until the node should be at work, or should not."""
@@ -103,6 +103,6 @@ class WorkSchedule:
         now = self._now()
         return 60 * now.hour + now.minute
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = trio.Event()

@@ -18,7 +18,7 @@ from .http import Answer, Request, Response, text_response
 
 # With these headers scripts and styles come from this server alone; the page contacts no other server,
 # cannot be framed, and sends no referrer.
-_GUARDING = {
+_SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -57,7 +57,7 @@ class AccessGuard:
         if name is None or not is_own_host(name, self.host):
             return text_response(403, "this page answers to its own address alone")
         scheme = "https" if self.secure else "http"
-        if "origin" in request.doubled:
+        if "origin" in request.repeated:
             return text_response(403, "a request comes from one page")
         origin = request.headers.get("origin")
         if origin is not None and origin.lower() != f"{scheme}://{host.lower()}":
@@ -79,8 +79,8 @@ class AccessGuard:
         return hmac.compare_digest(given.encode("latin-1"), self.token.encode())
 
 
-async def guarded(guard: AccessGuard, request: Request, answer: Answer) -> Response:
+async def answer_guarded(guard: AccessGuard, request: Request, answer: Answer) -> Response:
     """Return the response of `answer` to a request that `guard` lets through, or the refusal; both with
     the security headers."""
     response = guard.refusal(request) or await answer(request)
-    return replace(response, headers={**_GUARDING, **response.headers})
+    return replace(response, headers={**_SECURITY_HEADERS, **response.headers})

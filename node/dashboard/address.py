@@ -46,7 +46,7 @@ class Address:
             listener.socket.close()
 
 
-def link_of(address: Address | None) -> dict[str, Any]:
+def url_and_token_link(address: Address | None) -> dict[str, Any]:
     """Return the dashboard page's URL and its link with the token, for the owner of the data
     directory."""
     return {"url": address and address.url, "link": address and address.link}
@@ -80,9 +80,9 @@ def open_metrics_address(address: tuple[str, int]) -> Address:
     except UserError as error:
         if error.code is not ExitCode.PORT_IN_USE or address != DEFAULT_METRICS_ADDRESS:
             raise
-    made = _address(host, _bind(host, 0, _METRICS), tls=None, free_reading=True)
-    _log.warning("port %d is taken: the metrics are at %smetrics", port, made.url)
-    return made
+    free_address = _address(host, _bind(host, 0, _METRICS), tls=None, free_reading=True)
+    _log.warning("port %d is taken: the metrics are at %smetrics", port, free_address.url)
+    return free_address
 
 
 def open_address(settings: DashboardSettings) -> Address | None:
@@ -146,7 +146,7 @@ def _bind(host: str, port: int, purpose: Purpose) -> list[socket.socket]:
     try:
         return _bound_sockets(host, port)
     except OSError as error:
-        raise _bad(host, port, purpose, error) from error
+        raise _bind_error(host, port, purpose, error) from error
 
 
 def _bound_sockets(host: str, port: int) -> list[socket.socket]:
@@ -184,11 +184,11 @@ def _context(settings: DashboardSettings) -> ssl.SSLContext | None:
         # Because of the empty password an encrypted key is an error instead of a prompt on the terminal.
         context.load_cert_chain(settings.certificate, settings.key, password="")
     except (OSError, ssl.SSLError) as error:
-        raise _unusable(settings.certificate, settings.key, error) from error
+        raise _certificate_error(settings.certificate, settings.key, error) from error
     return context
 
 
-def _unusable(certificate: Path, key: Path, error: OSError) -> UserError:
+def _certificate_error(certificate: Path, key: Path, error: OSError) -> UserError:
     why = error.strerror or "they are no pair of a certificate and a key"
     return UserError(
         ExitCode.BAD_ADDRESS,
@@ -197,7 +197,7 @@ def _unusable(certificate: Path, key: Path, error: OSError) -> UserError:
     )
 
 
-def _bad(host: str, port: int, purpose: Purpose, error: OSError) -> UserError:
+def _bind_error(host: str, port: int, purpose: Purpose, error: OSError) -> UserError:
     problem = f"cannot serve {purpose.what} at {_bracketed(host)}:{port}"
     if error.errno == errno.EADDRINUSE:
         return UserError(

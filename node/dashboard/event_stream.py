@@ -28,45 +28,45 @@ _EVERY_SECONDS = 1.0
 _PING_SECONDS = 15.0
 # The number of newest rows that are sent with each event, new or not: a round's row is completed later
 # from the history file, and a page that was just loaded has missed the last events.
-_AGAIN_ROWS = 16
+_RESENT_ROWS = 16
 # Repeated requests for all rounds get the same response for this long.
-_FRESH_SECONDS = 1.0
+_CACHE_SECONDS = 1.0
 
 
 class EventStream:
     """The event stream of a node's dashboard. `run` keeps it up to date while there are viewers."""
 
     def __init__(
-        self, status: Callable[[], Status], chronicle: Callable[[], RunHistory | None]
+        self, status: Callable[[], Status], open_history: Callable[[], RunHistory | None]
     ) -> None:
-        """`status` must not block. `chronicle` returns the swarm's history by round, or None if there is
-        none yet; it may block, because it is called in a thread."""
+        """`status` must not block. `open_history` returns the swarm's history by round, or None if
+        there is none yet; it may block, because it is called in a thread."""
         self._status = status
-        self._open = chronicle
-        self._chronicle: RunHistory | None = None
+        self._open_history = open_history
+        self._history: RunHistory | None = None
         self._reading = trio.Lock()
         self.streams = 0
         """Number of open streams."""
         self._wanted = trio.Event()
-        self._said = trio.Event()
-        self._status_news = b""
-        self._round_news = b""
-        self._whole = b""
-        self._whole_at = -math.inf
+        self._changed = trio.Event()
+        self._latest_status = b""
+        self._latest_round_rows = b""
+        self._all_rounds_json = b""
+        self._all_rounds_time = -math.inf
 
     # Single requests
 
     def status(self) -> bytes:
         """Return the status, with the verdict and texts derived from it, as JSON."""
-        return _json(_told(self._status()))
+        return _json(_status_json(self._status()))
 
     async def rounds(self) -> bytes:
         """Return all rounds as JSON."""
         async with self._reading:
-            if trio.current_time() - self._whole_at >= _FRESH_SECONDS:
-                self._whole = await trio.to_thread.run_sync(self._all_rounds)
-                self._whole_at = trio.current_time()
-            return self._whole
+            if trio.current_time() - self._all_rounds_time >= _CACHE_SECONDS:
+                self._all_rounds_json = await trio.to_thread.run_sync(self._all_rounds)
+                self._all_rounds_time = trio.current_time()
+            return self._all_rounds_json
 
     async def contributions(self) -> list[dict[str, Any]]:
         """Return the contributions of all current and former members."""
@@ -87,19 +87,19 @@ class EventStream:
         self._wanted = trio.Event()
         try:
             await send(b"retry: 3000\n\n" + _event("status", self.status()))
-            status, rounds = self._status_news, self._round_news
+            status, rounds = self._latest_status, self._latest_round_rows
             while True:
-                said = self._said
-                if rounds is not self._round_news:
-                    rounds = self._round_news
+                changed = self._changed
+                if rounds is not self._latest_round_rows:
+                    rounds = self._latest_round_rows
                     await send(_event("rounds", rounds))
-                elif status is not self._status_news:
-                    status = self._status_news
+                elif status is not self._latest_status:
+                    status = self._latest_status
                     await send(_event("status", status))
                 else:
-                    with trio.move_on_after(_PING_SECONDS) as silence:
-                        await said.wait()
-                    if silence.cancelled_caught:
+                    with trio.move_on_after(_PING_SECONDS) as timeout:
+                        await changed.wait()
+                    if timeout.cancelled_caught:
                         await send(b": still here\n\n")
         finally:
             self.streams -= 1
@@ -116,57 +116,57 @@ class EventStream:
             while not self.streams:
                 await self._wanted.wait()
             if await gather():
-                self._said.set()
-                self._said = trio.Event()
+                self._changed.set()
+                self._changed = trio.Event()
             await trio.sleep(_EVERY_SECONDS)
 
     async def _gather_status(self) -> bool:
-        self._status_news = self.status()
+        self._latest_status = self.status()
         return True
 
     async def _gather_rounds(self) -> bool:
         async with self._reading:
             news = await trio.to_thread.run_sync(self._latest_rounds)
         if news is not None:
-            self._round_news = news
+            self._latest_round_rows = news
         return news is not None
 
     # In a thread
 
     def _refresh(self) -> RunHistory | None:
-        if self._chronicle is None:
-            self._chronicle = self._open()
-        if self._chronicle is not None:
-            while self._chronicle.refresh():
+        if self._history is None:
+            self._history = self._open_history()
+        if self._history is not None:
+            while self._history.refresh():
                 pass
-        return self._chronicle
+        return self._history
 
     def _all_rounds(self) -> bytes:
-        chronicle = self._refresh()
-        return _json(None if chronicle is None else chronicle.whole())
+        history = self._refresh()
+        return _json(None if history is None else history.everything())
 
     def _contributions(self) -> list[dict[str, Any]]:
-        chronicle = self._refresh()
-        return [] if chronicle is None else chronicle.contributions()
+        history = self._refresh()
+        return [] if history is None else history.contributions()
 
     def _latest_rounds(self) -> bytes | None:
         """Return the latest rounds if anything changed; None if nothing did."""
-        chronicle = self._refresh()
-        if chronicle is None:
+        history = self._refresh()
+        if history is None:
             return None
-        news = _json(chronicle.latest(_AGAIN_ROWS))
-        return None if news == self._round_news else news
+        news = _json(history.latest(_RESENT_ROWS))
+        return None if news == self._latest_round_rows else news
 
 
-def _told(status: Status) -> dict[str, Any]:
+def _status_json(status: Status) -> dict[str, Any]:
     """Return the status and the texts derived from it. Untrusted text is sanitized."""
-    how = verdict(status)
+    health = verdict(status)
     return {
         "status": encode_status(status),
         "verdict": {
-            "tone": how.tone,
-            "sentence": harmless(how.sentence),
-            "remedy": harmless(how.remedy),
+            "tone": health.tone,
+            "sentence": harmless(health.sentence),
+            "remedy": harmless(health.remedy),
         },
         "name": None if status.swarm is None else harmless(status.swarm.name),
         "dense_bytes": dense_bytes(status),

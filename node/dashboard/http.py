@@ -63,7 +63,7 @@ class Request:
     """The path without the query."""
     headers: Mapping[str, str]
     """Values of the headers that occur once, by lower-case name."""
-    doubled: frozenset[str] = frozenset()
+    repeated: frozenset[str] = frozenset()
     """Names of the headers that occur more than once."""
     body: bytes = b""
 
@@ -93,7 +93,7 @@ class _TooSlow(Exception):
 
 
 # Exceptions if the client has disconnected, does not speak TLS, or exceeds the bounds.
-_GONE = (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, _TooSlow)
+_CONNECTION_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, _TooSlow)
 
 
 class HttpServer:
@@ -118,13 +118,13 @@ class HttpServer:
     ) -> None:
         """Serve until cancelled. The listeners are closed at the end."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(trio.serve_listeners, self.attend, [*listeners])
+            await nursery.start(trio.serve_listeners, self.serve_connection, [*listeners])
             task_status.started()
 
-    async def attend(self, stream: trio.SocketStream) -> None:
+    async def serve_connection(self, stream: trio.SocketStream) -> None:
         """Serve one client until it disconnects or exceeds the bounds."""
         address = _address(stream)
-        near = _is_this_machine(address)
+        is_local = _is_this_machine(address)
         if self._open >= self._bounds.connections and self._idle:
             longest = next(iter(self._idle))
             del self._idle[longest]
@@ -133,14 +133,14 @@ class HttpServer:
             for _ in range(2):
                 await trio.lowlevel.checkpoint()
         full = self._open >= self._bounds.connections
-        if full or (not near and self._by_address[address] >= self._bounds.per_address):
+        if full or (not is_local and self._by_address[address] >= self._bounds.per_address):
             await trio.aclose_forcefully(stream)
             return
         self._open += 1
         self._by_address[address] += 1
         try:
-            with contextlib.suppress(*_GONE):
-                await self.converse(stream)
+            with contextlib.suppress(*_CONNECTION_ERRORS):
+                await self.serve_stream(stream)
         except Exception:
             # A fault in one request must not end the node.
             _log.exception("a request to the page failed")
@@ -151,15 +151,15 @@ class HttpServer:
                 del self._by_address[address]
             await trio.aclose_forcefully(stream)
 
-    async def converse(self, raw: trio.abc.Stream) -> None:
+    async def serve_stream(self, raw: trio.abc.Stream) -> None:
         """Answer the requests on a stream while they stay within the bounds.
 
-        Raises one of `_GONE` once the client has disconnected or exceeds the bounds.
+        Raises one of `_CONNECTION_ERRORS` once the client has disconnected or exceeds the bounds.
         """
         stream = raw
         if self._tls is not None:
             secure = trio.SSLStream(raw, self._tls, server_side=True, https_compatible=True)
-            with _patience(self._bounds.request_seconds):
+            with _time_limit(self._bounds.request_seconds):
                 await secure.do_handshake()
             stream = secure
         connection = h11.Connection(h11.SERVER, self._bounds.head_bytes)
@@ -171,8 +171,8 @@ class HttpServer:
                 connection.start_next_cycle()
         except h11.RemoteProtocolError as error:
             if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                words = "this is no request that a browser would send"
-                refusal = text_response(error.error_status_hint, words)
+                text = "this is no request that a browser would send"
+                refusal = text_response(error.error_status_hint, text)
                 await self._reply(stream, connection, None, refusal)
 
     async def _read(self, stream: trio.abc.Stream, connection: h11.Connection) -> Request | None:
@@ -226,7 +226,7 @@ class HttpServer:
         async def send(event: h11.Event) -> None:
             data = connection.send(event) or b""
             for start in range(0, len(data), _PIECE_BYTES):
-                with _patience(self._bounds.send_seconds):
+                with _time_limit(self._bounds.send_seconds):
                     await stream.send_all(memoryview(data)[start : start + _PIECE_BYTES])
 
         async def piece(data: bytes) -> None:
@@ -245,12 +245,12 @@ class HttpServer:
                 async def watch() -> None:
                     # The client sends nothing during a stream, so any result here means that it
                     # disconnected.
-                    with contextlib.suppress(*_GONE):
+                    with contextlib.suppress(*_CONNECTION_ERRORS):
                         await stream.receive_some(1)
                     nursery.cancel_scope.cancel()
 
                 nursery.start_soon(watch)
-                with contextlib.suppress(*_GONE):
+                with contextlib.suppress(*_CONNECTION_ERRORS):
                     await response.stream(piece)
                 nursery.cancel_scope.cancel()
             return
@@ -260,7 +260,7 @@ class HttpServer:
 
 
 @contextlib.contextmanager
-def _patience(seconds: float) -> Iterator[None]:
+def _time_limit(seconds: float) -> Iterator[None]:
     with trio.move_on_after(seconds) as scope:
         yield
     if scope.cancelled_caught:
@@ -269,17 +269,17 @@ def _patience(seconds: float) -> Iterator[None]:
 
 def _request(head: h11.Request, body: bytes) -> Request:
     headers: dict[str, str] = {}
-    doubled: set[str] = set()
+    repeated: set[str] = set()
     for raw, value in head.headers:
         name = raw.decode("ascii")
         if name in headers:
-            doubled.add(name)
+            repeated.add(name)
         headers[name] = value.decode("latin-1")
     return Request(
         method=head.method.decode("ascii"),
         path=head.target.decode("latin-1").partition("?")[0],
-        headers={name: value for name, value in headers.items() if name not in doubled},
-        doubled=frozenset(doubled),
+        headers={name: value for name, value in headers.items() if name not in repeated},
+        repeated=frozenset(repeated),
         body=body,
     )
 

@@ -58,7 +58,7 @@ async def serve_dashboard(
         return decode_manifest(files.manifest.read_bytes(), swarm)
 
     # Without the manifest on the disk there is no history to show.
-    def chronicle() -> RunHistory | None:
+    def open_history() -> RunHistory | None:
         with contextlib.suppress(OSError, ProtocolError):
             founder = read_manifest().founder
             return RunHistory(founder, peer_text(me), files.ledger, files.history)
@@ -69,11 +69,11 @@ async def serve_dashboard(
             return invite(read_manifest())
         return None
 
-    feed = EventStream(node.status, chronicle)
-    pages = Routes(address.guard, feed, node.commands, invitation)
+    events = EventStream(node.status, open_history)
+    routes = Routes(address.guard, events, node.commands, invitation)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(feed.run)
-        server = HttpServer(pages.answer, tls=address.tls)
+        nursery.start_soon(events.run)
+        server = HttpServer(routes.answer, tls=address.tls)
         await nursery.start(server.run, address.listeners)
         _log.info("the page of this node is at %s", address.url)
         yield

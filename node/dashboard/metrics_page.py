@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from ..telemetry.families import MetricRow, registry_of
-from .access_control import guarded
+from .access_control import answer_guarded
 from .address import Address
 from .http import Bounds, HttpServer, Request, Response, text_response
 
@@ -57,7 +57,7 @@ class _MetricsRoutes:
 
     async def answer(self, request: Request) -> Response:
         """Return the response to a request, with the security headers."""
-        return await guarded(self._guard, request, self._answer)
+        return await answer_guarded(self._guard, request, self._answer)
 
     async def _answer(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):

@@ -17,7 +17,7 @@ import segno
 import trio
 
 from ..control.command_socket import Handler
-from .access_control import AccessGuard, guarded
+from .access_control import AccessGuard, answer_guarded
 from .event_stream import EventStream
 from .http import Request, Response, text_response
 
@@ -49,7 +49,7 @@ class Routes:
     def __init__(
         self,
         guard: AccessGuard,
-        feed: EventStream,
+        events: EventStream,
         commands: Mapping[str, Handler],
         invitation: Callable[[], str | None] = lambda: None,
     ) -> None:
@@ -57,7 +57,7 @@ class Routes:
         invite link that is shown to all viewers, or None; it is called in a thread."""
         self._invitation = invitation
         self._guard = guard
-        self._feed = feed
+        self._events = events
         self._commands = commands
         folder = Path(__file__).parent / "static"
         self._files = {
@@ -66,7 +66,7 @@ class Routes:
 
     async def answer(self, request: Request) -> Response:
         """Return the response to a request, with the security headers."""
-        return await guarded(self._guard, request, self._answer)
+        return await answer_guarded(self._guard, request, self._answer)
 
     async def _answer(self, request: Request) -> Response:
         if request.path.startswith("/api/act/"):
@@ -83,14 +83,14 @@ class Routes:
             return text_response(401, _REFUSED)
         match request.path:
             case "/api/status":
-                return _json(self._feed.status())
+                return _json(self._events.status())
             case "/api/rounds":
-                return _json(await self._feed.rounds())
+                return _json(await self._events.rounds())
             case "/api/stream":
-                if self._feed.full or request.method == "HEAD":
+                if self._events.full or request.method == "HEAD":
                     return text_response(503, "too many are looking; try again in a while")
                 headers = {"Content-Type": "text/event-stream"}
-                return Response(headers=headers, stream=self._feed.stream)
+                return Response(headers=headers, stream=self._events.stream)
             case "/api/invitation":
                 link = await trio.to_thread.run_sync(self._invitation)
                 return _json(json.dumps({"link": link}).encode())
@@ -100,9 +100,9 @@ class Routes:
             case "/api/token":
                 return _json(json.dumps({"acts": self._guard.may_act(request)}).encode())
             case "/api/contributions.json":
-                return _json(json.dumps(await self._feed.contributions()).encode())
+                return _json(json.dumps(await self._events.contributions()).encode())
             case "/api/contributions.csv":
-                return _csv(await self._feed.contributions())
+                return _csv(await self._events.contributions())
         return text_response(404, "there is no such page")
 
     def _act(self, request: Request) -> Response:
@@ -116,10 +116,10 @@ class Routes:
         handler = self._commands.get(request.path.removeprefix("/api/act/"))
         if handler is None:
             return text_response(404, "a node cannot do that")
-        words = read_body(request.body)
-        if words is None:
+        parameters = read_body(request.body)
+        if parameters is None:
             return text_response(400, "say it as a JSON object")
-        answer = handler(words)
+        answer = handler(parameters)
         _log.info("told by the page: %s", request.path.removeprefix("/api/act/"))
         # A rejection by the node ({"error"}) is a normal answer, too.
         return _json(json.dumps(answer).encode())
@@ -130,10 +130,10 @@ def read_body(body: bytes) -> dict[str, Any] | None:
     if not body:
         return {}
     try:
-        words = json.loads(body)
+        parameters = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    return words if isinstance(words, dict) else None
+    return parameters if isinstance(parameters, dict) else None
 
 
 def _json(body: bytes) -> Response:

@@ -44,15 +44,15 @@ PHASES = ("compute", "encode", "transfer", "agree", "apply")
 
 _PHASES_KEPT = 64
 # The number of newest peers that are sent with each event, more than join in a second.
-_PEERS_AGAIN = 64
+_RESENT_PEERS = 64
 # Number of most recently departed peers listed among the members.
-_GONE_SHOWN = 64
+_DEPARTED_SHOWN = 64
 # Number of members with a late update listed for a round.
 _LATE_SHOWN = 16
 _MAX_HELDOUT = 4096
 _MAX_SAMPLES = 64
 # The number of newest samples that are sent with each event, more than are written in a second.
-_SAMPLES_AGAIN = 2
+_RESENT_SAMPLES = 2
 # Maximum length of a line of the history file. A line for a thousand members has about 60 kB.
 _MAX_LINE_BYTES = 1 << 20
 # The entries of the ledger, and the bytes of the history file, that one call of `refresh` reads.
@@ -80,7 +80,7 @@ class RoundRow:
     updates: int
     """Updates that counted in the row's rounds."""
     present: int
-    """Members in the last round, as bits: the bit's number is the index in `RunHistory.accounts`."""
+    """Members in the last round, as bits: the bit's number is the index in `RunHistory.members`."""
     counted: int
     """Members whose update counted in the last round, as bits like those of `present`."""
     time: float | None = None
@@ -120,18 +120,18 @@ class RunHistory:
         self._history = history
         self.generation = 0
         """Incremented when earlier content became invalid because the node changed to another chain."""
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.rows: list[RoundRow] = []
         self.heldout: list[tuple[int, float]] = []
         self.samples: list[tuple[int, str]] = []
         self.phases: deque[dict[str, Any]] = deque(maxlen=_PHASES_KEPT)
-        self.accounts: list[MemberHistory] = []
+        self.members: list[MemberHistory] = []
         self._numbers: dict[PeerId, int] = {}
         self._present = 0
         self._next = 0
-        self._early: dict[int, float] = {}
+        self._times_ahead: dict[int, float] = {}
         self._ledger_at = self._history_at = 0
         self._ledger_file: tuple[int, int] | None = None
         self._history_file: tuple[int, int] | None = None
@@ -141,33 +141,33 @@ class RunHistory:
         """Read a piece of the new content of the files. Return whether there may be more."""
         if self._was_replaced():
             self.generation += 1
-            self._forget()
+            self._reset()
         more = self._read_ledger()
         # The history file is read last, because it refers to rounds of the ledger.
         return more or self._read_history()
 
     # As JSON
 
-    def whole(self) -> dict[str, Any]:
+    def everything(self) -> dict[str, Any]:
         """Return all rows, and with them the peers, held-out losses, samples, phases and members."""
-        return self._said(self.rows, self.heldout, self.samples, 0)
+        return self._as_json(self.rows, self.heldout, self.samples, 0)
 
     def latest(self, rows: int) -> dict[str, Any]:
-        """Return the last `rows` rows, and the newest of what else `whole` returns; they replace a
+        """Return the last `rows` rows, and the newest of what else `everything` returns; they replace a
         client's copies.
 
         Only the newest peers are included, from index `peers_at` on, since there may be thousands in
         all.
         """
-        known = max(0, len(self.accounts) - _PEERS_AGAIN)
-        samples = self.samples[-_SAMPLES_AGAIN:]
-        return self._said(self.rows[-rows:], self.heldout[-rows:], samples, known)
+        known = max(0, len(self.members) - _RESENT_PEERS)
+        samples = self.samples[-_RESENT_SAMPLES:]
+        return self._as_json(self.rows[-rows:], self.heldout[-rows:], samples, known)
 
     def contributions(self) -> list[dict[str, Any]]:
         """Return one row per current or former member, in order of admission."""
-        return [self._account(account) for account in self.accounts]
+        return [self._member_json(member) for member in self.members]
 
-    def _said(
+    def _as_json(
         self,
         rows: list[RoundRow],
         heldout: list[tuple[int, float]],
@@ -177,7 +177,7 @@ class RunHistory:
         return {
             "generation": self.generation,
             "peers_at": peers_at,
-            "peers": [account.peer for account in self.accounts[peers_at:]],
+            "peers": [member.peer for member in self.members[peers_at:]],
             "rows": {
                 "round": [row.round for row in rows],
                 "rounds": [row.rounds for row in rows],
@@ -193,31 +193,33 @@ class RunHistory:
             "heldout": [list(each) for each in heldout],
             "samples": [list(each) for each in samples],
             "phases": list(self.phases),
-            "members": [self._account(account) for account in self._of_now()],
+            "members": [self._member_json(member) for member in self._listed_members()],
         }
 
-    def _of_now(self) -> list[MemberHistory]:
+    def _listed_members(self) -> list[MemberHistory]:
         """Return the present members, those that left most recently, and this node."""
-        gone = [each for each in self.accounts if each.left is not None and each.peer != self._me]
-        gone.sort(key=lambda each: each.left or 0)
-        old = {id(each) for each in gone[:-_GONE_SHOWN]}
-        return [each for each in self.accounts if id(each) not in old]
+        departed = [
+            each for each in self.members if each.left is not None and each.peer != self._me
+        ]
+        departed.sort(key=lambda each: each.left or 0)
+        old = {id(each) for each in departed[:-_DEPARTED_SHOWN]}
+        return [each for each in self.members if id(each) not in old]
 
-    def _account(self, account: MemberHistory) -> dict[str, Any]:
+    def _member_json(self, member: MemberHistory) -> dict[str, Any]:
         end = self._next
-        since = max(account.joined + 1, end - RECENT_ROUNDS)
+        since = max(member.joined + 1, end - RECENT_ROUNDS)
         return {
-            "peer": account.peer,
-            "me": account.peer == self._me,
-            "joined": account.joined,
-            "left": account.left,
-            "why": account.why or None,
-            "counted": account.counted,
-            "tokens": account.tokens,
-            "last": account.last,
-            "loss": account.loss,
-            "recent": sum(round_ >= since for round_ in account.recent),
-            "recent_of": max(0, end - since) if account.left is None else None,
+            "peer": member.peer,
+            "me": member.peer == self._me,
+            "joined": member.joined,
+            "left": member.left,
+            "why": member.why or None,
+            "counted": member.counted,
+            "tokens": member.tokens,
+            "last": member.last,
+            "loss": member.loss,
+            "recent": sum(round_ >= since for round_ in member.recent),
+            "recent_of": max(0, end - since) if member.left is None else None,
         }
 
     # The ledger
@@ -245,7 +247,7 @@ class RunHistory:
                     record = decode_decided(entry).record
                     if record.round != self._next:
                         return False
-                    self._take(record)
+                    self._add_record(record)
                     self._ledger_at += _LENGTH_BYTES + len(entry)
                     taken += 1
                     if taken == _ENTRIES_AT_ONCE:
@@ -255,7 +257,7 @@ class RunHistory:
             return False
         return False
 
-    def _take(self, record: Record) -> None:
+    def _add_record(self, record: Record) -> None:
         counted = tokens = size = 0
         weighted = 0.0
         for entry in record.updates:
@@ -265,13 +267,13 @@ class RunHistory:
             number = self._numbers.get(entry.peer)
             if number is not None:
                 counted |= 1 << number
-                account = self.accounts[number]
-                account.counted += 1
-                account.tokens += entry.tokens
-                account.last = record.round
+                member = self.members[number]
+                member.counted += 1
+                member.tokens += entry.tokens
+                member.last = record.round
                 # An aggregator's entry has no tokens, and so no loss.
-                account.loss = entry.loss if entry.tokens else account.loss
-                account.recent.append(record.round)
+                member.loss = entry.loss if entry.tokens else member.loss
+                member.recent.append(record.round)
         before = self.rows[-1] if self.rows else None
         self.rows.append(
             RoundRow(
@@ -284,35 +286,35 @@ class RunHistory:
                 updates=len(record.updates),
                 present=self._present,
                 counted=counted,
-                time=self._early.pop(record.round, None),
+                time=self._times_ahead.pop(record.round, None),
             )
         )
         for departure in record.departed:
-            self._dismiss(departure.peer, record.round, departure.reason)
+            self._remove_member(departure.peer, record.round, departure.reason)
         for evidence in record.evidence:
-            self._dismiss(evidence.peer, record.round, "expelled")
+            self._remove_member(evidence.peer, record.round, "expelled")
         for admission in record.admitted:
             self._admit(admission.peer, record.round)
         self._next = record.round + 1
         if len(self.rows) > MAX_ROWS:
-            self.rows = _merged(self.rows)
+            self.rows = _merge_older(self.rows)
 
     def _admit(self, peer: PeerId, round_: int) -> None:
         number = self._numbers.get(peer)
         if number is None:
-            if len(self.accounts) >= MAX_PEERS:
+            if len(self.members) >= MAX_PEERS:
                 return
-            number = self._numbers[peer] = len(self.accounts)
-            self.accounts.append(MemberHistory(peer_text(peer), round_))
-        account = self.accounts[number]
-        account.joined, account.left, account.why = round_, None, ""
+            number = self._numbers[peer] = len(self.members)
+            self.members.append(MemberHistory(peer_text(peer), round_))
+        member = self.members[number]
+        member.joined, member.left, member.why = round_, None, ""
         self._present |= 1 << number
 
-    def _dismiss(self, peer: PeerId, round_: int, why: str) -> None:
+    def _remove_member(self, peer: PeerId, round_: int, why: str) -> None:
         number = self._numbers.get(peer)
         if number is not None:
-            account = self.accounts[number]
-            account.left, account.why = round_, why
+            member = self.members[number]
+            member.left, member.why = round_, why
             self._present &= ~(1 << number)
 
     # The history
@@ -325,40 +327,40 @@ class RunHistory:
                 data = file.read(_BYTES_AT_ONCE)
         except OSError:
             return False
-        whole = data.rfind(b"\n") + 1
-        if not whole and len(data) >= _MAX_LINE_BYTES:
+        everything = data.rfind(b"\n") + 1
+        if not everything and len(data) >= _MAX_LINE_BYTES:
             # This program writes no such long line, so this piece is skipped.
-            whole = len(data)
-        self._history_at += whole
-        for line in data[:whole].splitlines():
+            everything = len(data)
+        self._history_at += everything
+        for line in data[:everything].splitlines():
             try:
-                self._note(json.loads(line))
+                self._add_line(json.loads(line))
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
                 continue
         return len(data) == _BYTES_AT_ONCE
 
-    def _note(self, line: dict[str, Any]) -> None:
+    def _add_line(self, line: dict[str, Any]) -> None:
         round_ = line["round"]
         if type(round_) is not int:
             return
         if "heldout" in line:
             loss = _number(line["heldout"])
             if loss is not None:
-                self.heldout = _with(self.heldout, (round_, loss), _MAX_HELDOUT)
+                self.heldout = _appended(self.heldout, (round_, loss), _MAX_HELDOUT)
             return
         if "sample" in line:
             text = line["sample"]
             if isinstance(text, str) and len(text) <= MAX_SAMPLE_CHARACTERS:
-                self.samples = _with(self.samples, (round_, harmless_piece(text)), _MAX_SAMPLES)
+                self.samples = _appended(self.samples, (round_, harmless_piece(text)), _MAX_SAMPLES)
             return
         seconds = line["seconds"]
         time = _number(line["time"])
         index = bisect_left(self.rows, round_, key=lambda row: row.round)
         if index < len(self.rows):
             self.rows[index].time = time
-        elif time is not None and len(self._early) < RECENT_ROUNDS:
+        elif time is not None and len(self._times_ahead) < RECENT_ROUNDS:
             # The round is in the parameters already; its ledger entry is about to be written.
-            self._early[round_] = time
+            self._times_ahead[round_] = time
         while self.phases and self.phases[-1]["round"] >= round_:
             # The round was repeated on another chain.
             self.phases.pop()
@@ -376,23 +378,25 @@ class RunHistory:
         )
 
 
-def _with(known: list[tuple[int, T]], new: tuple[int, T], most: int) -> list[tuple[int, T]]:
-    """Append an entry; beyond `most` entries, drop every other one of the older half."""
+def _appended(
+    known: list[tuple[int, T]], new: tuple[int, T], max_entries: int
+) -> list[tuple[int, T]]:
+    """Append an entry; beyond `max_entries` entries, drop every other one of the older half."""
     while known and known[-1][0] >= new[0]:
         # The round was repeated on another chain.
         known.pop()
     known.append(new)
-    half = most // 2
-    return known if len(known) <= most else [*known[:half:2], *known[half:]]
+    half = max_entries // 2
+    return known if len(known) <= max_entries else [*known[:half:2], *known[half:]]
 
 
-def _merged(rows: list[RoundRow]) -> list[RoundRow]:
+def _merge_older(rows: list[RoundRow]) -> list[RoundRow]:
     """Merge the older rows in pairs."""
     old, recent = rows[:-RECENT_ROWS], rows[-RECENT_ROWS:]
-    return [*(_both(*old[at : at + 2]) for at in range(0, len(old), 2)), *recent]
+    return [*(_merge_pair(*old[at : at + 2]) for at in range(0, len(old), 2)), *recent]
 
 
-def _both(first: RoundRow, second: RoundRow | None = None) -> RoundRow:
+def _merge_pair(first: RoundRow, second: RoundRow | None = None) -> RoundRow:
     if second is None:
         return first
     known = [row for row in (first, second) if row.loss is not None]

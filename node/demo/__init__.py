@@ -54,7 +54,7 @@ def run_demo(nodes: int, rounds: int, out: Path, victim: int | None = None) -> i
                 # still running.
                 run = director.result()
         except KeyboardInterrupt:
-            _say(f"\nstopped; all processes have ended, their logs are in {folder.logs}")
+            _print(f"\nstopped; all processes have ended, their logs are in {folder.logs}")
             raise
         return _report(run, folder, failure)
 
@@ -73,11 +73,11 @@ def _report(run: DemoRun, folder: DemoFolder, failure: DemoFailed | None) -> int
     files = {"plot": folder.plot, "figures": folder.summary, "logs": folder.logs}
     print_results(summary, checks, files, run.sample)
     if failure is not None:
-        _say(f"error: {failure}; the last lines of {failure.log}:")
-        for line in failure.words:
-            _say(f"  {line}")
+        _print(f"error: {failure}; the last lines of {failure.log}:")
+        for line in failure.last_lines:
+            _print(f"  {line}")
     elif not passed:
-        _say(f"error: {_failed(checks)}; the logs are in {folder.logs}")
+        _print(f"error: {_failed(checks)}; the logs are in {folder.logs}")
     return ExitCode.OK if passed else ExitCode.DEMO_FAILED
 
 
@@ -116,5 +116,5 @@ def _failed(checks: list[DemoPromise]) -> str:
     return "failed: " + "; ".join(check.what for check in checks if not check.passed)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(harmless(text), file=sys.stderr, flush=True)

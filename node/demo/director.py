@@ -48,11 +48,11 @@ _HAS_MET = ("joining", "waiting", "training")
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on. `words` are the last log lines of the failing program."""
+    """The demo cannot go on. `last_lines` are the last log lines of the failing program."""
 
     def __init__(self, problem: str, program: Program) -> None:
         super().__init__(problem)
-        self.words = program.last_lines()
+        self.last_lines = program.last_lines()
         self.log = program.log
 
 
@@ -110,8 +110,8 @@ class Director:
         self._processes = processes
         self._view = view
         self._begun = begun
-        self._doing = ""
-        self._happened: list[tuple[float, str]] = []
+        self._activity = ""
+        self._log: list[tuple[float, str]] = []
         self._events: list[tuple[str, int, _Node | None]] = []
         self._nodes: list[_Node] = []
         self._bootstrap: Program | None = None
@@ -128,14 +128,14 @@ class Director:
     def run(self) -> None:
         """Run from the start of the first process to the end of the last node. Raises `DemoFailed` if
         the demo cannot go on."""
-        self._doing = "starting the bootstrap peer"
+        self._activity = "starting the bootstrap peer"
         self._bootstrap = bootstrap = self._processes.start(
             "bootstrap",
             *("bootstrap", "--json", "--listen", "/ip4/127.0.0.1/tcp/0"),
             *("--data-dir", str(self._folder.bootstrap), "--log-format", "json"),
         )
         address = self._wait(bootstrap, bootstrap.printed)["addresses"][0]
-        self._doing = "making the swarm: tokenising text, initialising a model"
+        self._activity = "making the swarm: tokenising text, initialising a model"
         create = self._processes.start(
             "create",
             *("create", str(self._folder.manifest), "--json", "--data", str(self._folder.text)),
@@ -144,7 +144,7 @@ class Director:
         made = self._wait(create, lambda: create.printed() if create.code == 0 else None)
         self._parameters = made["parameters"]
         swarm, link = swarm_from_text(made["swarm"]), made["invite"]
-        self._doing = f"starting {self._plan.nodes} nodes"
+        self._activity = f"starting {self._plan.nodes} nodes"
         for number in range(1, self._plan.nodes + 1):
             self._start_node(number, swarm, link)
         self._round_at = time.monotonic()
@@ -152,8 +152,8 @@ class Director:
             self._tick()
             self._direct(swarm, link)
         # Read what the last nodes wrote before they left.
-        self._look()
-        self._doing = "all nodes have left; the model writes"
+        self._observe()
+        self._activity = "all nodes have left; the model writes"
         self._view.show(self._picture())
         self._sample = self._write()
 
@@ -216,7 +216,7 @@ class Director:
         met = "started" in done and self._nodes[-1].state in _HAS_MET
         if "bootstrap_killed" not in done and met and self._round >= plan.bootstrap_round:
             self._kill_bootstrap()
-        self._doing = self._next(done)
+        self._activity = self._next(done)
 
     def _next(self, done: set[str]) -> str:
         plan = self._plan
@@ -290,7 +290,7 @@ class Director:
         self._ticks += 1
         if self._ticks % _CHILDREN_TICKS == 0:
             self._processes.remember_children()
-        self._look()
+        self._observe()
         self._view.show(self._picture())
         for node in self._nodes:
             reached = node.history.last_round >= self._plan.rounds
@@ -317,7 +317,7 @@ class Director:
                 slowest.program,
             )
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         for node in self._nodes:
             node.history.update()
         round_ = max((node.history.last_round for node in self._nodes), default=0)
@@ -335,7 +335,7 @@ class Director:
         first = next((r for r, peers in counted.items() if newcomer.peer in peers), None)
         if first is not None:
             self._events.append(("joined", first, newcomer))
-            self._tell(f"the update of node-{newcomer.number} counts from round {first} on")
+            self._log_event(f"the update of node-{newcomer.number} counts from round {first} on")
 
     def _look_for_orphans(self) -> None:
         if self._orphans is not None and self._trainer_gone_seconds is None:
@@ -343,7 +343,7 @@ class Director:
             victim = self._nodes[self._plan.victim - 1].program
             if self._orphans and not victim.children():
                 self._trainer_gone_seconds = waited
-                self._tell(f"its trainer ended by itself, {waited:.1f} s later")
+                self._log_event(f"its trainer ended by itself, {waited:.1f} s later")
             elif waited > _TRAINER_GONE_SECONDS:
                 raise DemoFailed(
                     "the killed node's trainer is still running"
@@ -357,16 +357,16 @@ class Director:
 
     def _note(self, kind: str, node: _Node | None, what: str) -> None:
         self._events.append((kind, self._round, node))
-        self._tell(f"after round {self._round}: {what}")
+        self._log_event(f"after round {self._round}: {what}")
 
-    def _tell(self, what: str) -> None:
-        self._happened.append((time.monotonic() - self._begun, what))
+    def _log_event(self, what: str) -> None:
+        self._log.append((time.monotonic() - self._begun, what))
 
     def _picture(self) -> DemoPicture:
         run = self.result()
         bootstrap = "not running" if self._bootstrap is None else "introduces nodes to each other"
         return DemoPicture(
-            doing=self._doing,
+            doing=self._activity,
             seconds=run.seconds,
             round=self._round,
             rounds=self._plan.rounds,
@@ -384,5 +384,5 @@ class Director:
                 )
                 for node, facts in zip(self._nodes, run.nodes, strict=True)
             ],
-            happened=self._happened,
+            happened=self._log,
         )

@@ -213,14 +213,14 @@ def _unseen_remedy(maker: str, *, built_for_cards: bool) -> str:
 
 
 def _room(
-    subject: Subject, what: str, work: Workload | None, kind: str, free: int, beside: int = 0
+    subject: Subject, what: str, work: Workload | None, kind: str, free: int, host_bytes: int = 0
 ) -> Finding:
     """Examine whether training fits into memory, by the same arithmetic by which a trainer chooses its
-    memory plan. `what`: the device or memory, for display; `free`: free bytes on the device; `beside`:
-    free bytes of main memory, for a GPU."""
+    memory plan. `what`: the device or memory, for display; `free`: free bytes on the device;
+    `host_bytes`: free bytes of main memory, for a GPU."""
     if work is None:
         return good(subject, what)
-    device = Survey(kind=kind, device=what, free_bytes=free, host_bytes=beside, parameters=())
+    device = Survey(kind=kind, device=what, free_bytes=free, host_bytes=host_bytes, parameters=())
     found = fit_workload("", work, device)
     if found.chosen is not None:
         return good(subject, f"{what}; the swarm's model takes {_size(found.shown.needs.device)}")
@@ -254,8 +254,8 @@ def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
             remedy="give a directory that you may write to with --data-dir",
         )
         return
-    there = "exists" if data.root.exists() else "will be created"
-    yield good("data directory", f"{data.root} {there}")
+    state = "exists" if data.root.exists() else "will be created"
+    yield good("data directory", f"{data.root} {state}")
     needed = MINIMUM_FREE_BYTES if parameters is None else _DISK_BYTES * parameters
     if free < max(needed, MINIMUM_FREE_BYTES):
         # The bytes needed include what this node has stored already, so less free space may suffice.
@@ -283,7 +283,7 @@ def examine_clock(data: DataDir, now: float) -> Iterator[Finding]:
             remedy=remedy,
         )
         return
-    kept = _kept_by_network()
+    kept = _is_synchronised()
     if kept is False:
         yield Finding(
             subject="clock",
@@ -327,20 +327,20 @@ def examine_ports(data: DataDir) -> Iterator[Finding]:
 
 def examine_open_files() -> Finding:
     """Examine whether the system allows a node as many descriptors as its connections may take."""
-    wished = NetworkSettings().max_connections
-    limit = raise_limit(wished + MAX_HANDSHAKES + RESERVED)
-    room = room_under(limit, wished, MAX_HANDSHAKES)
-    if limit is None or room.connections == wished:
+    wanted = NetworkSettings().max_connections
+    limit = raise_limit(wanted + MAX_HANDSHAKES + RESERVED)
+    room = room_under(limit, wanted, MAX_HANDSHAKES)
+    if limit is None or room.connections == wanted:
         most = "any number" if limit is None else f"{limit}"
         return good(
-            "open files", f"a program may open {most}, which is enough for {wished} connections"
+            "open files", f"a program may open {most}, which is enough for {wanted} connections"
         )
     return Finding(
         subject="open files",
         severity="hurts",
         what=f"a program may open {limit}: a node accepts {room.connections} connections instead of "
-        f"{wished}",
-        remedy=f"raise the hard limit to {wished + MAX_HANDSHAKES + RESERVED} (`ulimit -Hn`, "
+        f"{wanted}",
+        remedy=f"raise the hard limit to {wanted + MAX_HANDSHAKES + RESERVED} (`ulimit -Hn`, "
         "LimitNOFILE= of a service)",
     )
 
@@ -367,7 +367,7 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _kept_by_network() -> bool | None:
+def _is_synchronised() -> bool | None:
     """Return whether the system's clock is synchronised with the network; None if unknown."""
     if shutil.which("timedatectl") is None:
         return None

@@ -26,7 +26,7 @@ Subject = Literal[
 Severity = Literal["stops", "hurts", "unknown", "good"]
 
 # Subjects that do not affect training: without them a node only cannot report its use of energy.
-_BESIDE: frozenset[Subject] = frozenset({"energy"})
+_NOT_NEEDED_TO_TRAIN: frozenset[Subject] = frozenset({"energy"})
 _ORDER: tuple[Severity, ...] = ("stops", "hurts", "unknown", "good")
 
 
@@ -50,8 +50,8 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
     affect training come last."""
 
     def key(finding: Finding) -> tuple[bool, int]:
-        harmless = finding.severity != "stops" and finding.subject in _BESIDE
-        return harmless, _ORDER.index(finding.severity)
+        minor = finding.severity != "stops" and finding.subject in _NOT_NEEDED_TO_TRAIN
+        return minor, _ORDER.index(finding.severity)
 
     return sorted(findings, key=key)
 

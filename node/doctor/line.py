@@ -103,8 +103,13 @@ async def _manifest(network: Network, invite: Invite, store: BlobStore) -> Manif
             remedy="ask the link's sender whether the swarm runs; `join --wait` waits until it does",
         )
     except OtherVersion as error:
-        told = explain_version(error)
-        return Finding(subject="swarm", severity="stops", what=told.problem, remedy=told.remedy)
+        version_error = explain_version(error)
+        return Finding(
+            subject="swarm",
+            severity="stops",
+            what=version_error.problem,
+            remedy=version_error.remedy,
+        )
     except ProtocolError as error:
         return Finding(
             subject="swarm",

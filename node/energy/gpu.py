@@ -19,7 +19,7 @@ from .arithmetic import MeterReading
 _log = logging.getLogger(__name__)
 
 # A driver that answers with an error is reopened after this time.
-_REST_SECONDS = 60.0
+_RETRY_SECONDS = 60.0
 _MILLIJOULES = 1e3
 _MILLIWATTS = 1e3
 # Utilisation in percent from which a program counts as computing on the card. Drawing the windows of a
@@ -53,23 +53,23 @@ class Gpu:
         self._clock = clock
         self._library: Any = None
         self._opened = False
-        self._rests_until = float("-inf")
+        self._retry_at = float("-inf")
         self._uuid: str | None = None
         self._handle: Any = None
         self._no_counter = False
-        self._before: int | None = None
+        self._original_limit: int | None = None
         """The limit before it was changed, in mW."""
-        self._seen = 0
+        self._last_sample_time = 0
         self.why: str | None = "no GPU has been searched for"
         """Why nothing is known, for people; None if all is well."""
 
-    def aim(self, uuid: str | None) -> None:
+    def select(self, uuid: str | None) -> None:
         """Select the card with this UUID, with or without the prefix `GPU-`; None for none."""
         if uuid is not None and not uuid.startswith(("GPU-", "MIG-")):
             uuid = f"GPU-{uuid}"
         if uuid != self._uuid:
             self._uuid, self._handle, self._no_counter = uuid, None, False
-            self._rests_until = float("-inf")
+            self._retry_at = float("-inf")
 
     def read(self) -> MeterReading | None:
         """Return the card's energy counter, if it has one, and its current power; None if unknown."""
@@ -80,7 +80,7 @@ class Gpu:
         try:
             watts = library.nvmlDeviceGetPowerUsage(handle) / _MILLIWATTS
         except library.NVMLError as error:
-            self._lost(error)
+            self._note_error(error)
             return None
         counters: tuple[tuple[str, int, int | None, float], ...] = ()
         if not self._no_counter:
@@ -106,41 +106,41 @@ class Gpu:
             )
             if not lowest <= watts <= highest:
                 raise LimitRefused(f"this card accepts limits from {lowest:g} to {highest:g} W")
-            before = int(library.nvmlDeviceGetPowerManagementLimit(handle))
+            original = int(library.nvmlDeviceGetPowerManagementLimit(handle))
             library.nvmlDeviceSetPowerManagementLimit(handle, round(watts * _MILLIWATTS))
         except library.NVMLError as error:
             if isinstance(error, _kind(library, "NVMLError_NoPermission")):
                 raise LimitRefused("only root may set the limit") from None
             raise LimitRefused(f"the driver reports: {error}") from None
-        if self._before is None:
-            self._before = before
+        if self._original_limit is None:
+            self._original_limit = original
 
     @property
     def limited(self) -> bool:
         """Whether a limit of ours is in force."""
-        return self._before is not None
+        return self._original_limit is not None
 
-    def put_back(self) -> bool:
+    def restore_limit(self) -> bool:
         """Restore the card's former limit; return False if the card is unavailable or the driver refuses
         the limit."""
-        if self._before is None:
+        if self._original_limit is None:
             return True
-        before, self._before = self._before, None
+        original, self._original_limit = self._original_limit, None
         # The driver is called even if it failed a moment ago, because this is the last attempt.
-        self._rests_until = float("-inf")
+        self._retry_at = float("-inf")
         handle = self._card()
         if handle is None:
             return False
         try:
-            self._library.nvmlDeviceSetPowerManagementLimit(handle, before)
+            self._library.nvmlDeviceSetPowerManagementLimit(handle, original)
         except self._library.NVMLError:
             return False
         return True
 
     def close(self) -> None:
         """Restore the card's limit and close the driver."""
-        self.put_back()
-        self._shut()
+        self.restore_limit()
+        self._close_driver()
 
     def use_by_others(self, ours: Collection[int]) -> GpuUse:
         """Return whether a program other than the processes `ours` (ids) computes on the card.
@@ -155,7 +155,7 @@ class Gpu:
             return GpuUse(None)
         library = self._library
         try:
-            there = {
+            on_card = {
                 process.pid
                 for list_ in (
                     library.nvmlDeviceGetComputeRunningProcesses(handle),
@@ -164,16 +164,18 @@ class Gpu:
                 for process in list_
             }
         except library.NVMLError as error:
-            self._lost(error)
+            self._note_error(error)
             return GpuUse(None)
         try:
-            if not there & set(ours):
+            if not on_card & set(ours):
                 if ours:
                     return GpuUse(None)
                 percent = library.nvmlDeviceGetUtilizationRates(handle).gpu
                 return GpuUse(percent >= BUSY_PERCENT)
-            samples = library.nvmlDeviceGetProcessUtilization(handle, self._seen)
-            self._seen = max([self._seen, *(sample.timeStamp for sample in samples)])
+            samples = library.nvmlDeviceGetProcessUtilization(handle, self._last_sample_time)
+            self._last_sample_time = max(
+                [self._last_sample_time, *(sample.timeStamp for sample in samples)]
+            )
         except library.NVMLError as error:
             # The driver reports this error if there are no samples since the last call.
             if isinstance(error, _kind(library, "NVMLError_NotFound")):
@@ -194,7 +196,7 @@ class Gpu:
         """Return the card's handle; None if it is unavailable at present, for the reason in `why`."""
         if self._handle is not None:
             return self._handle
-        if self._clock() < self._rests_until:
+        if self._clock() < self._retry_at:
             return None
         if self._uuid is None:
             self.why = "the trainer does not use an NVIDIA GPU"
@@ -204,7 +206,7 @@ class Gpu:
                 self._library = self._load()
             except ImportError:
                 self.why = "the package nvidia-ml-py is not installed (extra `nvidia`)"
-                self._rests_until = float("inf")
+                self._retry_at = float("inf")
                 return None
         library = self._library
         try:
@@ -213,19 +215,19 @@ class Gpu:
                 self._opened = True
             self._handle = library.nvmlDeviceGetHandleByUUID(self._uuid)
         except library.NVMLError as error:
-            self._lost(error)
+            self._note_error(error)
             return None
         self.why = None
         return self._handle
 
-    def _lost(self, error: Exception) -> None:
+    def _note_error(self, error: Exception) -> None:
         """Note that the driver or the card does not answer; the driver is reopened later."""
         self.why = f"the driver reports: {error}"
         _log.debug("NVML: %s", error)
-        self._rests_until = self._clock() + _REST_SECONDS
-        self._shut()
+        self._retry_at = self._clock() + _RETRY_SECONDS
+        self._close_driver()
 
-    def _shut(self) -> None:
+    def _close_driver(self) -> None:
         self._handle = None
         if self._opened:
             self._opened = False

@@ -17,9 +17,9 @@ class GpuGroup:
     def __init__(self, make: Callable[[], Gpu] = Gpu) -> None:
         self._make = make
         self._cards: dict[str | None, Gpu] = {}
-        self.aim(())
+        self.select(())
 
-    def aim(self, uuids: Sequence[str]) -> None:
+    def select(self, uuids: Sequence[str]) -> None:
         """Select the cards with these UUIDs; cards no longer selected get their former limits back."""
         wanted: Sequence[str | None] = uuids or (None,)
         for uuid in self._cards.keys() - set(wanted):
@@ -27,7 +27,7 @@ class GpuGroup:
         for uuid in wanted:
             if uuid not in self._cards:
                 self._cards[uuid] = card = self._make()
-                card.aim(uuid)
+                card.select(uuid)
 
     @property
     def why(self) -> str | None:
@@ -60,7 +60,7 @@ class GpuGroup:
             for card in self._all:
                 card.set_limit(watts)
         except LimitRefused:
-            self.put_back()
+            self.restore_limit()
             raise
 
     @property
@@ -68,9 +68,9 @@ class GpuGroup:
         """Whether a limit of ours is in force on any of them."""
         return any(card.limited for card in self._all)
 
-    def put_back(self) -> bool:
+    def restore_limit(self) -> bool:
         """Restore the cards' former limits; return False if that fails for one of them."""
-        done = [card.put_back() for card in self._all]
+        done = [card.restore_limit() for card in self._all]
         return all(done)
 
     def use_by_others(self, ours: Collection[int]) -> GpuUse:
@@ -82,5 +82,5 @@ class GpuGroup:
 
     @property
     def _all(self) -> list[Gpu]:
-        # A thread stuck in the driver may still iterate while another one calls `aim`.
+        # A thread stuck in the driver may still iterate while another one calls `select`.
         return list(self._cards.values())

@@ -13,7 +13,7 @@ class IdleGrace:
         self._quiet = quiet_seconds
         self._busy_until: float | None = None
 
-    def hear(self, idle_seconds: float | None, now: float) -> bool:
+    def note_use(self, idle_seconds: float | None, now: float) -> bool:
         """Note that the last use was `idle_seconds` ago (0: it is in use; None: unknown). Return whether
         to pause.
 

@@ -38,9 +38,9 @@ counter needs frequent readings of its power."""
 _POLITE_SECONDS = 2.0
 # If the card is gone, the driver may never answer; after this time the calling thread is abandoned.
 _READ_SECONDS = 10.0
-_PUT_BACK_SECONDS = 2.0
+_RESTORE_SECONDS = 2.0
 _NO_GPU_IN_USE = "the trainer computes on no GPU now"
-_FOR_AS_LONG = f"until {QUIET_SECONDS / 60:g} min of quiet"
+_UNTIL_QUIET = f"until {QUIET_SECONDS / 60:g} min of quiet"
 
 
 class PauseControl(Protocol):
@@ -66,23 +66,23 @@ class EnergyManager:
     def __init__(
         self,
         settings: EnergySettings,
-        shifts: PauseControl,
+        pause_control: PauseControl,
         telemetry: Telemetry,
         *,
         observes: bool = False,
         gpus: GpuGroup | None = None,
         processor: Processor | None = None,
-        people: UserActivity | None = None,
+        user_activity: UserActivity | None = None,
     ) -> None:
         self._settings = settings
-        self._shifts = shifts
+        self._pause_control = pause_control
         self._telemetry = telemetry
         self._observes = observes
         self._gpus = gpus or GpuGroup()
         self._processor = processor or Processor()
-        self._people = people or UserActivity()
+        self._user_activity = user_activity or UserActivity()
         self._gpu_meter, self._processor_meter = Meter(), Meter()
-        self._asker = (
+        self._poller = (
             PausePoller(settings.pause_when) if settings.pause_when.ask is not None else None
         )
         self._limited: float | None = None
@@ -96,24 +96,24 @@ class EnergyManager:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._measure)
-                if self._asker is not None:
-                    nursery.start_soon(self._ask, self._asker)
+                if self._poller is not None:
+                    nursery.start_soon(self._poll, self._poller)
                 if self._settings.polite:
                     nursery.start_soon(self._pause_for_programs)
                     nursery.start_soon(self._pause_for_user)
         finally:
             if self._gpus.limited:
-                with trio.move_on_after(_PUT_BACK_SECONDS) as scope:
+                with trio.move_on_after(_RESTORE_SECONDS) as scope:
                     scope.shield = True
-                    await self._in_thread(self._put_back)
+                    await self._in_thread(self._restore_limit)
 
-    def put_back(self) -> None:
+    def restore_limit(self) -> None:
         """Restore the GPU's own limit; called before the program ends at once."""
         if self._gpus.limited:
             # In a thread, so that a hanging driver does not keep the program from ending.
-            thread = Thread(target=self._put_back, daemon=True)
+            thread = Thread(target=self._restore_limit, daemon=True)
             thread.start()
-            thread.join(_PUT_BACK_SECONDS)
+            thread.join(_RESTORE_SECONDS)
 
     def status(self) -> EnergyStatus:
         """Return the node's energy status."""
@@ -132,7 +132,7 @@ class EnergyManager:
             cost=cost(joules, settings.price),
             joules_per_token=per_token(joules, own.tokens),
             power_limit=self._limited,
-            signal=None if self._asker is None else self._asker.value,
+            signal=None if self._poller is None else self._poller.value,
         )
 
     # The meters
@@ -143,13 +143,13 @@ class EnergyManager:
             await trio.sleep(METER_SECONDS)
             now = trio.current_time()
             seconds, last = now - last, now
-            at_work = self._shifts.at_work
+            at_work = self._pause_control.at_work
             reading = await self._in_thread(self._processor.read)
             self._processor_meter.take(reading, seconds, at_work)
             if self._computes_on_a_gpu():
-                await self._aim()
-                taken = await self._in_thread(self._gpus.read)
-                self._gpu_meter.take(taken, seconds, at_work)
+                await self._select_gpus()
+                reading = await self._in_thread(self._gpus.read)
+                self._gpu_meter.take(reading, seconds, at_work)
                 await self._limit(at_work)
             else:
                 # What a GPU uses while the trainer computes elsewhere is not the swarm's.
@@ -159,12 +159,12 @@ class EnergyManager:
         device = self._telemetry.device
         return device is not None and not self._observes and not device.startswith("cpu")
 
-    async def _aim(self) -> None:
+    async def _select_gpus(self) -> None:
         if self._telemetry.gpus != self._uuids:
             self._uuids = self._telemetry.gpus
             # The cards selected now are not those whose limit was set.
             self._limited, self._limit_tried = None, False
-            await self._in_thread(functools.partial(self._gpus.aim, self._uuids))
+            await self._in_thread(functools.partial(self._gpus.select, self._uuids))
 
     async def _limit(self, at_work: bool) -> None:
         """Set the card's `--power-limit` while the node works, and only then."""
@@ -173,7 +173,7 @@ class EnergyManager:
             return
         if not at_work:
             if self._gpus.limited:
-                await self._in_thread(self._put_back)
+                await self._in_thread(self._restore_limit)
             self._limit_tried = False
             return
         if self._limited is not None or self._limit_tried:
@@ -186,17 +186,17 @@ class EnergyManager:
                 scope.shield = True
                 await _thread(functools.partial(self._gpus.set_limit, watts), self._meters)
         except (LimitRefused, trio.TooSlowError) as error:
-            said = str(error) or "the driver does not answer"
-            _log.warning("--power-limit %g: %s; the GPU keeps its own limit", watts, said)
-            text = f"the GPU's power limit could not be set to {watts:g} W: {said}"
+            problem = str(error) or "the driver does not answer"
+            _log.warning("--power-limit %g: %s; the GPU keeps its own limit", watts, problem)
+            text = f"the GPU's power limit could not be set to {watts:g} W: {problem}"
             self._telemetry.event("power_limit", self._telemetry.round or 0, text=text)
         else:
             self._limited = watts
             _log.info("the GPU's power is limited to %g W while this node works", watts)
 
-    def _put_back(self) -> None:
+    def _restore_limit(self) -> None:
         self._limited = None
-        if self._gpus.put_back():
+        if self._gpus.restore_limit():
             _log.info("the GPU's own power limit is restored")
         else:
             _log.warning("the GPU's own power limit could not be restored")
@@ -212,56 +212,56 @@ class EnergyManager:
 
     # Reasons to pause
 
-    async def _ask(self, asker: PausePoller) -> None:
+    async def _poll(self, poller: PausePoller) -> None:
         while True:
-            if await asker.look():
-                self._shifts.hold("signal", asker.sentence)
+            if await poller.poll():
+                self._pause_control.hold("signal", poller.sentence)
             else:
-                self._shifts.release("signal")
+                self._pause_control.release("signal")
             await trio.sleep(self._settings.pause_when.every)
 
     async def _pause_for_programs(self) -> None:
-        courtesy, told = IdleGrace(), False
+        grace, warned = IdleGrace(), False
         while True:
             await trio.sleep(_POLITE_SECONDS)
             if not self._computes_on_a_gpu():
                 continue
-            await self._aim()
+            await self._select_gpus()
             use = await self._in_thread(self._use_by_others) or GpuUse(None)
-            if use.others is None and not told and self._telemetry.state == "training":
-                told = True
+            if use.others is None and not warned and self._telemetry.state == "training":
+                warned = True
                 why = self._gpus.why or "the driver does not report which programs use the GPU"
                 _log.warning("--polite cannot see other programs on the GPU: %s", why)
             self._pause_for(
-                courtesy.hear(0.0 if use.others else None, trio.current_time()),
+                grace.note_use(0.0 if use.others else None, trio.current_time()),
                 "program",
                 f"another program{f' ({use.program})' if use.program else ''} uses the GPU",
-                again=use.others is True,
+                renew=use.others is True,
             )
 
     def _use_by_others(self) -> GpuUse:
         """Return the use of the GPUs by others. Called in a thread, since scanning all processes takes
         long."""
-        ours = _family() if self._telemetry.state != "paused" else frozenset()
+        ours = _own_processes() if self._telemetry.state != "paused" else frozenset()
         return self._gpus.use_by_others(ours)
 
     async def _pause_for_user(self) -> None:
-        courtesy, told = IdleGrace(), False
+        grace, warned = IdleGrace(), False
         while True:
-            idle = await self._people.idle_seconds()
-            if idle is None and not told:
-                told = True
+            idle = await self._user_activity.idle_seconds()
+            if idle is None and not warned:
+                warned = True
                 _log.warning("--polite cannot detect whether this computer is in use")
             self._pause_for(
-                courtesy.hear(idle, trio.current_time()), "person", "the computer is in use"
+                grace.note_use(idle, trio.current_time()), "person", "the computer is in use"
             )
             await trio.sleep(_POLITE_SECONDS)
 
-    def _pause_for(self, away: bool, kind: HoldKind, words: str, again: bool = True) -> None:
-        if not away:
-            self._shifts.release(kind)
-        elif again:
-            self._shifts.hold(kind, f"{words}, {_FOR_AS_LONG}")
+    def _pause_for(self, pause: bool, kind: HoldKind, reason: str, renew: bool = True) -> None:
+        if not pause:
+            self._pause_control.release(kind)
+        elif renew:
+            self._pause_control.hold(kind, f"{reason}, {_UNTIL_QUIET}")
 
     async def _in_thread(self, function: Callable[[], T]) -> T | None:
         """Return the result of a function that runs in a thread; if it takes too long, abandon the
@@ -290,7 +290,7 @@ def _part(meter: Meter, why: str | None) -> EnergyPart:
     )
 
 
-def _family() -> frozenset[int]:
+def _own_processes() -> frozenset[int]:
     """Return the ids of this process and all its descendants, the trainer included."""
     me = psutil.Process()
     return frozenset([me.pid, *(child.pid for child in me.children(recursive=True))])

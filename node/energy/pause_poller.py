@@ -48,13 +48,13 @@ class PausePoller:
         self._now = now
         self._steps = settings.steps
         self._web = Web(AddressScope.AS_NAMED) if settings.is_url else None
-        self._gate = PauseDecision(settings.threshold or _HALF)
+        self._decision = PauseDecision(settings.threshold or _HALF)
         self._failing = False
 
     @property
     def value(self) -> float | None:
         """The last number, while it is valid; None if there is none."""
-        return self._gate.value if self._settings.threshold is not None else None
+        return self._decision.value if self._settings.threshold is not None else None
 
     @property
     def sentence(self) -> str:
@@ -63,9 +63,9 @@ class PausePoller:
             return "the command of --pause-when requests a pause"
         # A URL may hold a key, and a command a password: show only the host.
         host = urlsplit(self._source).hostname if self._settings.is_url else None
-        return self._gate.sentence + (f" ({host})" if host else "")
+        return self._decision.sentence + (f" ({host})" if host else "")
 
-    async def look(self) -> bool:
+    async def poll(self) -> bool:
         """Query the source once; return whether the node should pause."""
         try:
             value = await self.ask()
@@ -77,15 +77,15 @@ class PausePoller:
                     KEEP_SECONDS / 60,
                 )
                 self._failing = True
-            known = self._gate.value is not None
-            paused = self._gate.miss(trio.current_time())
-            if known and self._gate.value is None:
+            known = self._decision.value is not None
+            paused = self._decision.take_no_value(trio.current_time())
+            if known and self._decision.value is None:
                 _log.warning("--pause-when: there was no answer for too long, so this node works")
             return paused
         if self._failing:
             _log.info("--pause-when: it answers again")
             self._failing = False
-        return self._gate.hear(value, trio.current_time())
+        return self._decision.take_value(value, trio.current_time())
 
     async def ask(self) -> float:
         """Return the source's number, or 1 if the command asks for a pause and 0 if not. Raises
@@ -95,12 +95,12 @@ class PausePoller:
                 if self._web is not None:
                     body = await self._web.get(self._source, MAX_BYTES)
                     return self._number(body)
-                return self._answered(await ask_command(self._source, self._seconds))
+                return self._number_of_command(await ask_command(self._source, self._seconds))
         except (WebError, CommandFailed, NotANumber) as error:
             raise NoReply(str(error)[:512]) from None
         raise NoReply(f"it took longer than {self._seconds:g} s")
 
-    def _answered(self, answer: CommandResult) -> float:
+    def _number_of_command(self, answer: CommandResult) -> float:
         if self._settings.threshold is None:
             if answer.code not in (_PAUSE, _WORK):
                 raise NotANumber(f"the command ended with exit code {answer.code}, not 0 or 1")

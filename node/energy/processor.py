@@ -46,12 +46,12 @@ class Processor:
                 value = int(_text(zone / "energy_uj"))
                 wraps_at = int(_text(zone / "max_energy_range_uj"))
                 if value < 0 or wraps_at <= 0:
-                    return self._nothing(zones)
+                    return self._unreadable(zones)
                 counters.append((zone.name, value, wraps_at, _MICROJOULES))
         except (OSError, ValueError):
-            return self._nothing(zones)
+            return self._unreadable(zones)
         if not counters:
-            return self._nothing(zones)
+            return self._unreadable(zones)
         return MeterReading(at=self._clock(), counters=tuple(counters))
 
     def why_not(self) -> str | None:
@@ -59,7 +59,7 @@ class Processor:
         self.read()
         return self.why
 
-    def _nothing(self, zones: list[Path]) -> None:
+    def _unreadable(self, zones: list[Path]) -> None:
         self.why = (
             "only root may read the processor's energy counters (RAPL)"
             if zones

@@ -43,12 +43,12 @@ class Threshold:
 
     def explain(self, value: float, paused: bool) -> str:
         """Return the meaning of a value, for people."""
-        word, other = ("above", "below") if self.high else ("below", "above")
+        pause_side, resume_side = ("above", "below") if self.high else ("below", "above")
         if not paused:
-            return f"{value:g}; it pauses {word} {self.pause:g}"
+            return f"{value:g}; it pauses {pause_side} {self.pause:g}"
         if self.decide(value, False):
-            return f"{value:g} is {word} {self.pause:g}"
-        return f"{value:g} is not yet {other} {self.resume:g}"
+            return f"{value:g} is {pause_side} {self.pause:g}"
+        return f"{value:g} is not yet {resume_side} {self.resume:g}"
 
 
 class PauseDecision:
@@ -57,22 +57,22 @@ class PauseDecision:
     def __init__(self, threshold: Threshold, keep_seconds: float = KEEP_SECONDS) -> None:
         self._threshold = threshold
         self._keep = keep_seconds
-        self._heard: float | None = None
+        self._value_time: float | None = None
         self.value: float | None = None
         """The last value, while it is valid."""
         self.paused = False
 
-    def hear(self, value: float, now: float) -> bool:
+    def take_value(self, value: float, now: float) -> bool:
         """Take a new value; return whether the node is to be paused."""
-        self._heard, self.value = now, value
+        self._value_time, self.value = now, value
         self.paused = self._threshold.decide(value, self.paused)
         return self.paused
 
-    def miss(self, now: float) -> bool:
+    def take_no_value(self, now: float) -> bool:
         """Note a missing answer; the last value stays valid for `keep_seconds`. Return whether the node
         is to be paused."""
-        if self._heard is not None and now - self._heard > self._keep:
-            self._heard = self.value = None
+        if self._value_time is not None and now - self._value_time > self._keep:
+            self._value_time = self.value = None
             self.paused = False
         return self.paused
 

@@ -60,20 +60,25 @@ class UserActivity:
         return None if idle is None else idle + now - at
 
     async def _ask_logind(self, now: float) -> float | None:
-        listed = await _told(self._loginctl, "list-sessions", "--no-legend")
+        listed = await _output_of(self._loginctl, "list-sessions", "--no-legend")
         sessions = [
-            words[0] for line in listed.splitlines() if (words := line.split()) if _is_id(words[0])
+            columns[0]
+            for line in listed.splitlines()
+            if (columns := line.split())
+            if _is_id(columns[0])
         ]
         if not sessions:
             return None
         options = [f"--property={name}" for name in _PROPERTIES]
-        shown = await _told(self._loginctl, "show-session", *sessions[:_MAX_SESSIONS], *options)
+        shown = await _output_of(
+            self._loginctl, "show-session", *sessions[:_MAX_SESSIONS], *options
+        )
         return sessions_idle(shown, now)
 
 
 def terminals_idle(devices: Path, now: float) -> float | None:
     """Return the seconds since any terminal was last typed into; None if no terminal can be seen."""
-    idle = [max(0.0, now - when) for when in _typed(devices) if when <= now + _FUTURE_SECONDS]
+    idle = [max(0.0, now - when) for when in _last_typed(devices) if when <= now + _FUTURE_SECONDS]
     return min(idle, default=None)
 
 
@@ -84,17 +89,19 @@ def sessions_idle(shown: str, now: float) -> float | None:
     """
     idle = []
     for block in shown.split("\n\n"):
-        said = {name: value for name, _, value in (x.partition("=") for x in block.splitlines())}
+        properties = {
+            name: value for name, _, value in (x.partition("=") for x in block.splitlines())
+        }
         if (
-            said.get("Class") != "user"
-            or said.get("Type") not in _GRAPHICAL
-            or said.get("State") == "closing"
+            properties.get("Class") != "user"
+            or properties.get("Type") not in _GRAPHICAL
+            or properties.get("State") == "closing"
         ):
             continue
-        text = said.get("IdleSinceHint", "")
+        text = properties.get("IdleSinceHint", "")
         since = int(text) / 1e6 if text.isascii() and text.isdigit() and len(text) < 18 else 0.0
         if since:
-            idle.append(0.0 if said.get("IdleHint") != "yes" else max(0.0, now - since))
+            idle.append(0.0 if properties.get("IdleHint") != "yes" else max(0.0, now - since))
     return min(idle, default=None)
 
 
@@ -105,7 +112,7 @@ def hid_idle(shown: str) -> float | None:
     return int(found[1]) / 1e9 if found else None
 
 
-def _typed(devices: Path) -> Iterator[float]:
+def _last_typed(devices: Path) -> Iterator[float]:
     """Yield the time at which each terminal was last read from: the program in it reads what a person
     types."""
     for folder in (devices, devices / "pts"):
@@ -116,9 +123,9 @@ def _typed(devices: Path) -> Iterator[float]:
                         break
                     if not _TERMINAL.fullmatch(entry.name):
                         continue
-                    about = entry.stat(follow_symlinks=False)
-                    if stat.S_ISCHR(about.st_mode):
-                        yield about.st_atime
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISCHR(status.st_mode):
+                        yield status.st_atime
         except OSError:
             continue
 
@@ -127,7 +134,7 @@ def _is_id(text: str) -> bool:
     return _SESSION.fullmatch(text) is not None
 
 
-async def _told(*command: str) -> str:
+async def _output_of(*command: str) -> str:
     try:
         answer = await ask_command(command, _SECONDS)
     except CommandFailed:
@@ -136,4 +143,4 @@ async def _told(*command: str) -> str:
 
 
 async def _idle_of_mac() -> float | None:
-    return hid_idle(await _told("ioreg", "-c", "IOHIDSystem", "-d", "4"))
+    return hid_idle(await _output_of("ioreg", "-c", "IOHIDSystem", "-d", "4"))

@@ -261,7 +261,7 @@ class SwarmSession:
             len({*ledger.membership(len(ledger)).peers, context.me}),
             len(ledger),
             telemetry.report,
-            telemetry.told,
+            telemetry.set_privacy,
             partial(telemetry.event, "private_data", len(ledger), None),
         )
 

@@ -64,13 +64,13 @@ class Increases:
 
     def __init__(self) -> None:
         self.sums: Counter[str] = Counter()
-        self._seen: dict[str, int] = {}
+        self._last_totals: dict[str, int] = {}
 
     def update(self, totals: Mapping[str, int]) -> None:
         """Add the increase of each total since the last call."""
         for name, total in totals.items():
-            self.sums[name] += max(0, total - self._seen.get(name, total))
-            self._seen[name] = total
+            self.sums[name] += max(0, total - self._last_totals.get(name, total))
+            self._last_totals[name] = total
 
 
 @dataclass

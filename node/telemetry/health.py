@@ -55,17 +55,17 @@ class Health:
 def verdict(status: Status) -> Health:
     """Return the verdict on a node."""
     if status.state == "observing":
-        return _observed(status)
+        return _observer_health(status)
     sentence = state_sentence(status)
     swarm, own = status.swarm, status.training.own
-    checked = None if swarm is None or swarm.audits is None else swarm.audits.own
-    if status.state == "joining" and checked is not None and checked.reason == "dismissed":
-        why = own_audits_text(checked)
+    own_audits = None if swarm is None or swarm.audits is None else swarm.audits.own
+    if status.state == "joining" and own_audits is not None and own_audits.reason == "dismissed":
+        why = own_audits_text(own_audits)
         return Health("bad", why.meaning, why.remedy)
     waits = status.progress is not None and status.progress.waits
     if status.state != "training" or is_result_missing(status):
-        calm: Tone = "warn" if waits and status.state == "syncing" else _TONES[status.state]
-        return Health(calm, sentence, state_remedy(status))
+        tone: Tone = "warn" if waits and status.state == "syncing" else _TONES[status.state]
+        return Health(tone, sentence, state_remedy(status))
     members = (swarm and swarm.members) or ()
     others = [member for member in members if not member.me]
     if others and not any(member.connected for member in others):
@@ -74,9 +74,9 @@ def verdict(status: Status) -> Health:
             "this node is connected to no other member",
             "check this computer's network; the node keeps trying by itself",
         )
-    if checked is not None and is_trouble(checked.reason):
-        tone: Tone = "warn" if checked.counts else "bad"
-        return Health(tone, trouble_sentence(checked), own_audits_text(checked).remedy)
+    if own_audits is not None and is_trouble(own_audits.reason):
+        tone: Tone = "warn" if own_audits.counts else "bad"
+        return Health(tone, trouble_sentence(own_audits), own_audits_text(own_audits).remedy)
     if swarm is not None and swarm.awaited:
         return Health(
             "warn",
@@ -100,7 +100,7 @@ def verdict(status: Status) -> Health:
     return Health("good", sentence)
 
 
-def _observed(status: Status) -> Health:
+def _observer_health(status: Status) -> Health:
     """Return the verdict on the swarm, as seen by an observer."""
     sentence, swarm, training = state_sentence(status), status.swarm, status.training
     if not status.line.peers:
@@ -111,7 +111,7 @@ def _observed(status: Status) -> Health:
         )
     if swarm is None or swarm.decided_seconds is None or is_over(training, swarm):
         return Health("good", sentence)
-    patience = max(_LONG_SECONDS, _ROUNDS_OF_SILENCE * (training.round_seconds or 0.0))
-    if swarm.decided_seconds > patience:
+    longest_silence = max(_LONG_SECONDS, _ROUNDS_OF_SILENCE * (training.round_seconds or 0.0))
+    if swarm.decided_seconds > longest_silence:
         return Health("warn", sentence, "the swarm waits for members: a quorum has to be online")
     return Health("good", sentence)

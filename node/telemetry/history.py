@@ -42,12 +42,12 @@ def last_rounds(history: Path, most: int) -> Iterator[tuple[int, int]]:
         with history.open("rb+") as file:
             start = file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             tail = file.read()
-            whole = tail.rfind(b"\n") + 1
-            if whole < len(tail):
-                file.truncate(start + whole)
+            complete = tail.rfind(b"\n") + 1
+            if complete < len(tail):
+                file.truncate(start + complete)
     except OSError:
         return
-    for line in tail[:whole].splitlines()[-most:]:
+    for line in tail[:complete].splitlines()[-most:]:
         with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
             entry = json.loads(line)
             yield int(entry["round"]), int(entry["fingerprint"], 16)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..settings.components import LogFormat, LogLevel
-from ..util.sanitize import MOST_CHARACTERS, harmless
+from ..util.sanitize import MAX_CHARACTERS, harmless
 
 # The current file and one older one, 5 MB each, hold several days of a node's log at level INFO.
 MAX_LOG_BYTES = 5_000_000
@@ -26,14 +26,18 @@ LOG_FILE = "distro-node.log"
 
 # libp2p logs broken connections, which are normal in a swarm of home computers, as errors with
 # tracebacks; the network module counts the relevant events itself. The other packages log too much.
-_QUIET_BELOW = {"libp2p": logging.CRITICAL, "multiaddr": logging.ERROR, "zeroconf": logging.ERROR}
+_LIBRARY_LEVELS = {
+    "libp2p": logging.CRITICAL,
+    "multiaddr": logging.ERROR,
+    "zeroconf": logging.ERROR,
+}
 
-_LOUD_VARIABLE = "DISTRO_NODE_DEBUG"
+_DEBUG_VARIABLE = "DISTRO_NODE_DEBUG"
 
 
 def configure_logging(
     *,
-    form: LogFormat = LogFormat.TEXT,
+    log_format: LogFormat = LogFormat.TEXT,
     level: LogLevel = LogLevel.INFO,
     folder: Path | None = None,
     screen: bool = False,
@@ -43,7 +47,7 @@ def configure_logging(
     Replaces any earlier configuration. The file is opened when the first line is written, so a node that
     finds its data directory in use does not touch the other node's log.
     """
-    formatter = _JsonFormatter() if form is LogFormat.JSON else _TextFormatter()
+    formatter = _JsonFormatter() if log_format is LogFormat.JSON else _TextFormatter()
     handlers: list[logging.Handler] = []
     if not screen:
         handlers.append(logging.StreamHandler(sys.stderr))
@@ -68,14 +72,14 @@ def configure_logging(
     number = logging.getLevelNamesMapping()[level.value.upper()]
     root.setLevel(number)
     for name in list(logging.root.manager.loggerDict):
-        if name.partition(".")[0] in _QUIET_BELOW:
+        if name.partition(".")[0] in _LIBRARY_LEVELS:
             # A logger with a level of its own would ignore the level set on its package.
             logging.getLogger(name).setLevel(logging.NOTSET)
-    for name, lowest in _QUIET_BELOW.items():
+    for name, lowest in _LIBRARY_LEVELS.items():
         # At level DEBUG nearly every line would be from these packages, so their lines need an
         # environment variable as well.
-        loud = level is LogLevel.DEBUG and os.environ.get(_LOUD_VARIABLE) == "1"
-        logging.getLogger(name).setLevel(number if loud else lowest)
+        verbose = level is LogLevel.DEBUG and os.environ.get(_DEBUG_VARIABLE) == "1"
+        logging.getLogger(name).setLevel(number if verbose else lowest)
     # If one output fails (a full disk, a closed terminal), the logger's tracebacks about that must not
     # fill the other one.
     logging.raiseExceptions = False
@@ -111,7 +115,7 @@ class _JsonFormatter(logging.Formatter):
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage()[:MOST_CHARACTERS],
+            "message": record.getMessage()[:MAX_CHARACTERS],
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)

@@ -206,8 +206,8 @@ def own_rounds_note(own: OwnWork) -> str:
         (own.no_work, "without work for you"),
         (own.not_needed, "that needed none of yours"),
     )
-    said = [f"{number:,} {what}" for number, what in parts if number]
-    return ", ".join(said) or "none late, none left out"
+    notes = [f"{number:,} {what}" for number, what in parts if number]
+    return ", ".join(notes) or "none late, none left out"
 
 
 def speed_text(trainer: TrainerStatus) -> str:
@@ -274,15 +274,15 @@ def reachability_text(reach: ReachStatus) -> UserMessage:
             return UserMessage("not reachable from outside", f"open {port}, or --bootstrap")
 
 
-def shift_sentence(shift: ScheduleStatus) -> str:
+def schedule_sentence(schedule: ScheduleStatus) -> str:
     """Return whether the node keeps to its working hours."""
-    kept = "you have told it otherwise for now" if shift.by_command else "it keeps to them"
+    kept = "you have told it otherwise for now" if schedule.by_command else "it keeps to them"
     return f"when it works; {kept}"
 
 
-def hold_text(shift: ScheduleStatus) -> str:
+def hold_text(schedule: ScheduleStatus) -> str:
     """Return the present reasons to pause that the owner has not waived; empty: there are none."""
-    return "; ".join(hold.text for hold in shift.holds if not hold.waived)
+    return "; ".join(hold.text for hold in schedule.holds if not hold.waived)
 
 
 def duration_text(seconds: float) -> str:

@@ -24,7 +24,7 @@ class TrainingSpeed:
 
 
 @dataclass(frozen=True)
-class _Reached:
+class _AppliedRound:
     """The time at which a round was applied, and the trainer's totals then."""
 
     at: float
@@ -41,13 +41,13 @@ class RecentRounds:
         """Floating-point operations of one sequence's gradient."""
         self.matmul_flops: float | None = None
         """Operations per second of a large matrix product on the trainer's device."""
-        self._rounds: deque[_Reached] = deque(maxlen=_ROUNDS_AVERAGED)
+        self._rounds: deque[_AppliedRound] = deque(maxlen=_ROUNDS_AVERAGED)
 
     def add(self, now: float, idle: float, tokens: int, sequences: int) -> float:
         """Add an applied round: idle seconds of the trainer, and tokens and sequences of own updates,
         counted or not, all since the start. Return the idle seconds of this round."""
         before = self._rounds[-1].idle if self._rounds else 0.0
-        self._rounds.append(_Reached(now, idle, tokens, sequences))
+        self._rounds.append(_AppliedRound(now, idle, tokens, sequences))
         return idle - before
 
     @property

@@ -97,7 +97,7 @@ class Telemetry:
         self.started = time.time()
         self.state: State = "starting"
         self.progress: Progress | None = None
-        self._reported = -math.inf
+        self._last_progress_log = -math.inf
         self.round: int | None = None
         self.fingerprint: int | None = None
         self.loss: float | None = None
@@ -117,23 +117,23 @@ class Telemetry:
         self.own: dict[int, OwnUpdate] = {}
         self._history: Path | None = None
         # The fingerprints of the rounds that are in the history already.
-        self._told: BoundedTable[int, int] = BoundedTable(_ROUNDS_REMEMBERED)
+        self._history_fingerprints: BoundedTable[int, int] = BoundedTable(_ROUNDS_REMEMBERED)
         self._received: dict[int, int] = {}
         self._events: deque[EventStatus] = deque(maxlen=_EVENTS_KEPT)
         self._totals = _Totals()
         # The round at which this node first caught up with the swarm since the program started.
-        self._since: int | None = None
+        self._caught_up_round: int | None = None
         self._last_applied: float | None = None
         # Tokens per second of the last round: of the swarm, and of this node.
         self._pace: tuple[float | None, float | None] = (None, None)
         self._last_update_bytes: int | None = None
-        self._learned: float | None = None
+        self._last_learned: float | None = None
 
     def keep_history(self, path: Path) -> None:
         """Append the history to this file from now on. Reads the end of the file first, to know the
         rounds and scores that are in it already."""
         self._history = path
-        self._told.update(last_rounds(path, _ROUNDS_REMEMBERED))
+        self._history_fingerprints.update(last_rounds(path, _ROUNDS_REMEMBERED))
         last = last_scores(path)
         if last is not None:
             self.scored(last)
@@ -143,8 +143,8 @@ class Telemetry:
     def caught_up(self, round: int) -> None:
         """Note that the node has caught up with the swarm at `round`. Rounds before the first such round
         are not counted."""
-        if self._since is None:
-            self._since = round
+        if self._caught_up_round is None:
+            self._caught_up_round = round
 
     def enter(self, state: State) -> None:
         """Set the node's state."""
@@ -157,8 +157,8 @@ class Telemetry:
         begins = self.progress is None or self.progress.what != progress.what
         self.progress = progress
         now = time.monotonic()
-        if begins or now >= self._reported + _REPORT_SECONDS:
-            self._reported = now
+        if begins or now >= self._last_progress_log + _REPORT_SECONDS:
+            self._last_progress_log = now
             done, total = progress.done, progress.total
             of = "" if total is None else f": {done:,} of {total:,}"
             _log.info("%s%s", progress.what, of)
@@ -205,7 +205,7 @@ class Telemetry:
         """Record the text that the model wrote after `round`; it is untrusted."""
         self._write({"round": round, "time": time.time(), "sample": text})
 
-    def told(self, privacy: PrivacyStatus) -> None:
+    def set_privacy(self, privacy: PrivacyStatus) -> None:
         """Record how much this node's updates have revealed about its private data so far."""
         self.privacy = privacy
 
@@ -234,11 +234,11 @@ class Telemetry:
         is written but not counted.
         """
         round_ = record.round
-        self.round, self.fingerprint, self._learned = round_, fingerprint, now
-        if self._told.get(round_) == fingerprint:
+        self.round, self.fingerprint, self._last_learned = round_, fingerprint, now
+        if self._history_fingerprints.get(round_) == fingerprint:
             self.times.pop(round_, None)
             return
-        self._told[round_] = fingerprint
+        self._history_fingerprints[round_] = fingerprint
         tokens = sum(entry.tokens for entry in record.updates)
         loss_now = self._note_loss(record)
         own = self.own.pop(round_, None)
@@ -246,8 +246,8 @@ class Telemetry:
         if own is not None and attendance.own == "late":
             self.event("refunded", round_, self.me)
         phases = self._phases(round_, seconds)
-        waited = self._reach(now)
-        if self._since is None or round_ >= self._since:
+        idle_seconds = self._end_round(now)
+        if self._caught_up_round is None or round_ >= self._caught_up_round:
             loss = "" if loss_now is None else f"loss {loss_now:.4f}, "
             number = len(record.updates)
             what = _updates_text(number, members)
@@ -260,7 +260,7 @@ class Telemetry:
         own_work = {
             "update_bytes": own.size if own else None,
             "bits_per_coefficient": 8 * own.size / own.coefficients if own else None,
-            "idle_seconds": waited,
+            "idle_seconds": idle_seconds,
         }
         self._write_round(
             record,
@@ -282,17 +282,17 @@ class Telemetry:
 
         The record's fingerprint is that of the parameters on which the round's updates were computed.
         """
-        self.round, self.fingerprint, self._learned = record.round, record.fingerprint, now
+        self.round, self.fingerprint, self._last_learned = record.round, record.fingerprint, now
         loss = self._note_loss(record)
-        if self._since is None or record.round < self._since:
+        if self._caught_up_round is None or record.round < self._caught_up_round:
             # The record was decided long ago, at a time that this node does not know.
             return
         tokens = sum(entry.tokens for entry in record.updates)
         size = sum(entry.size for entry in record.updates)
         number = len(record.updates)
-        said = "" if loss is None else f", loss {loss:.4f}"
-        _log.info("round %d: %s%s", record.round, _updates_text(number, members), said)
-        self._reach(now)
+        loss_text = "" if loss is None else f", loss {loss:.4f}"
+        _log.info("round %d: %s%s", record.round, _updates_text(number, members), loss_text)
+        self._end_round(now)
         self._count(record.round, None, None, tokens, size, number)
         self._note_pace(None, None, tokens, now)
         self._write_round(record, members, record.fingerprint, loss=loss, received=size, seconds={})
@@ -302,7 +302,7 @@ class Telemetry:
     def learned_seconds(self, now: float) -> float | None:
         """Return the seconds since this node learned of the last record, by the event loop's clock;
         None: none yet."""
-        return None if self._learned is None else max(0.0, now - self._learned)
+        return None if self._last_learned is None else max(0.0, now - self._last_learned)
 
     @property
     def events(self) -> tuple[EventStatus, ...]:
@@ -370,7 +370,7 @@ class Telemetry:
             return "transfer"
         return "agree" if times.decided is None else "apply"
 
-    def _reach(self, now: float) -> float:
+    def _end_round(self, now: float) -> float:
         """Note the end of a round; return in how many of its seconds the trainer was idle."""
         totals = self._totals
         tokens, sequences = totals.trained_tokens, totals.trained_sequences
@@ -389,7 +389,7 @@ class Telemetry:
     def _count(
         self,
         round: int,
-        became: OwnRound | None,
+        outcome: OwnRound | None,
         own: OwnUpdate | None,
         tokens: int,
         received: int,
@@ -397,24 +397,24 @@ class Telemetry:
     ) -> None:
         totals = self._totals
         totals.tokens += tokens
-        if became is not None:
-            totals.rounds.add(became)
+        if outcome is not None:
+            totals.rounds.add(outcome)
         if own is not None:
             _add(totals.update_bytes, own.size)
             totals.bits[0] += 8 * own.size
             totals.bits[1] += own.coefficients
         if updates and received:
             _add(totals.received, received)
-        if became == "counted":
+        if outcome == "counted":
             totals.own_tokens += own.tokens if own is not None else 0
             totals.last_round = round
             if totals.first_round is None:
                 totals.first_round = round
 
     def _note_pace(
-        self, became: OwnRound | None, own: OwnUpdate | None, tokens: int, now: float
+        self, outcome: OwnRound | None, own: OwnUpdate | None, tokens: int, now: float
     ) -> None:
-        own_tokens = own.tokens if own is not None and became == "counted" else 0
+        own_tokens = own.tokens if own is not None and outcome == "counted" else 0
         if self._last_applied is not None and now > self._last_applied:
             seconds = now - self._last_applied
             self._pace = tokens / seconds, own_tokens / seconds

@@ -26,7 +26,7 @@ from ...protocol.audit.sign_score import SignSums
 from ...protocol.wire.structure import to_plain
 from ..settings.setting import to_plain_settings
 from ..settings.values import names_several
-from ..util.sanitize import MOST_CHARACTERS
+from ..util.sanitize import MAX_CHARACTERS
 from .answers import ExportedParameters, Judgement, SnapshotResult, StepApplied
 from .environment import drop_if_large, environment
 from .errors import FAILURE_KINDS, TrainerDied, TrainerFailed
@@ -498,7 +498,7 @@ def _log_output(descriptor: int) -> None:
     text may contain names from a stranger's model: unfiltered, none of it may reach a terminal.
     """
     with open(descriptor, "rb") as output:
-        while line := output.readline(MOST_CHARACTERS):
+        while line := output.readline(MAX_CHARACTERS):
             text = line.decode("utf-8", "replace").rstrip()
             if text:
                 _log.warning("trainer: %s", text)

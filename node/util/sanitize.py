@@ -12,15 +12,15 @@ import unicodedata
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 """Shown for bytes that are no text, and for characters that a terminal would obey."""
 
-MOST_CHARACTERS = 8192
+MAX_CHARACTERS = 8192
 """Maximum length of a line: enough for sixteen bootstrap addresses and the result of each."""
 
 # Maximum number of combining marks on one letter. No script uses more, and a pile of marks would cover
 # the neighbouring lines.
-_MOST_MARKS = 4
+_MAX_MARKS = 4
 # Characters that Python considers printable but terminals do not show: joiners, fillers, variation
 # selectors, the blank Braille pattern. A name with one of them looks like another name.
-_UNSEEN = frozenset(
+_INVISIBLE = frozenset(
     [
         *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0),
         *range(0x180B, 0x1810),
@@ -34,16 +34,16 @@ def harmless(text: object) -> str:
     """Return one line without control sequences: invisible characters are escaped, such as `\\x1b`.
 
     These are control characters, line breaks, direction marks, zero-width characters, and combining
-    marks beyond the fourth on a letter. Text longer than `MOST_CHARACTERS` is cut. The result is
+    marks beyond the fourth on a letter. Text longer than `MAX_CHARACTERS` is cut. The result is
     printable (`str.isprintable`) and inert in a terminal, and the function is idempotent.
     """
     line = str(text)
-    cut = len(line) > MOST_CHARACTERS
-    line = line[:MOST_CHARACTERS]
+    cut = len(line) > MAX_CHARACTERS
+    line = line[:MAX_CHARACTERS]
     if not (line.isascii() and line.isprintable()):
         line = "".join(_visible(line))
-        cut |= len(line) > MOST_CHARACTERS
-    return line[: MOST_CHARACTERS - 1] + "…" if cut else line
+        cut |= len(line) > MAX_CHARACTERS
+    return line[: MAX_CHARACTERS - 1] + "…" if cut else line
 
 
 def harmless_piece(text: str) -> str:
@@ -64,6 +64,6 @@ def _visible(line: str) -> list[str]:
     marks = 0
     for character in line:
         marks = marks + 1 if unicodedata.category(character)[0] == "M" else 0
-        seen = character.isprintable() and ord(character) not in _UNSEEN
-        shown.append(character if seen and marks <= _MOST_MARKS else ascii(character)[1:-1])
+        visible = character.isprintable() and ord(character) not in _INVISIBLE
+        shown.append(character if visible and marks <= _MAX_MARKS else ascii(character)[1:-1])
     return shown

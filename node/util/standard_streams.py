@@ -13,7 +13,7 @@ import sys
 
 _HANDLER = "distro-node-plain"
 # ASCII replacements for the characters that our commands write; all others become a question mark.
-_PLAIN = {
+_ASCII = {
     "✓": "+",
     "✗": "x",
     "…": "...",
@@ -33,7 +33,7 @@ _PLAIN = {
 def open_standard_streams() -> None:
     """Open closed ones of stdin, stdout and stderr at the null device, and let all three replace
     characters that their encoding lacks."""
-    _fill_descriptors()
+    _open_missing_descriptors()
     codecs.register_error(_HANDLER, _replace)
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  (for the whole process)
@@ -56,7 +56,7 @@ def drop_unwritten() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _fill_descriptors() -> None:
+def _open_missing_descriptors() -> None:
     # Otherwise the next file or socket would get the number of a closed stream, and the output to that
     # stream would go there.
     null = os.open(os.devnull, os.O_RDWR)
@@ -70,5 +70,5 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     # Most characters are replaced by one character, so that columns stay aligned.
-    text = "".join(_PLAIN.get(each, "?") for each in error.object[error.start : error.end])
+    text = "".join(_ASCII.get(each, "?") for each in error.object[error.start : error.end])
     return text, error.end

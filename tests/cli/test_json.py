@@ -72,7 +72,7 @@ def test_addresses(capsys: pytest.CaptureFixture[str]) -> None:
 async def test_what_a_node_answers(tmp_path: Path) -> None:
     supervisor = Supervisor(
         socket=tmp_path / "socket",
-        shifts=WorkSchedule(None),
+        schedule=WorkSchedule(None),
         telemetry=Telemetry(b"p" * 32),  # type: ignore[arg-type]  # any 32 bytes
         node=TRAINING.node,
         screen=False,

@@ -22,7 +22,7 @@ def test_text_lines_are_for_people(capsys, tmp_path: Path) -> None:
 
 
 def test_json_lines_are_for_machines(capsys) -> None:
-    configure_logging(form=LogFormat.JSON, level=LogLevel.DEBUG)
+    configure_logging(log_format=LogFormat.JSON, level=LogLevel.DEBUG)
     try:
         raise ValueError("é\n")
     except ValueError:

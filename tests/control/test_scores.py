@@ -23,7 +23,7 @@ from statuses import SCORES, TRAINING
 async def test_a_running_node_hears_of_its_own_swarms_scores(tmp_path: Path) -> None:
     supervisor = Supervisor(
         socket=tmp_path / "socket",
-        shifts=WorkSchedule(None),
+        schedule=WorkSchedule(None),
         telemetry=Telemetry(PeerId(bytes(32))),
         node=TRAINING.node,
         screen=False,

@@ -88,14 +88,14 @@ class Wound:
 
 
 async def test_a_node_works_at_its_hours(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
-    shifts = WorkSchedule(parse_hours("22:00-07:00"), Wound("21:00"))
-    nursery.start_soon(shifts.run)
-    assert not shifts.at_work
-    assert shifts.status().until == "22:00"
-    await shifts.wait(at_work=True)
+    schedule = WorkSchedule(parse_hours("22:00-07:00"), Wound("21:00"))
+    nursery.start_soon(schedule.run)
+    assert not schedule.at_work
+    assert schedule.status().until == "22:00"
+    await schedule.wait(at_work=True)
     assert 3600 <= trio.current_time() <= 3602
-    assert shifts.status().until == "07:00"
-    await shifts.wait(at_work=False)
+    assert schedule.status().until == "07:00"
+    await schedule.wait(at_work=False)
     assert 10 * 3600 <= trio.current_time() <= 10 * 3600 + 2
 
 
@@ -109,77 +109,77 @@ def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_command_holds_until_the_hours_change(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    shifts = WorkSchedule(parse_hours("22:00-07:00"), Wound("23:00"))
-    nursery.start_soon(shifts.run)
-    shifts.pause()
-    assert not shifts.at_work
-    assert shifts.status().by_command
+    schedule = WorkSchedule(parse_hours("22:00-07:00"), Wound("23:00"))
+    nursery.start_soon(schedule.run)
+    schedule.pause()
+    assert not schedule.at_work
+    assert schedule.status().by_command
     # The end of the window changes nothing, its beginning does.
     await trio.sleep(10 * 3600)
-    assert not shifts.at_work
-    assert not shifts.status().by_command
+    assert not schedule.at_work
+    assert not schedule.status().by_command
     await trio.sleep(14 * 3600)
-    assert shifts.at_work
+    assert schedule.at_work
 
 
 @pytest.mark.usefixtures("seldom")
 async def test_without_hours_a_command_holds_until_the_next(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    shifts = WorkSchedule(None, Wound("12:00"))
-    nursery.start_soon(shifts.run)
-    assert shifts.at_work
-    shifts.pause()
+    schedule = WorkSchedule(None, Wound("12:00"))
+    nursery.start_soon(schedule.run)
+    assert schedule.at_work
+    schedule.pause()
     await trio.sleep(25 * 3600)
-    assert not shifts.at_work
-    shifts.resume()
-    assert shifts.at_work
+    assert not schedule.at_work
+    schedule.resume()
+    assert schedule.at_work
     nothing = ScheduleStatus(at_work=True, by_command=False, active=None, until=None, holds=())
-    assert shifts.status() == nothing
+    assert schedule.status() == nothing
 
 
-class FakeStay:
+class FakeSession:
     """Session in a swarm that ends when it is told to."""
 
     def __init__(self) -> None:
-        self.told = trio.Event()
+        self.left = trio.Event()
 
     def status(self) -> SessionStatus:
         line = replace(TRAINING.line, sent_bytes=10, received_bytes=20)
         return SessionStatus(swarm=SWARM, line=line, reach=UNREACHABLE)
 
     def leave(self) -> None:
-        self.told.set()
+        self.left.set()
 
-    def keep_to(self, limits: BandwidthLimits) -> None:
+    def apply_limits(self, limits: BandwidthLimits) -> None:
         self.limits = limits
 
 
-async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) -> None:
+async def test_sessions_follow_the_schedule(tmp_path: Path, nursery: trio.Nursery) -> None:
     telemetry = Telemetry(b"p" * 32)  # type: ignore[arg-type]  # any 32 bytes
-    shifts = WorkSchedule(None)
+    schedule = WorkSchedule(None)
     supervisor = Supervisor(
         socket=tmp_path / "socket",
-        shifts=shifts,
+        schedule=schedule,
         telemetry=telemetry,
         node=TRAINING.node,
         screen=False,
     )
-    stays: list[FakeStay] = []
+    sessions: list[FakeSession] = []
 
     async def live() -> None:
         while await supervisor.next_session():
-            stays.append(FakeStay())
-            with supervisor.serving(stays[-1]):
-                await stays[-1].told.wait()
+            sessions.append(FakeSession())
+            with supervisor.serving(sessions[-1]):
+                await sessions[-1].left.wait()
 
     async with supervisor.open():
         nursery.start_soon(live)
         await wait_all_tasks_blocked()
         assert supervisor.status().line.sent_bytes == 10
-        shifts.pause()
+        schedule.pause()
         await wait_all_tasks_blocked()
-        assert stays[0].told.is_set()
+        assert sessions[0].left.is_set()
         resting = supervisor.status()
         assert resting.state == "paused"
         assert resting.swarm == replace(SWARM, round=None, members=None)
@@ -188,24 +188,24 @@ async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) ->
             NO_LINE, sent_bytes=10, received_bytes=20, relayed_bytes=carried
         )
         assert resting.reach is None
-        shifts.resume()
+        schedule.resume()
         await wait_all_tasks_blocked()
-        assert len(stays) == 2
+        assert len(sessions) == 2
         # The traffic of all sessions counts.
         assert supervisor.status().line.received_bytes == 40
         assert supervisor._leave() == {"ok": True}
         await wait_all_tasks_blocked()
-        assert stays[1].told.is_set()
+        assert sessions[1].left.is_set()
         assert not await supervisor.next_session()
 
 
-async def test_a_stay_begins_once_everything_is_ready(
+async def test_a_session_begins_once_everything_is_ready(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    shifts = WorkSchedule(None)
+    schedule = WorkSchedule(None)
     supervisor = Supervisor(
         socket=tmp_path / "socket",
-        shifts=shifts,
+        schedule=schedule,
         telemetry=Telemetry(b"p" * 32),  # type: ignore[arg-type]  # any 32 bytes
         node=TRAINING.node,
         screen=False,
@@ -226,9 +226,9 @@ async def test_a_stay_begins_once_everything_is_ready(
         await wait_all_tasks_blocked()
         assert (begun, asked) == ([], 1)
         # A pause ends the waiting, and it begins again after it.
-        shifts.pause()
+        schedule.pause()
         await wait_all_tasks_blocked()
-        shifts.resume()
+        schedule.resume()
         await wait_all_tasks_blocked()
         assert (begun, asked) == ([], 2)
         there.set()
@@ -251,50 +251,50 @@ async def test_a_signal_is_a_goodbye_whenever_it_comes(
     telemetry = Telemetry(b"p" * 32)  # type: ignore[arg-type]  # any 32 bytes
     supervisor = Supervisor(
         socket=tmp_path / "socket",
-        shifts=WorkSchedule(None),
+        schedule=WorkSchedule(None),
         telemetry=telemetry,
         node=TRAINING.node,
         screen=False,
     )
-    stay = FakeStay()
+    session = FakeSession()
     async with supervisor.open():
         if early:
             os.kill(os.getpid(), number)
             await wait_all_tasks_blocked()
-        with supervisor.serving(stay):
+        with supervisor.serving(session):
             if not early:
                 os.kill(os.getpid(), number)
             with trio.fail_after(60.0):
-                await stay.told.wait()
+                await session.left.wait()
         assert not await supervisor.next_session()
 
 
-async def test_other_hours_and_limits_hold_at_once_and_for_the_stays_after(
+async def test_other_hours_and_limits_hold_at_once_and_for_the_sessions_after(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
     telemetry = Telemetry(b"p" * 32)  # type: ignore[arg-type]  # any 32 bytes
-    shifts = WorkSchedule(None, lambda: MIDNIGHT)
+    schedule = WorkSchedule(None, lambda: MIDNIGHT)
     limits = BandwidthLimits(upload=1e6)
     supervisor = Supervisor(
         socket=tmp_path / "socket",
-        shifts=shifts,
+        schedule=schedule,
         limits=limits,
         telemetry=telemetry,
         node=TRAINING.node,
         screen=False,
     )
-    act, stay = supervisor.commands, FakeStay()
-    with supervisor.serving(stay):
+    act, session = supervisor.commands, FakeSession()
+    with supervisor.serving(session):
         assert act["limits"]({"download": "8Mbit"}) == {"ok": True, "upload": 1e6, "download": 1e6}
-        assert stay.limits == limits == BandwidthLimits(1e6, 1e6)
+        assert session.limits == limits == BandwidthLimits(1e6, 1e6)
         assert act["limits"]({"upload": None})["upload"] is None
         # All changes or none.
         for wrong in ({"download": None, "upload": "much"}, {"upload": "1bit"}, {"upload": 5}):
             assert "error" in act["limits"](wrong)
-        assert stay.limits == limits == BandwidthLimits(None, 1e6)
+        assert session.limits == limits == BandwidthLimits(None, 1e6)
     assert supervisor.status().line.max_download == 1e6
 
-    shifts.pause()
+    schedule.pause()
     said = act["hours"]({"active": "22:00-07:00"})
     assert (said["active"], said["until"], said["at_work"]) == ("22:00-07:00", "07:00", True)
     assert act["hours"]({"active": "12:00-13:00"})["at_work"] is False
@@ -302,53 +302,53 @@ async def test_other_hours_and_limits_hold_at_once_and_for_the_stays_after(
         assert "error" in act["hours"]({"active": wrong})
     assert supervisor.status().schedule.active == "12:00-13:00"
     assert act["hours"]({"active": None})["active"] is None
-    assert shifts.at_work
+    assert schedule.at_work
 
 
 async def test_what_holds_a_node_back_comes_and_goes_by_itself() -> None:
-    shifts = WorkSchedule(None)
-    shifts.hold("signal", "too dear")
-    assert not shifts.at_work
-    assert not shifts.status().by_command
-    shifts.hold("person", "somebody is there")
-    shifts.release("signal")
-    assert not shifts.at_work
-    shifts.release("person")
-    shifts.release("person")
-    assert shifts.at_work
+    schedule = WorkSchedule(None)
+    schedule.hold("signal", "too dear")
+    assert not schedule.at_work
+    assert not schedule.status().by_command
+    schedule.hold("person", "somebody is there")
+    schedule.release("signal")
+    assert not schedule.at_work
+    schedule.release("person")
+    schedule.release("person")
+    assert schedule.at_work
 
 
 async def test_the_owner_waives_what_holds_now_and_no_more() -> None:
-    shifts = WorkSchedule(None)
-    shifts.hold("signal", "too dear")
-    shifts.resume()
-    assert shifts.at_work
-    assert shifts.status().by_command
+    schedule = WorkSchedule(None)
+    schedule.hold("signal", "too dear")
+    schedule.resume()
+    assert schedule.at_work
+    assert schedule.status().by_command
     # The same cause with another text is waived until it is over; another cause is not.
-    shifts.hold("signal", "dearer still")
-    assert shifts.at_work
-    shifts.hold("program", "a game")
-    assert not shifts.at_work
-    shifts.release("program")
-    shifts.release("signal")
-    shifts.hold("signal", "too dear again")
-    assert not shifts.at_work
+    schedule.hold("signal", "dearer still")
+    assert schedule.at_work
+    schedule.hold("program", "a game")
+    assert not schedule.at_work
+    schedule.release("program")
+    schedule.release("signal")
+    schedule.hold("signal", "too dear again")
+    assert not schedule.at_work
 
 
 async def test_a_pause_outlasts_what_holds_the_node_back() -> None:
-    shifts = WorkSchedule(None)
-    shifts.hold("signal", "too dear")
-    shifts.resume()
-    shifts.pause()
-    shifts.release("signal")
-    assert not shifts.at_work
-    shifts.hold("signal", "too dear")
-    shifts.resume()
-    assert shifts.at_work
+    schedule = WorkSchedule(None)
+    schedule.hold("signal", "too dear")
+    schedule.resume()
+    schedule.pause()
+    schedule.release("signal")
+    assert not schedule.at_work
+    schedule.hold("signal", "too dear")
+    schedule.resume()
+    assert schedule.at_work
 
 
 async def test_hours_and_holds_both_have_to_agree() -> None:
-    shifts = WorkSchedule(parse_hours("22:00-07:00"), lambda: MIDNIGHT + timedelta(hours=12))
-    shifts.hold("signal", "too dear")
-    shifts.release("signal")
-    assert not shifts.at_work
+    schedule = WorkSchedule(parse_hours("22:00-07:00"), lambda: MIDNIGHT + timedelta(hours=12))
+    schedule.hold("signal", "too dear")
+    schedule.release("signal")
+    assert not schedule.at_work

@@ -112,7 +112,7 @@ async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
 
 @asynccontextmanager
 async def served(
-    chronicle: Callable[[], RunHistory | None] = lambda: None,
+    open_history: Callable[[], RunHistory | None] = lambda: None,
     *,
     bounds: Bounds | None = None,
     settings: DashboardSettings | None = None,
@@ -121,7 +121,7 @@ async def served(
     address = open_address(settings or DashboardSettings(address=("127.0.0.1", 0)))
     assert address is not None
     port = address.listeners[0].socket.getsockname()[1]
-    feed = EventStream(lambda: page.status, chronicle)
+    feed = EventStream(lambda: page.status, open_history)
     page = Served(address, feed, port)
 
     def note(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:

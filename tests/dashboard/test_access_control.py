@@ -92,13 +92,13 @@ def test_a_link_from_elsewhere_leads_to_the_page() -> None:
 
 
 def test_two_origins_are_none() -> None:
-    doubled = Request(
+    repeated = Request(
         method="GET",
         path="/",
         headers={"host": "localhost"},
-        doubled=frozenset({"origin"}),
+        repeated=frozenset({"origin"}),
     )
-    assert guard().refusal(doubled) is not None
+    assert guard().refusal(repeated) is not None
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,10 @@ def line(round_: int, **changes: Any) -> str:
     return json.dumps(facts | changes) + "\n"
 
 
-def read(chronicle: RunHistory) -> dict[str, Any]:
-    while chronicle.refresh():
+def read(run_history: RunHistory) -> dict[str, Any]:
+    while run_history.refresh():
         pass
-    whole = chronicle.whole()
+    whole = run_history.everything()
     assert json.loads(json.dumps(whole, allow_nan=False)) == whole
     return whole
 
@@ -108,8 +108,8 @@ def test_what_the_history_adds(chain: Chain, files: tuple[Path, Path]) -> None:
     history.write_text(
         line(5) + '{"round": 5, "time": 1, "heldout": 2.25}\n' + "no line of it\n" + line(6)
     )
-    chronicle = open_it(chain, files)
-    whole = read(chronicle)
+    run_history = open_it(chain, files)
+    whole = read(run_history)
     assert whole["rows"]["time"] == [None] * 5 + [1e9 + 5, 1e9 + 6, None]
     assert whole["heldout"] == [[5, 2.25]]
     assert [each["round"] for each in whole["phases"]] == [5, 6]
@@ -117,10 +117,10 @@ def test_what_the_history_adds(chain: Chain, files: tuple[Path, Path]) -> None:
     # An incomplete line, or the loss of a diverged model, is not a number.
     with history.open("a") as file:
         file.write('{"round": 6, "time": 1, "heldout": null}\n{"round": 7, "ti')
-    assert read(chronicle)["heldout"] == [[5, 2.25]]
+    assert read(run_history)["heldout"] == [[5, 2.25]]
     with history.open("a") as file:
         file.write('me": 1e9, "seconds": {"compute": 3.0}}\n')
-    whole = read(chronicle)
+    whole = read(run_history)
     assert whole["rows"]["time"][7] == 1e9
     assert whole["phases"][-1]["compute"] == 3.0
     assert whole["phases"][-1]["agree"] is None
@@ -130,12 +130,12 @@ def test_a_line_that_is_there_before_the_ledgers_entry(
     chain: Chain, files: tuple[Path, Path]
 ) -> None:
     ledger, history = files
-    chronicle = open_it(chain, files)
+    run_history = open_it(chain, files)
     history.write_text(line(8))
-    read(chronicle)
+    read(run_history)
     chain.grow()
     write_ledger(ledger, chain)
-    assert read(chronicle)["rows"]["time"][8] == 1e9 + 8
+    assert read(run_history)["rows"]["time"][8] == 1e9 + 8
 
 
 @pytest.mark.parametrize("cut", [1, 3, 200])
@@ -143,24 +143,24 @@ def test_an_entry_that_is_just_being_written(
     chain: Chain, files: tuple[Path, Path], cut: int
 ) -> None:
     ledger, _ = files
-    chronicle = open_it(chain, files)
+    run_history = open_it(chain, files)
     chain.grow()
     write_ledger(ledger, chain, cut=cut)
-    assert read(chronicle)["rows"]["round"] == [*range(8)]
+    assert read(run_history)["rows"]["round"] == [*range(8)]
     write_ledger(ledger, chain)
-    assert read(chronicle)["rows"]["round"] == [*range(9)]
-    assert chronicle.generation == 0
+    assert read(run_history)["rows"]["round"] == [*range(9)]
+    assert run_history.generation == 0
 
 
 def test_another_chain_is_another_generation(chain: Chain, files: tuple[Path, Path]) -> None:
     ledger, _ = files
-    chronicle = open_it(chain, files)
-    assert len(read(chronicle)["rows"]["round"]) == 8
+    run_history = open_it(chain, files)
+    assert len(read(run_history)["rows"]["round"]) == 8
     other = Chain(2)
     other.grow()
     write_ledger(ledger.with_name("aside"), other)
     ledger.with_name("aside").replace(ledger)
-    whole = read(chronicle)
+    whole = read(run_history)
     assert whole["generation"] == 1
     assert whole["rows"]["round"] == [0, 1]
     assert len(whole["peers"]) == 2
@@ -222,14 +222,14 @@ def test_samples_are_bounded_and_of_one_chain(chain: Chain, files: tuple[Path, P
 
     wrong = sample(3, 5) + sample(3, "x" * 1001) + sample(3, None)
     history.write_text(wrong + sample(1, "one") + sample(5, "five") + sample(4, "four"))
-    chronicle = open_it(chain, files)
-    assert read(chronicle)["samples"] == [[1, "one"], [4, "four"]]
+    run_history = open_it(chain, files)
+    assert read(run_history)["samples"] == [[1, "one"], [4, "four"]]
     with history.open("a") as file:
         file.write("".join(sample(round_, "again") for round_ in range(10, 300)))
-    samples = read(chronicle)["samples"]
+    samples = read(run_history)["samples"]
     assert len(samples) <= 64
     assert [samples[0][0], samples[-1][0]] == [1, 299]
-    assert chronicle.latest(4)["samples"] == samples[-2:]
+    assert run_history.latest(4)["samples"] == samples[-2:]
 
 
 def test_the_history_that_a_node_writes_is_the_one_that_is_read(
@@ -255,14 +255,14 @@ def test_the_history_that_a_node_writes_is_the_one_that_is_read(
 def test_news_do_not_grow_with_who_was_ever_there(
     chain: Chain, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PEERS_AGAIN", 2)
-    monkeypatch.setattr(module, "_GONE_SHOWN", 1)
+    monkeypatch.setattr(module, "_RESENT_PEERS", 2)
+    monkeypatch.setattr(module, "_DEPARTED_SHOWN", 1)
     for who in (5, 6, 7):
         chain.grow(admitted=[chain.admission(who)])
         chain.grow(departed=[chain.silence(who)])
     write_ledger(files[0], chain)
-    chronicle = open_it(chain, files)
-    whole, news = read(chronicle), chronicle.latest(3)
+    run_history = open_it(chain, files)
+    whole, news = read(run_history), run_history.latest(3)
     assert whole["peers_at"] == 0
     assert news["peers"] == whole["peers"][news["peers_at"] :]
     assert len(news["peers"]) == 2
@@ -271,7 +271,7 @@ def test_news_do_not_grow_with_who_was_ever_there(
     gone = [each["peer"] for each in news["members"] if each["left"] is not None]
     assert gone == [peer_text(identity(7).peer)]
     assert len(news["members"]) == 3
-    assert len(chronicle.contributions()) == 6
+    assert len(run_history.contributions()) == 6
 
 
 async def test_the_rounds_over_http(chain: Chain, files: tuple[Path, Path]) -> None:

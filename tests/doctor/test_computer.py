@@ -22,7 +22,7 @@ from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.training.memory_model import Workload
 from distro_node.protocol.wire.manifest import ParameterSpec
 
-# Private here: `_has_nvidia`, `_kept_by_network`: what this machine has is not what is tested.
+# Private here: `_has_nvidia`, `_is_synchronised`: what this machine has is not what is tested.
 
 TORCH: dict[str, Any] = {
     "version": "2.9.0",
@@ -157,7 +157,7 @@ def test_a_disk_and_what_has_to_fit(tmp_path: Path, monkeypatch) -> None:
 
 def test_a_clock_that_cannot_be_right(tmp_path: Path, monkeypatch) -> None:
     data = DataDir(tmp_path)
-    monkeypatch.setattr(computer, "_kept_by_network", lambda: None)
+    monkeypatch.setattr(computer, "_is_synchronised", lambda: None)
     written = 2_000_000_000.0
     data.starts.touch()
     os.utime(data.starts, (written, written))
@@ -167,7 +167,7 @@ def test_a_clock_that_cannot_be_right(tmp_path: Path, monkeypatch) -> None:
     assert (found.severity, "2033-05-18" in found.what) == ("hurts", True)
     (found,) = computer.examine_clock(DataDir(tmp_path / "new"), 0.0)
     assert found.severity == "hurts"
-    monkeypatch.setattr(computer, "_kept_by_network", lambda: False)
+    monkeypatch.setattr(computer, "_is_synchronised", lambda: False)
     (found,) = computer.examine_clock(data, written + 5)
     assert found.severity == "unknown"
 

@@ -136,7 +136,7 @@ class Visit:
         return self.page.evaluate("Number(document.querySelector('#replay').max)")
 
 
-def link_of(node: Node) -> dict[str, str]:
+def url_and_token_link(node: Node) -> dict[str, str]:
     return ask(node.data.socket, "dashboard", 30.0)
 
 
@@ -163,7 +163,7 @@ def serious(visit: Visit, axe: str | None) -> list[str]:
 def test_a_swarm_in_a_browser(swarm: Swarm, chromium: Any, axe: str | None, tmp_path: Path) -> None:
     swarm.node("founder").start("--sample-prompt", "def ", "--price", "0.30", "--currency", "EUR")
     founder, second, third = swarm.start(*NAMES)
-    at = link_of(founder)
+    at = url_and_token_link(founder)
     owner = Visit(chromium, at["link"], viewport={"width": 1920, "height": 1080})
     # A read-only visitor, on a phone and in dark mode.
     guest = Visit(
@@ -294,7 +294,9 @@ def test_the_page_of_a_swarm(chromium: Any, axe: str | None, tmp_path: Path) -> 
         observer = swarm.node("observer")
         program = observer.observe()
         wait_for(lambda: observer.state == "observing", "the observer to follow")
-        visit = Visit(chromium, link_of(observer)["url"], viewport={"width": 1280, "height": 900})
+        visit = Visit(
+            chromium, url_and_token_link(observer)["url"], viewport={"width": 1280, "height": 900}
+        )
         visit.wait(f"{TONE} === 'good'", "the swarm to be followed")
         visit.wait("document.querySelectorAll('#members tbody tr').length === 2", "two members")
         visit.wait(f"{visit.row(second)} === 'good'", "the second to contribute")

@@ -25,9 +25,9 @@ class Cards:
         drivers, found = self.drivers, list[Card]()
 
         class Aimed(Gpu):
-            def aim(self, uuid: str | None) -> None:
+            def select(self, uuid: str | None) -> None:
                 found[:] = [drivers[uuid]] if uuid in drivers else []
-                super().aim(uuid)
+                super().select(uuid)
 
         return Aimed(lambda: found[0], clock=lambda: self.time)
 
@@ -46,7 +46,7 @@ class Card(Driver):
 @pytest.fixture
 def cards() -> Cards:
     made = Cards()
-    made.gpus.aim((FIRST, SECOND))
+    made.gpus.select((FIRST, SECOND))
     return made
 
 
@@ -84,7 +84,7 @@ def test_a_limit_holds_for_each(cards: Cards) -> None:
     cards.gpus.set_limit(150)
     assert [driver.limit for driver in cards.drivers.values()] == [150_000, 150_000]
     assert cards.gpus.limited
-    assert cards.gpus.put_back()
+    assert cards.gpus.restore_limit()
     assert [driver.limit for driver in cards.drivers.values()] == [300_000, 300_000]
     assert not cards.gpus.limited
 
@@ -100,15 +100,15 @@ def test_if_one_refuses_a_limit_none_has_it(cards: Cards) -> None:
 def test_each_gets_its_limit_back_even_if_one_does_not(cards: Cards) -> None:
     cards.gpus.set_limit(150)
     cards.drivers[FIRST].gone = True
-    assert not cards.gpus.put_back()
+    assert not cards.gpus.restore_limit()
     assert [driver.limit for driver in cards.drivers.values()] == [150_000, 300_000]
 
 
 def test_a_card_that_is_no_longer_used_has_its_limit_back(cards: Cards) -> None:
     cards.gpus.set_limit(150)
-    cards.gpus.aim((FIRST,))
+    cards.gpus.select((FIRST,))
     assert [driver.limit for driver in cards.drivers.values()] == [150_000, 300_000]
-    cards.gpus.aim(())
+    cards.gpus.select(())
     assert cards.drivers[FIRST].limit == 300_000
     assert cards.gpus.read() is None
     assert "not use an NVIDIA GPU" in (cards.gpus.why or "")
@@ -142,4 +142,4 @@ def test_without_any_nothing_is_known() -> None:
     gpus = Cards().gpus
     assert gpus.read() is None
     assert gpus.use_by_others(OURS) == GpuUse(None)
-    assert gpus.put_back()
+    assert gpus.restore_limit()

@@ -1,4 +1,4 @@
-"""The keeper: meters in the status and the metrics, the power limit, and what pauses a node."""
+"""The energy manager: meters in the status and the metrics, the power limit, and what pauses a node."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import trio
 from distro_node.node.control.work_hours import WorkSchedule
-from distro_node.node.energy import manager as keeper_module
 from distro_node.node.energy.arithmetic import MeterReading
 from distro_node.node.energy.gpu import Gpu
 from distro_node.node.energy.gpu_group import GpuGroup
 from distro_node.node.energy.idle_grace import QUIET_SECONDS
 from distro_node.node.energy.manager import METER_SECONDS, EnergyManager
+from distro_node.node.energy.pause_poller import PausePoller
 from distro_node.node.energy.user_activity import (
     UserActivity,
     hid_idle,
@@ -34,8 +34,8 @@ from energy.test_meters import UUID, Driver
 from scraping import UNBORN, sample, told_by
 from trio.testing import MockClock
 
-# Private here: `_family`: the processes of a trainer; `_in_thread`: a driver that hangs; `_totals`,
-# `_gate`: tokens and words without a swarm and a server.
+# Private here: `_own_processes`: the processes of a trainer; `_in_thread`: a driver that hangs;
+# `_totals`, `_decision`: tokens and values without a swarm and a server.
 
 OURS = 10
 
@@ -81,43 +81,43 @@ def wound(autojump_clock: MockClock) -> Iterator[MockClock]:
 
 
 class Rig:
-    """Keeper with all its dependencies."""
+    """Energy manager with all its dependencies."""
 
     def __init__(self, settings: EnergySettings, *, device: str | None = "cuda (a card)") -> None:
-        self.driver, self.people, self.watts = Driver(), Idle(), Watts(50.0)
+        self.driver, self.user_activity, self.watts = Driver(), Idle(), Watts(50.0)
         self.driver.compute = [OURS]
-        self.shifts = WorkSchedule(None)
+        self.schedule = WorkSchedule(None)
         self.telemetry = Telemetry(b"p" * 32)  # type: ignore[arg-type]  # any 32 bytes
         self.telemetry.device = device
         self.telemetry.gpus = (UUID,) if device and device.startswith("cuda") else ()
         self.telemetry.enter("training")
         processor: Any = self.watts
-        self.keeper = EnergyManager(
+        self.manager = EnergyManager(
             settings,
-            self.shifts,
+            self.schedule,
             self.telemetry,
             gpus=GpuGroup(lambda: Gpu(lambda: self.driver, clock=trio_time)),
             processor=processor,
-            people=self.people,
+            user_activity=self.user_activity,
         )
 
     def metric(self, name: str, **labels: str) -> float:
-        status = replace(UNBORN, energy=self.keeper.status())
+        status = replace(UNBORN, energy=self.manager.status())
         return sample(told_by(self.telemetry, status), name.removeprefix("distro_"), **labels)
 
 
 @pytest.fixture(autouse=True)
 def family(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_module, "_family", lambda: frozenset([OURS]))
+    monkeypatch.setattr("distro_node.node.energy.manager._own_processes", lambda: frozenset([OURS]))
 
 
 async def test_watts_become_money(wound: MockClock, nursery: trio.Nursery) -> None:
     rig = Rig(EnergySettings(price=0.30, currency="EUR"))
     rig.driver.counts = False
-    nursery.start_soon(rig.keeper.run)
+    nursery.start_soon(rig.manager.run)
     await trio.sleep(3600 + METER_SECONDS + 1)
     rig.telemetry._totals.own_tokens = 9_000
-    status = rig.keeper.status()
+    status = rig.manager.status()
     assert status.gpu is not None
     assert (status.gpu.watts, status.processor.watts, status.watts) == (200, 50, 250)
     assert status.kwh == pytest.approx(0.25, rel=0.01)
@@ -130,19 +130,19 @@ async def test_watts_become_money(wound: MockClock, nursery: trio.Nursery) -> No
         180e3, rel=0.01
     )
     # Energy during a pause is not the swarm's.
-    rig.shifts.pause()
+    rig.schedule.pause()
     await trio.sleep(METER_SECONDS + 1)
-    before = rig.keeper.status().kwh
+    before = rig.manager.status().kwh
     await trio.sleep(3600)
-    assert rig.keeper.status().kwh == before
+    assert rig.manager.status().kwh == before
 
 
 async def test_nothing_known_is_said_as_that(wound: MockClock, nursery: trio.Nursery) -> None:
     rig = Rig(EnergySettings(price=0.30), device="cpu")
     rig.watts.watts = None
-    nursery.start_soon(rig.keeper.run)
+    nursery.start_soon(rig.manager.run)
     await trio.sleep(60)
-    status = rig.keeper.status()
+    status = rig.manager.status()
     processor = replace(NO_ENERGY.processor, measured=0.0, why="only root may")
     assert status == replace(NO_ENERGY, processor=processor, price=0.30)
     for name in ("distro_energy_cost", "distro_joules_per_token", "distro_pause_signal"):
@@ -155,11 +155,11 @@ async def test_a_gpu_that_disappears_is_unknown_and_what_was_counted_stays(
 ) -> None:
     rig = Rig(EnergySettings())
     rig.driver.counts, rig.watts.watts = False, None
-    nursery.start_soon(rig.keeper.run)
+    nursery.start_soon(rig.manager.run)
     await trio.sleep(101)
     rig.driver.gone = True
     await trio.sleep(100)
-    status = rig.keeper.status()
+    status = rig.manager.status()
     assert status.gpu is not None
     assert (status.gpu.watts, status.watts) == (None, None)
     assert "lost" in (status.gpu.why or "")
@@ -174,14 +174,14 @@ async def test_a_trainer_that_moves_to_the_processor_takes_nothing_back(
     """Energy, cost and their counters never decrease; what the idle GPU draws is not added."""
     rig = Rig(EnergySettings(price=0.30))
     rig.driver.counts = False
-    nursery.start_soon(rig.keeper.run)
+    nursery.start_soon(rig.manager.run)
     await trio.sleep(101)
-    before = rig.keeper.status()
+    before = rig.manager.status()
     joules = rig.metric("distro_energy_joules_total", part="gpu")
     assert joules > 0
     rig.telemetry.device, rig.telemetry.gpus = "cpu", ()
     await trio.sleep(10)
-    moved = rig.keeper.status()
+    moved = rig.manager.status()
     assert rig.metric("distro_energy_joules_total", part="gpu") == joules
     assert (moved.kwh or 0.0) > (before.kwh or 0.0)
     assert (moved.cost or 0.0) > (before.cost or 0.0)
@@ -196,7 +196,7 @@ async def test_a_trainer_that_moves_to_the_processor_takes_nothing_back(
 
 async def test_a_driver_that_hangs_costs_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, asked, over = Rig(EnergySettings()), [], Event()
-    monkeypatch.setattr(keeper_module, "_READ_SECONDS", 0.2)
+    monkeypatch.setattr("distro_node.node.energy.manager._READ_SECONDS", 0.2)
 
     def hang() -> None:
         asked.append(1)
@@ -204,25 +204,25 @@ async def test_a_driver_that_hangs_costs_one_thread(monkeypatch: pytest.MonkeyPa
 
     try:
         for _ in range(3):
-            assert await rig.keeper._in_thread(hang) is None
+            assert await rig.manager._in_thread(hang) is None
         assert len(asked) <= 1
     finally:
         over.set()
     with trio.fail_after(60):
-        while await rig.keeper._in_thread(lambda: 5) is None:
+        while await rig.manager._in_thread(lambda: 5) is None:
             pass
 
 
 async def test_a_limit_holds_while_the_node_works(wound: MockClock) -> None:
     rig = Rig(EnergySettings(power_limit=220.0))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.keeper.run)
+        nursery.start_soon(rig.manager.run)
         await trio.sleep(3 * METER_SECONDS)
-        assert (rig.driver.limit, rig.keeper.status().power_limit) == (220_000, 220)
-        rig.shifts.pause()
+        assert (rig.driver.limit, rig.manager.status().power_limit) == (220_000, 220)
+        rig.schedule.pause()
         await trio.sleep(3 * METER_SECONDS)
-        assert (rig.driver.limit, rig.keeper.status().power_limit) == (300_000, None)
-        rig.shifts.resume()
+        assert (rig.driver.limit, rig.manager.status().power_limit) == (300_000, None)
+        rig.schedule.resume()
         await trio.sleep(3 * METER_SECONDS)
         assert rig.driver.limit == 220_000
         nursery.cancel_scope.cancel()
@@ -233,12 +233,12 @@ async def test_a_limit_is_put_back_by_whoever_leaves_at_once(
     wound: MockClock, nursery: trio.Nursery
 ) -> None:
     rig = Rig(EnergySettings(power_limit=220.0))
-    rig.keeper.put_back()
+    rig.manager.restore_limit()
     assert rig.driver.limit == 300_000
-    nursery.start_soon(rig.keeper.run)
+    nursery.start_soon(rig.manager.run)
     await trio.sleep(3 * METER_SECONDS)
     assert rig.driver.limit == 220_000
-    rig.keeper.put_back()
+    rig.manager.restore_limit()
     assert rig.driver.limit == 300_000
 
 
@@ -247,7 +247,7 @@ async def test_a_limit_that_is_refused_is_said_once(
 ) -> None:
     rig = Rig(EnergySettings(power_limit=220.0))
     rig.driver.root = False
-    nursery.start_soon(rig.keeper.run)
+    nursery.start_soon(rig.manager.run)
     await trio.sleep(10 * METER_SECONDS)
     warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert warned == ["--power-limit 220: only root may set the limit; the GPU keeps its own limit"]
@@ -255,54 +255,56 @@ async def test_a_limit_that_is_refused_is_said_once(
         rig.telemetry.events[-1].text
         == "the GPU's power limit could not be set to 220 W: only root may set the limit"
     )
-    assert rig.shifts.at_work
+    assert rig.schedule.at_work
 
 
 async def test_a_number_pauses_and_says_why(
     wound: MockClock, nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = iter([True, True, False])
+    answers = iter([True, True, False])
 
-    async def look(asker: Any) -> bool:
-        asker._gate.hear(40.0 if (paused := next(words, False)) else 20.0, trio.current_time())
+    async def poll(poller: Any) -> bool:
+        poller._decision.take_value(
+            40.0 if (paused := next(answers, False)) else 20.0, trio.current_time()
+        )
         return paused
 
-    monkeypatch.setattr(keeper_module.PausePoller, "look", look)
+    monkeypatch.setattr(PausePoller, "poll", poll)
     rig = Rig(EnergySettings(pause_when=PauseWhen(ask="x", above=30.0, resume_below=25.0)))
-    nursery.start_soon(rig.keeper.run)
+    nursery.start_soon(rig.manager.run)
     await trio.sleep(10)
-    assert not rig.shifts.at_work
-    (hold,) = rig.shifts.status().holds
+    assert not rig.schedule.at_work
+    (hold,) = rig.schedule.status().holds
     assert (hold.kind, hold.text, hold.waived) == ("signal", "40 is above 30", False)
-    assert rig.keeper.status().signal == 40
+    assert rig.manager.status().signal == 40
     await trio.sleep(580)
-    assert not rig.shifts.at_work
+    assert not rig.schedule.at_work
     await trio.sleep(25)
-    assert rig.shifts.at_work
-    assert rig.shifts.status().holds == ()
+    assert rig.schedule.at_work
+    assert rig.schedule.status().holds == ()
 
 
 async def test_a_polite_node_makes_way_for_a_program(
     wound: MockClock, nursery: trio.Nursery
 ) -> None:
     rig = Rig(EnergySettings(polite=True))
-    nursery.start_soon(rig.keeper.run)
+    nursery.start_soon(rig.manager.run)
     await trio.sleep(60)
-    assert rig.shifts.at_work
+    assert rig.schedule.at_work
     rig.driver.compute, rig.driver.samples = [OURS, 30], [(OURS, 50), (30, 45)]
     before = trio.current_time()
-    await rig.shifts.wait(at_work=False)
+    await rig.schedule.wait(at_work=False)
     assert trio.current_time() - before <= 3
-    (hold,) = rig.shifts.status().holds
+    (hold,) = rig.schedule.status().holds
     assert hold.text == "another program (game\x1b[31m) uses the GPU, until 5 min of quiet"
     # The trainer is gone; the game goes on for an hour.
     rig.telemetry.enter("paused")
     rig.driver.compute, rig.driver.percent = [30], 90
     await trio.sleep(3600)
-    assert not rig.shifts.at_work
+    assert not rig.schedule.at_work
     rig.driver.compute, rig.driver.percent = [], 0
     before = trio.current_time()
-    await rig.shifts.wait(at_work=True)
+    await rig.schedule.wait(at_work=True)
     assert QUIET_SECONDS - 3 <= trio.current_time() - before <= QUIET_SECONDS + 3
 
 
@@ -310,25 +312,25 @@ async def test_a_polite_node_makes_way_for_a_person(
     wound: MockClock, nursery: trio.Nursery
 ) -> None:
     rig = Rig(EnergySettings(polite=True), device="cpu")
-    rig.people.seconds = 5000.0
-    nursery.start_soon(rig.keeper.run)
+    rig.user_activity.seconds = 5000.0
+    nursery.start_soon(rig.manager.run)
     await trio.sleep(60)
-    assert rig.shifts.at_work
-    rig.people.seconds = 1.0
+    assert rig.schedule.at_work
+    rig.user_activity.seconds = 1.0
     before = trio.current_time()
-    await rig.shifts.wait(at_work=False)
+    await rig.schedule.wait(at_work=False)
     assert trio.current_time() - before <= 3
-    assert rig.shifts.status().holds[0].text == "the computer is in use, until 5 min of quiet"
+    assert rig.schedule.status().holds[0].text == "the computer is in use, until 5 min of quiet"
     # The owner is at the computer, and wants the node to work anyway.
-    rig.shifts.resume()
+    rig.schedule.resume()
     await trio.sleep(60)
-    assert rig.shifts.at_work
-    assert rig.shifts.status().holds[0].waived
+    assert rig.schedule.at_work
+    assert rig.schedule.status().holds[0].waived
     # Idle for long; at the next activity it pauses again.
-    rig.people.seconds = 5000.0
+    rig.user_activity.seconds = 5000.0
     await trio.sleep(QUIET_SECONDS + 10)
-    rig.people.seconds = 1.0
-    await rig.shifts.wait(at_work=False)
+    rig.user_activity.seconds = 1.0
+    await rig.schedule.wait(at_work=False)
 
 
 async def test_what_cannot_be_seen_is_said_once(
@@ -336,9 +338,9 @@ async def test_what_cannot_be_seen_is_said_once(
 ) -> None:
     rig = Rig(EnergySettings(polite=True))
     rig.driver.samples = None
-    nursery.start_soon(rig.keeper.run)
+    nursery.start_soon(rig.manager.run)
     await trio.sleep(600)
-    assert rig.shifts.at_work
+    assert rig.schedule.at_work
     warned = sorted(r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
     assert warned == [
         "--polite cannot detect whether this computer is in use",
@@ -446,12 +448,12 @@ async def test_a_limit_follows_the_trainer_to_another_card(
     wound: MockClock, nursery: trio.Nursery
 ) -> None:
     rig = Rig(EnergySettings(power_limit=220.0))
-    nursery.start_soon(rig.keeper.run)
+    nursery.start_soon(rig.manager.run)
     await trio.sleep(3 * METER_SECONDS)
     assert rig.driver.limit == 220_000
     rig.telemetry.gpus = ()
     await trio.sleep(2 * METER_SECONDS)
-    assert (rig.driver.limit, rig.keeper.status().power_limit) == (300_000, None)
+    assert (rig.driver.limit, rig.manager.status().power_limit) == (300_000, None)
     rig.telemetry.gpus = (UUID,)
     await trio.sleep(2 * METER_SECONDS)
-    assert (rig.driver.limit, rig.keeper.status().power_limit) == (220_000, 220)
+    assert (rig.driver.limit, rig.manager.status().power_limit) == (220_000, 220)

@@ -187,7 +187,7 @@ def time() -> list[float]:
 @pytest.fixture
 def gpu(driver: Driver, time: list[float]) -> Gpu:
     made = Gpu(lambda: driver, clock=lambda: time[0])
-    made.aim(UUID.removeprefix("GPU-"))
+    made.select(UUID.removeprefix("GPU-"))
     return made
 
 
@@ -198,7 +198,7 @@ def test_all_that_is_called_is_there() -> None:
             assert hasattr(pynvml, name), name
     # With or without a driver here, nothing is raised.
     made = Gpu()
-    made.aim(UUID)
+    made.select(UUID)
     assert made.read() is None
     assert made.why
 
@@ -255,7 +255,7 @@ def test_without_package_card_or_driver_nothing_is_known(
     load: Callable[[], Any], uuid: str | None, why: str
 ) -> None:
     gpu = Gpu(load)
-    gpu.aim(uuid)
+    gpu.select(uuid)
     assert gpu.read() is None
     assert gpu.use_by_others([1]) == GpuUse(None)
     assert why in (gpu.why or "")
@@ -264,11 +264,11 @@ def test_without_package_card_or_driver_nothing_is_known(
 
 
 def test_a_limit_is_set_and_put_back(gpu: Gpu, driver: Driver) -> None:
-    assert gpu.put_back()
+    assert gpu.restore_limit()
     gpu.set_limit(220.0)
     assert (driver.limit, gpu.limited) == (220_000, True)
     gpu.set_limit(180.0)
-    assert gpu.put_back()
+    assert gpu.restore_limit()
     assert (driver.limit, gpu.limited) == (300_000, False)
 
 
@@ -279,11 +279,11 @@ def test_a_limit_is_put_back_after_the_driver_was_away(
     driver.gone = True
     assert gpu.read() is None
     driver.gone = False
-    assert gpu.put_back()
+    assert gpu.restore_limit()
     assert driver.limit == 300_000
     gpu.set_limit(220.0)
     driver.gone = True
-    assert not gpu.put_back()
+    assert not gpu.restore_limit()
 
 
 @pytest.mark.parametrize(

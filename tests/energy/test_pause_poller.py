@@ -58,18 +58,18 @@ async def test_the_carbon_of_the_grid(service: Service) -> None:
     node = asker(
         service.url + "/intensity", field="data.0.intensity.actual", above=200, resume_below=150
     )
-    assert await node.look()
+    assert await node.poll()
     assert node.value == 263
     assert node.sentence == "263 is above 200 (127.0.0.1)"
     CARBON_LOW = json.loads(json.dumps(CARBON).replace("263", "120"))
     service.say("/intensity", CARBON_LOW)
-    assert not await node.look()
+    assert not await node.poll()
 
 
 async def test_a_tariff_of_half_hours(service: Service) -> None:
     service.say("/rates", HALF_HOURS)
     node = asker(service.url + "/rates?key=secret", field="results.now.value_inc_vat")
-    assert await node.look()
+    assert await node.poll()
     assert node.value == 31.4
     # The URL may hold a key: the screen and the log show only the host.
     assert "secret" not in node.sentence
@@ -145,7 +145,7 @@ async def test_a_commands_number_and_its_word() -> None:
     for code, value in ((0, 1.0), (1, 0.0)):
         assert await asker(f"exit {code}", above=None, resume_below=None).ask() == value
     node = asker("exit 0", above=None, resume_below=None)
-    assert await node.look()
+    assert await node.poll()
     assert node.value is None
     assert node.sentence == "the command of --pause-when requests a pause"
 
@@ -215,17 +215,17 @@ async def test_silence_keeps_the_last_word_for_a_while_and_is_said_once(
     caplog.set_level(logging.INFO)
     node = Said(PauseWhen(ask="x", above=30.0, resume_below=25.0))
     # Never an answer: the node works.
-    assert not await node.look()
+    assert not await node.poll()
     node.word = 40.0
-    assert await node.look()
+    assert await node.poll()
     node.word = None
     paused = []
     for _ in range(20):
         await trio.sleep(300)
-        paused.append(await node.look())
+        paused.append(await node.poll())
     assert paused == [True] * int(KEEP_SECONDS / 300) + [False] * (20 - int(KEEP_SECONDS / 300))
     node.word = 20.0
-    assert not await node.look()
+    assert not await node.poll()
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 5
     assert ["it answers again" in line for line in said] == [False, True, False, False, True]

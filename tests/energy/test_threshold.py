@@ -25,11 +25,14 @@ NOW = datetime(2026, 3, 2, 17, 40, tzinfo=UTC)
 
 
 def test_a_number_that_wavers_moves_nobody() -> None:
-    gate = PauseDecision(Threshold(pause=200, resume=150))
-    said = [gate.hear(value, 0) for value in (150, 200, 201, 199, 151, 150, 149, 160, 200, 201)]
+    decision = PauseDecision(Threshold(pause=200, resume=150))
+    said = [
+        decision.take_value(value, 0)
+        for value in (150, 200, 201, 199, 151, 150, 149, 160, 200, 201)
+    ]
     assert said == [False, False, True, True, True, True, False, False, False, True]
     low = PauseDecision(Threshold(pause=500, resume=800, high=False))
-    said = [low.hear(value, 0) for value in (600, 500, 499, 600, 800, 801, 600)]
+    said = [low.take_value(value, 0) for value in (600, 500, 499, 600, 800, 801, 600)]
     assert said == [False, False, True, True, True, False, False]
 
 
@@ -42,9 +45,9 @@ def test_it_pauses_beyond_one_bound_and_goes_on_beyond_the_other(
         if high
         else Threshold(pause=bounds[0], resume=bounds[1], high=False)
     )
-    gate, before = PauseDecision(threshold), False
+    decision, before = PauseDecision(threshold), False
     for value in values:
-        after = gate.hear(value, 0.0)
+        after = decision.take_value(value, 0.0)
         if after != before:
             beyond = threshold.pause if after else threshold.resume
             assert value > beyond if after == high else value < beyond
@@ -61,24 +64,24 @@ def test_bounds_that_make_no_sense(pause: float, resume: float, high: bool) -> N
 
 
 def test_an_old_word_holds_for_a_while() -> None:
-    gate = PauseDecision(Threshold(pause=1, resume=1), keep_seconds=100)
-    assert not gate.miss(0)
-    assert gate.hear(2, 0)
-    assert gate.miss(100)
-    assert gate.value == 2
-    assert not gate.miss(101)
-    assert (gate.value, gate.sentence) == (None, "no value is known")
-    assert gate.hear(2, 200)
+    decision = PauseDecision(Threshold(pause=1, resume=1), keep_seconds=100)
+    assert not decision.take_no_value(0)
+    assert decision.take_value(2, 0)
+    assert decision.take_no_value(100)
+    assert decision.value == 2
+    assert not decision.take_no_value(101)
+    assert (decision.value, decision.sentence) == (None, "no value is known")
+    assert decision.take_value(2, 200)
 
 
 def test_what_it_says() -> None:
-    gate = PauseDecision(Threshold(pause=0.3, resume=0.25))
-    gate.hear(0.1, 0)
-    assert gate.sentence == "0.1; it pauses above 0.3"
-    gate.hear(0.41, 0)
-    assert gate.sentence == "0.41 is above 0.3"
-    gate.hear(0.28, 0)
-    assert gate.sentence == "0.28 is not yet below 0.25"
+    decision = PauseDecision(Threshold(pause=0.3, resume=0.25))
+    decision.take_value(0.1, 0)
+    assert decision.sentence == "0.1; it pauses above 0.3"
+    decision.take_value(0.41, 0)
+    assert decision.sentence == "0.41 is above 0.3"
+    decision.take_value(0.28, 0)
+    assert decision.sentence == "0.28 is not yet below 0.25"
 
 
 def read(value: object, path: str) -> float:
@@ -209,15 +212,15 @@ def test_numbers_in_text() -> None:
 
 
 def test_courtesy_lasts_until_there_was_quiet() -> None:
-    courtesy = IdleGrace(quiet_seconds=300)
-    assert not courtesy.hear(None, 0)
-    assert not courtesy.hear(400, 0)
-    assert courtesy.hear(0, 10)
+    grace = IdleGrace(quiet_seconds=300)
+    assert not grace.note_use(None, 0)
+    assert not grace.note_use(400, 0)
+    assert grace.note_use(0, 10)
     # Unknown activity is neither idle time nor a disturbance.
-    assert courtesy.hear(None, 309)
-    assert not courtesy.hear(None, 310)
-    assert courtesy.hear(299, 320)
+    assert grace.note_use(None, 309)
+    assert not grace.note_use(None, 310)
+    assert grace.note_use(299, 320)
     # An observation is not replaced by an older one.
-    assert courtesy.hear(5, 400)
-    assert courtesy.hear(250, 600)
-    assert not courtesy.hear(306, 701)
+    assert grace.note_use(5, 400)
+    assert grace.note_use(250, 600)
+    assert not grace.note_use(306, 701)

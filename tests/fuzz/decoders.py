@@ -295,7 +295,7 @@ def _page_request(data: bytes) -> None:
         await theirs.send_eof()
         pages = Routes(guard, EventStream(lambda: TRAINING, lambda: None), acts)
         bounds = Bounds(idle_seconds=1.0, request_seconds=1.0)
-        await HttpServer(pages.answer, bounds=bounds).converse(ours)
+        await HttpServer(pages.answer, bounds=bounds).serve_stream(ours)
 
     # The clock does not advance: a client's slowness is another subject, and the machine may be busy.
     trio.run(converse, clock=trio.testing.MockClock())

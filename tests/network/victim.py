@@ -129,8 +129,8 @@ async def serve(root: Path, wire: Any) -> None:
         trio.open_nursery() as nursery,
     ):
         network.serve(ECHO, echo, max_request=1 << 16, max_concurrent=64)
-        stay = SwarmSession(settings, data, me, network, telemetry, workshop.start)
-        nursery.start_soon(stay.run, b"")
+        session = SwarmSession(settings, data, me, network, telemetry, workshop.start)
+        nursery.start_soon(session.run, b"")
         # A round of its own is over: everything is there, and works.
         await until(lambda: (telemetry.status().round or 0) > len(chain.ledger))
         port = address.listeners[0].socket.getsockname()[1]

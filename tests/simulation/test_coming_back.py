@@ -75,7 +75,7 @@ class Run:
     async def until(self, condition: Callable[[], object], seconds: float = 300.0) -> None:
         with trio.move_on_after(seconds) as scope:
             while not condition():
-                telemetry = self.away.stay and self.away.stay._telemetry
+                telemetry = self.away.session and self.away.session._telemetry
                 if telemetry and telemetry.progress:
                     self.said.add(telemetry.progress.what)
                 await trio.sleep(0.1)
@@ -165,7 +165,7 @@ def test_a_member_whose_updates_nobody_has_takes_a_state_at_once(
     state = 4 * 256 * 256
     assert took[0] <= BACK_SECONDS + (0.0 if line is None else state / line)
     assert any(what.startswith("the state of round ") for what in run.said)
-    told = [event.text for event in run.away.stay._telemetry._events if event.kind == "resync"]  # type: ignore[union-attr]
+    told = [event.text for event in run.away.session._telemetry._events if event.kind == "resync"]  # type: ignore[union-attr]
     assert any("no connected peer has the updates of round" in text for text in told)
 
 

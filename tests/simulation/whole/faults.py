@@ -209,8 +209,8 @@ class Faults:
                     for link in machine.network.links():
                         link.break_off()
             case "leave":
-                if machine.alive and machine.stay is not None:
-                    machine.stay.leave()
+                if machine.alive and machine.session is not None:
+                    machine.session.leave()
                     self._come_back(machine, action.seconds)
 
     def _come_back(self, machine: Machine, seconds: float) -> None:

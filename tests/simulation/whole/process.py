@@ -77,7 +77,7 @@ class Machine:
         self.settings = loop.Machine(work=self._job)
         self.write_seconds = 0.001
         self.network: SimulatedNetwork | None = None
-        self.stay: SwarmSession | None = None
+        self.session: SwarmSession | None = None
         self._scope: Any = None
 
     # The interface for the watch (`invariants`)
@@ -144,7 +144,7 @@ class Machine:
                     network = self.network = swarm.make_network(self)
                     network.open(nursery)
                     try:
-                        await self._stay(network)
+                        await self._run_session(network)
                     finally:
                         network.close()
                     nursery.cancel_scope.cancel()
@@ -158,7 +158,7 @@ class Machine:
             self.die(dark=False, orderly=True)
         return again
 
-    async def _stay(self, network: SimulatedNetwork) -> None:
+    async def _run_session(self, network: SimulatedNetwork) -> None:
         data = DataDir(self.storage.root)
         data.create()
         self.swarm.fill(self, data)
@@ -181,10 +181,10 @@ class Machine:
         )
         telemetry = Telemetry(self.peer)
         world: Any = network
-        self.stay = SwarmSession(
+        self.session = SwarmSession(
             settings, data, self.identity, world, telemetry, self.workshop.start
         )
-        await self.stay.run(b"")
+        await self.session.run(b"")
 
     def _judge(self, error: BaseException) -> bool:
         """Whether a process ended with an error that is shown to users, who can fix it."""

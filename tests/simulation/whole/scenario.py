@@ -326,7 +326,7 @@ async def _end(swarm: WholeSwarm) -> None:
     """Let one leave politely, and end the others; nothing of them may remain."""
     honest = _honest(swarm)
     leaver = honest[-1]
-    leaver.stay.leave()
+    leaver.session.leave()
     with trio.move_on_after(_GOODBYE_SECONDS):
         while leaver.alive:  # noqa: ASYNC110 - a process that has ended sets no event
             await trio.sleep(0.2)
@@ -336,7 +336,7 @@ async def _end(swarm: WholeSwarm) -> None:
         machine.die(dark=False)
     await trio.sleep(5.0)
     for machine in swarm.nodes:
-        machine.member = machine.stay = machine.network = None
+        machine.member = machine.session = machine.network = None
         # A liar's knows its network.
         machine.workshop.work = None
     # Files held by a reference cycle are closed with the cycle.

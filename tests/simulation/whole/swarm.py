@@ -157,18 +157,18 @@ class WholeSwarm:
                 return []
             return effects
 
-        say = AggregatorTask._aggregate
+        make_body = AggregatorTask._aggregate
 
-        async def said(panelist: AggregatorTask, effect: MakeAggregate) -> bytes:
-            tally = await say(panelist, effect)
-            workshop = self.machines[self._numbers[panelist._sign_votes._member.me]].workshop
-            if tally == ABSTAIN or not workshop.twists:
-                return tally
-            return twisted(self.manifest, tally, workshop.chance)
+        async def aggregate_or_twist(task: AggregatorTask, effect: MakeAggregate) -> bytes:
+            body = await make_body(task, effect)
+            workshop = self.machines[self._numbers[task._sign_votes._member.me]].workshop
+            if body == ABSTAIN or not workshop.twists:
+                return body
+            return twisted(self.manifest, body, workshop.chance)
 
         with (
             patch.object(Member, "handle", watched),
-            patch.object(AggregatorTask, "_aggregate", said),
+            patch.object(AggregatorTask, "_aggregate", aggregate_or_twist),
             self.disks.mounted(),
         ):
             yield
@@ -195,13 +195,13 @@ class WholeSwarm:
         if machine.member is None or machine.index in self.watch.liars:
             return
         ledger, kept = machine.member.ledger, self._durable(machine, "ledger")
-        said = b"".join(self._durable(machine, "votes"))
+        signed = b"".join(self._durable(machine, "votes"))
         for round_ in reversed(range(len(ledger))):
             decided = ledger[round_]
             ballots = decided.certificate.ballots
             own = [ballot.signature for ballot in ballots if ballot.peer == machine.peer]
             alone = self._deciders.get(decided.record.id) == {machine.index}
-            if not own or not alone or own[0] in said or ledger.raw(round_) in kept:
+            if not own or not alone or own[0] in signed or ledger.raw(round_) in kept:
                 break
             self.watch.undecided(decided.record)
 
@@ -343,13 +343,13 @@ class WholeSwarm:
         return answer
 
     def _check_answer(self, machine: Machine, response: bytes) -> None:
-        said = read_answer(response)
-        for raw in said.envelopes:
+        answer = read_answer(response)
+        for raw in answer.envelopes:
             envelope = open_envelope(raw, swarm=self.manifest.swarm)
             if envelope.sender == machine.peer:
                 self._check_written(machine, envelope, "an answer")
         kept = self._durable(machine, "ledger")
-        for decided in said.entries():
+        for decided in answer.entries():
             raw = machine.member.ledger.raw(decided.record.round)
             if raw not in kept:
                 raise Violation(
