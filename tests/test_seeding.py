@@ -118,7 +118,7 @@ async def test_it_goes_with_the_newest_snapshot(tmp_path: Path) -> None:
 async def test_a_full_disk_keeps_it_from_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("distro_node.node.session.seeding._FULL_SECONDS", 0.1)
+    monkeypatch.setattr("distro_node.node.session.seeding._DISK_FULL_WAIT_SECONDS", 0.1)
     root, put = tmp_path / "bootstrap", BlobStore.put
     # There was room for the manifest: without it there is nothing to follow.
     manifest, _, _ = toy_swarm(min_seconds=0.2)

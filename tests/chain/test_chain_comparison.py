@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain import fork_search as chain_comparison
+from distro_node.protocol.chain import fork_search
 from distro_node.protocol.chain.fork_search import ChainComparison, FetchBackoff
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import SyncAnswer, SyncQuery, decode_request
@@ -48,9 +48,9 @@ def test_nothing_before_the_floor_is_asked_for() -> None:
 def test_one_peers_rounds_are_bounded() -> None:
     """A chain of 400 rounds, of which at most 100 are examined."""
     ours = sides(0, 1, 2, rounds=1).ledger
-    with patch.object(chain_comparison, "COMPARED_ROUNDS", 100):
+    with patch.object(fork_search, "COMPARED_ROUNDS", 100):
         asked, _ = compared_with(ours, {identity(3).peer: answers(solo_chain().ledger)})
-    assert sum(question.most for question in asked) <= 3 * chain_comparison._PORTION
+    assert sum(question.most for question in asked) <= 3 * fork_search._PORTION
 
 
 def test_one_peers_bytes_are_bounded() -> None:
@@ -132,7 +132,7 @@ def test_a_search_ends() -> None:
 
 def test_questions_are_such_as_are_answered() -> None:
     """The probes fit a request, however long the chains are."""
-    for probes in (chain_comparison._backwards(1 << 40, 0), chain_comparison._between(0, 1 << 20)):
+    for probes in (fork_search._backwards(1 << 40, 0), fork_search._between(0, 1 << 20)):
         question = SyncQuery(identity(1).peer, 0, probes=probes, most=0)
         decode_request(encode(question.request(bytes(32))))
     assert True
@@ -220,7 +220,7 @@ def test_an_answer_is_read_as_far_as_it_was_asked_for() -> None:
         given.append(_Read(chain[round_] for round_ in range(question.round, len(chain))))
         return SyncAnswer(len(chain), at_hand=given[-1])
 
-    with patch.object(chain_comparison, "COMPARED_ROUNDS", 100):
+    with patch.object(fork_search, "COMPARED_ROUNDS", 100):
         compared(sides(0, 1, 2, rounds=1).ledger, long)
     assert bool(given)
     assert all(entries.read <= 64 for entries in given)
@@ -234,8 +234,8 @@ def test_up_to_a_checkpoint_all_is_fetched() -> None:
     for round_ in range(len(forged_chain().ledger)):
         ours.append(forged_chain().ledger[round_])
     small = (
-        patch.object(chain_comparison, "COMPARED_ROUNDS", 20),
-        patch.object(chain_comparison, "_PORTION", 10),
+        patch.object(fork_search, "COMPARED_ROUNDS", 20),
+        patch.object(fork_search, "_PORTION", 10),
     )
     with small[0], small[1]:
         _, better = compared_with(ours, {identity(3).peer: answers(true.ledger)})
@@ -244,7 +244,7 @@ def test_up_to_a_checkpoint_all_is_fetched() -> None:
 
 
 def test_what_is_decided_is_fetched_no_further() -> None:
-    with patch.object(chain_comparison, "_PORTION", 2):
+    with patch.object(fork_search, "_PORTION", 2):
         asked, better = compared_with(
             solo_chain(40).ledger, {identity(0).peer: answers(sides(0, 1, 2).ledger)}
         )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain import certificates
-from distro_node.protocol.chain import consensus as agreement
+from distro_node.protocol.chain import consensus as consensus_module
 from distro_node.protocol.chain.consensus import SLOT_WINDOW, Consensus
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.membership import FaultModel, Membership, quorum
@@ -42,7 +42,7 @@ B, C = record(1), record(2)
 
 
 class Round:
-    """An agreement among `count` members, as seen by the first of them."""
+    """Consensus among `count` members, as seen by the first of them."""
 
     def __init__(
         self, count: int = 4, *, model: FaultModel = "byzantine", me: PeerId | None = None
@@ -50,7 +50,7 @@ class Round:
         self.membership = Membership(since=dict.fromkeys(PEERS[:count], 0))
         self.me = me or PEERS[0]
         self.others = [peer for peer in self.membership.peers if peer != self.me]
-        self.agreement = Consensus(
+        self.consensus = Consensus(
             swarm=SWARM,
             round=5,
             parent=PARENT,
@@ -61,13 +61,13 @@ class Round:
         )
 
     def propose(self, slot: int, block: Record) -> None:
-        self.agreement.add_proposal(self.agreement.leader(slot), slot, block)
+        self.consensus.add_proposal(self.consensus.leader(slot), slot, block)
 
     def cast(
         self, kind: BallotKind, peer: PeerId, slot: int, block: RecordId, silent: tuple = ()
     ) -> None:
         ballot = Ballot(5, PARENT, slot, block, self.membership.mask(silent))
-        self.agreement.add_ballot(kind, peer, ballot, SIGNATURE)
+        self.consensus.add_ballot(kind, peer, ballot, SIGNATURE)
 
     def all_others(self, kind: BallotKind, slot: int, block: RecordId) -> None:
         for peer in self.others:
@@ -89,16 +89,16 @@ class Round:
 
 def test_a_good_round_from_proposal_to_decision() -> None:
     round_ = Round()
-    agreement = round_.agreement
+    consensus = round_.consensus
     round_.propose(1, B)
-    assert agreement.votable() == B
+    assert consensus.votable() == B
     round_.cast("vote", round_.me, 1, B.id)
     round_.certify(1, B)
-    assert [certificate.block for certificate in agreement.finalizable()] == [B.id]
+    assert [certificate.block for certificate in consensus.finalizable()] == [B.id]
     round_.cast("finalize", round_.me, 1, B.id)
-    assert round_.agreement.decision is None
+    assert round_.consensus.decision is None
     round_.all_others("finalize", 1, B.id)
-    decision = agreement.decision
+    decision = consensus.decision
     assert decision is not None
     assert (decision.kind, decision.round, decision.slot) == ("finalize", 5, 1)
     assert (decision.parent, decision.block) == (PARENT, B.id)
@@ -112,7 +112,7 @@ def test_a_good_round_from_proposal_to_decision() -> None:
 
 def test_leaders_take_turns() -> None:
     round_ = Round()
-    leaders = [round_.agreement.leader(slot) for slot in range(1, 9)]
+    leaders = [round_.consensus.leader(slot) for slot in range(1, 9)]
     assert leaders[:4] == leaders[4:]
     assert set(leaders) == set(round_.membership.peers)
 
@@ -121,24 +121,24 @@ def test_only_the_leader_of_a_slot_proposes() -> None:
     round_ = Round()
     for slot in (1, 2):
         for peer in PEERS[:6]:
-            if peer != round_.agreement.leader(slot):
+            if peer != round_.consensus.leader(slot):
                 with pytest.raises(ProtocolError) as caught:
-                    round_.agreement.add_proposal(peer, slot, B)
+                    round_.consensus.add_proposal(peer, slot, B)
                 assert caught.value.reason == "not_leader"
-    assert round_.agreement.votable() is None
+    assert round_.consensus.votable() is None
 
 
 def test_the_leader_proposes_once_and_in_its_slot() -> None:
-    leader = Round().agreement.leader(1)
+    leader = Round().consensus.leader(1)
     round_ = Round(me=leader)
-    assert round_.agreement.may_propose()
+    assert round_.consensus.may_propose()
     round_.propose(1, B)
-    assert not round_.agreement.may_propose()
-    later = Round(me=Round().agreement.leader(2))
-    assert not later.agreement.may_propose()
+    assert not round_.consensus.may_propose()
+    later = Round(me=Round().consensus.leader(2))
+    assert not later.consensus.may_propose()
     later.skip(1)
-    later.agreement.advance()
-    assert later.agreement.may_propose()
+    later.consensus.advance()
+    assert later.consensus.may_propose()
 
 
 def test_the_first_proposal_of_a_slot_counts() -> None:
@@ -148,13 +148,13 @@ def test_the_first_proposal_of_a_slot_counts() -> None:
     with pytest.raises(ProtocolError) as caught:
         round_.propose(1, C)
     assert caught.value.reason == "equivocation"
-    assert round_.agreement.votable() == B
-    assert C.id not in round_.agreement.records
+    assert round_.consensus.votable() == B
+    assert C.id not in round_.consensus.records
     # But a record that others voted for may be decided, so it is accepted.
     round_.cast("vote", round_.others[0], 1, C.id)
     round_.propose(1, C)
-    assert round_.agreement.records[C.id] == C
-    assert round_.agreement.votable() == B
+    assert round_.consensus.records[C.id] == C
+    assert round_.consensus.votable() == B
 
 
 # Rule 2: well founded
@@ -163,28 +163,28 @@ def test_the_first_proposal_of_a_slot_counts() -> None:
 def test_a_fresh_block_needs_every_earlier_slot_skipped() -> None:
     round_ = Round()
     round_.skip(2)
-    round_.agreement.advance()
+    round_.consensus.advance()
     round_.propose(3, B)
-    assert round_.agreement.slot == 3
-    assert round_.agreement.votable() is None
+    assert round_.consensus.slot == 3
+    assert round_.consensus.votable() is None
     round_.skip(1)
-    assert round_.agreement.votable() == B
+    assert round_.consensus.votable() == B
 
 
 def test_a_certified_block_must_be_repeated() -> None:
     round_ = Round()
     round_.propose(1, B)
     round_.certify(1, B)
-    round_.agreement.advance()
-    assert round_.agreement.repeatable() == B.id
+    round_.consensus.advance()
+    assert round_.consensus.repeatable() == B.id
     round_.propose(2, C)
-    assert round_.agreement.votable() is None
+    assert round_.consensus.votable() is None
     again = Round()
     again.propose(1, B)
     again.certify(1, B)
-    again.agreement.advance()
+    again.consensus.advance()
     again.propose(2, B)
-    assert again.agreement.votable() == B
+    assert again.consensus.votable() == B
 
 
 def test_a_block_is_repeated_over_skipped_slots_only() -> None:
@@ -192,13 +192,13 @@ def test_a_block_is_repeated_over_skipped_slots_only() -> None:
     round_.propose(1, B)
     round_.certify(1, B)
     round_.skip(3)
-    round_.agreement.advance()
+    round_.consensus.advance()
     round_.propose(4, B)
-    assert round_.agreement.votable() is None
-    assert round_.agreement.repeatable() is None
+    assert round_.consensus.votable() is None
+    assert round_.consensus.repeatable() is None
     round_.skip(2)
-    assert round_.agreement.votable() == B
-    assert round_.agreement.repeatable() == B.id
+    assert round_.consensus.votable() == B
+    assert round_.consensus.repeatable() == B.id
 
 
 def test_where_a_slot_was_both_certified_and_skipped_either_may_follow() -> None:
@@ -207,18 +207,18 @@ def test_where_a_slot_was_both_certified_and_skipped_either_may_follow() -> None
         round_.propose(1, B)
         round_.certify(1, B)
         round_.skip(1)
-        round_.agreement.advance()
+        round_.consensus.advance()
         round_.propose(2, block)
-        assert round_.agreement.votable() == block
+        assert round_.consensus.votable() == block
 
 
 def test_a_leader_without_a_foundation_waits() -> None:
-    round_ = Round(me=Round().agreement.leader(3))
+    round_ = Round(me=Round().consensus.leader(3))
     round_.skip(2)
-    round_.agreement.advance()
-    assert not round_.agreement.may_propose()
+    round_.consensus.advance()
+    assert not round_.consensus.may_propose()
     round_.skip(1)
-    assert round_.agreement.may_propose()
+    assert round_.consensus.may_propose()
 
 
 def test_who_was_not_in_a_slot_skips_it_where_its_certificate_is_lost() -> None:
@@ -228,31 +228,31 @@ def test_who_was_not_in_a_slot_skips_it_where_its_certificate_is_lost() -> None:
     _liar, *others = round_.others
     for peer in others[:2]:
         round_.cast("skip", peer, 1, NO_BLOCK)
-    assert round_.agreement.gap() is None
+    assert round_.consensus.gap() is None
     round_.skip(2)
-    assert round_.agreement.advance()
-    assert round_.agreement.gap() == 1
+    assert round_.consensus.advance()
+    assert round_.consensus.gap() == 1
     round_.cast("skip", round_.me, 1, NO_BLOCK)
-    assert round_.agreement.gap() is None
+    assert round_.consensus.gap() is None
     round_.cast("skip", others[2], 1, NO_BLOCK)
     round_.propose(3, B)
-    assert round_.agreement.votable() == B
+    assert round_.consensus.votable() == B
 
 
 def test_a_slot_that_can_be_built_on_is_no_gap() -> None:
     round_ = Round()
     round_.certify(1, B)
     round_.skip(2)
-    round_.agreement.advance()
-    assert round_.agreement.gap() is None
+    round_.consensus.advance()
+    assert round_.consensus.gap() is None
 
 
 def test_who_has_finalized_in_a_gap_does_not_skip_it() -> None:
     round_ = Round()
     round_.cast("finalize", round_.me, 1, B.id)
     round_.skip(2)
-    round_.agreement.advance()
-    assert round_.agreement.gap() is None
+    round_.consensus.advance()
+    assert round_.consensus.gap() is None
 
 
 # Rule 3: one vote a slot, and only there
@@ -262,23 +262,23 @@ def test_one_vote_a_slot() -> None:
     round_ = Round()
     round_.propose(1, B)
     round_.cast("vote", round_.me, 1, B.id)
-    assert round_.agreement.votable() is None
+    assert round_.consensus.votable() is None
 
 
 def test_no_vote_after_a_skip() -> None:
     round_ = Round()
     round_.cast("skip", round_.me, 1, NO_BLOCK)
     round_.propose(1, B)
-    assert round_.agreement.votable() is None
+    assert round_.consensus.votable() is None
 
 
 def test_votes_are_for_the_slot_a_member_is_in() -> None:
     round_ = Round()
     round_.propose(1, B)
     round_.skip(1)
-    assert round_.agreement.advance()
-    assert not round_.agreement.advance()
-    assert round_.agreement.votable() is None
+    assert round_.consensus.advance()
+    assert not round_.consensus.advance()
+    assert round_.consensus.votable() is None
 
 
 # Rules 4 and 5: skips and finalizes
@@ -288,9 +288,9 @@ def test_a_member_that_voted_may_skip() -> None:
     round_ = Round()
     round_.propose(1, B)
     round_.cast("vote", round_.me, 1, B.id)
-    assert round_.agreement.may_skip()
+    assert round_.consensus.may_skip()
     round_.cast("skip", round_.me, 1, NO_BLOCK)
-    assert not round_.agreement.may_skip()
+    assert not round_.consensus.may_skip()
 
 
 def test_no_finalize_after_a_skip() -> None:
@@ -298,7 +298,7 @@ def test_no_finalize_after_a_skip() -> None:
     round_.cast("skip", round_.me, 1, NO_BLOCK)
     round_.propose(1, B)
     round_.certify(1, B)
-    assert round_.agreement.finalizable() == []
+    assert round_.consensus.finalizable() == []
 
 
 def test_no_skip_after_a_finalize() -> None:
@@ -306,8 +306,8 @@ def test_no_skip_after_a_finalize() -> None:
     round_.propose(1, B)
     round_.certify(1, B)
     round_.cast("finalize", round_.me, 1, B.id)
-    assert not round_.agreement.may_skip()
-    assert round_.agreement.finalizable() == []
+    assert not round_.consensus.may_skip()
+    assert round_.consensus.finalizable() == []
 
 
 @pytest.mark.parametrize(
@@ -325,12 +325,12 @@ def test_a_slot_is_hopeless_without_a_quorum(model: FaultModel, count: int, need
     round_ = Round(count, model=model)
     for number, peer in enumerate(round_.others, 1):
         round_.cast("skip", peer, 2, NO_BLOCK)
-        assert not round_.agreement.hopeless()
+        assert not round_.consensus.hopeless()
         if number == needed:
             break
     for number, peer in enumerate(round_.others[:needed], 1):
         round_.cast("skip", peer, 1, NO_BLOCK)
-        assert round_.agreement.hopeless() == (number == needed)
+        assert round_.consensus.hopeless() == (number == needed)
 
 
 def test_an_earlier_slot_is_finalized_late() -> None:
@@ -339,10 +339,10 @@ def test_an_earlier_slot_is_finalized_late() -> None:
     round_ = Round()
     round_.skip(1)
     round_.skip(2)
-    round_.agreement.advance()
+    round_.consensus.advance()
     round_.propose(1, B)
     round_.certify(1, B)
-    assert [certificate.slot for certificate in round_.agreement.finalizable()] == [1]
+    assert [certificate.slot for certificate in round_.consensus.finalizable()] == [1]
 
 
 def test_observers_only_watch() -> None:
@@ -352,10 +352,10 @@ def test_observers_only_watch() -> None:
     for peer in round_.membership.peers:
         round_.cast("vote", peer, 1, B.id)
         round_.cast("finalize", peer, 1, B.id)
-    assert round_.agreement.decision is not None
-    assert not round_.agreement.may_propose()
-    assert not round_.agreement.may_skip()
-    assert round_.agreement.finalizable() == []
+    assert round_.consensus.decision is not None
+    assert not round_.consensus.may_propose()
+    assert not round_.consensus.may_skip()
+    assert round_.consensus.finalizable() == []
 
 
 # What is refused
@@ -370,7 +370,7 @@ def test_ballots_that_make_no_sense() -> None:
     assert round_.refused("finalize", peer, 1, NO_BLOCK) == "invalid"
     assert round_.refused("skip", peer, 1, B.id) == "invalid"
     with pytest.raises(ProtocolError) as caught:
-        round_.agreement.add_ballot("vote", peer, Ballot(5, PARENT, 1, B.id, b"\0\0"), SIGNATURE)
+        round_.consensus.add_ballot("vote", peer, Ballot(5, PARENT, 1, B.id, b"\0\0"), SIGNATURE)
     assert caught.value.reason == "invalid"
 
 
@@ -394,7 +394,7 @@ def test_slots_far_ahead_are_refused() -> None:
         round_.propose(2 + SLOT_WINDOW, B)
     assert caught.value.reason == "too_far"
     round_.skip(1)
-    round_.agreement.advance()
+    round_.consensus.advance()
     round_.cast("skip", peer, 2 + SLOT_WINDOW, NO_BLOCK)
 
 
@@ -407,14 +407,14 @@ def test_a_ballot_is_cast_again_as_silence_is_noticed() -> None:
     here = round_.membership.peers[:3]
     for peer in here:
         round_.cast("skip", peer, 1, NO_BLOCK)
-    assert not round_.agreement.advance()
+    assert not round_.consensus.advance()
     for peer in here[1:]:
         round_.cast("skip", peer, 1, NO_BLOCK, silent=gone)
-        assert not round_.agreement.advance()
-    assert round_.agreement.pending_ballots() == [("skip", 1, NO_BLOCK)]
+        assert not round_.consensus.advance()
+    assert round_.consensus.pending_ballots() == [("skip", 1, NO_BLOCK)]
     round_.cast("skip", here[0], 1, NO_BLOCK, silent=gone)
-    assert round_.agreement.advance()
-    assert round_.agreement.pending_ballots() == []
+    assert round_.consensus.advance()
+    assert round_.consensus.pending_ballots() == []
 
 
 def test_the_order_in_which_masks_arrive_does_not_matter() -> None:
@@ -428,7 +428,7 @@ def test_the_order_in_which_masks_arrive_does_not_matter() -> None:
         round_ = Round(6)
         for peer, silent in casts:
             round_.cast("skip", peer, 1, NO_BLOCK, silent=silent)
-        assert round_.agreement.advance()
+        assert round_.consensus.advance()
 
 
 @pytest.mark.parametrize(
@@ -446,7 +446,7 @@ def test_what_contradicts_is_refused_and_proven(
     peer = round_.others[0]
     round_.cast(first[0], peer, 1, first[1])
     assert round_.refused(second[0], peer, 1, second[1]) == "equivocation"
-    proof = round_.agreement.contradictions[peer]
+    proof = round_.consensus.contradictions[peer]
     assert (proof.peer, proof.round, proof.parent, proof.slot) == (peer, 5, PARENT, 1)
     assert isinstance(proof.first, BallotHalf)
     assert isinstance(proof.second, BallotHalf)
@@ -464,11 +464,11 @@ def test_a_liar_who_told_others_something_else_does_not_hold_us_up(model: FaultM
     round_.cast("vote", liar, 1, C.id)
     for peer in others[: 2 if model == "byzantine" else 1]:
         round_.cast("vote", peer, 1, B.id)
-    assert not round_.agreement.finalizable()
+    assert not round_.consensus.finalizable()
     round_.cast("vote", liar, 1, B.id)
     round_.cast("vote", round_.me, 1, B.id)
-    assert [certificate.block for certificate in round_.agreement.finalizable()] == [B.id]
-    assert liar in round_.agreement.contradictions
+    assert [certificate.block for certificate in round_.consensus.finalizable()] == [B.id]
+    assert liar in round_.consensus.contradictions
     # A ballot that no other member has cast is not kept.
     assert round_.refused("vote", liar, 1, record(3).id) == "equivocation"
 
@@ -485,7 +485,7 @@ def test_what_an_honest_member_may_do_contradicts_nothing() -> None:
     # Another block in another slot, and the same ballot with another mask.
     round_.cast("vote", one, 2, C.id)
     round_.cast("vote", one, 2, C.id, silent=(third,))
-    assert round_.agreement.contradictions == {}
+    assert round_.consensus.contradictions == {}
 
 
 def test_masks_are_limited() -> None:
@@ -496,7 +496,7 @@ def test_masks_are_limited() -> None:
     for number in range(200):
         silent = tuple(other for bit, other in enumerate(others) if number >> bit & 1)
         round_.cast("skip", peer, 1, NO_BLOCK, silent=silent)
-    (kept,) = round_.agreement._slots[1].ballots["skip"][NO_BLOCK].cast.values()
+    (kept,) = round_.consensus._slots[1].ballots["skip"][NO_BLOCK].cast.values()
     assert len(kept) == 16
     assert round_.membership.mask(silent) in kept
 
@@ -507,13 +507,13 @@ def test_a_certificate_once_found_stays() -> None:
     here = round_.membership.peers[:3]
     for peer in here:
         round_.cast("vote", peer, 1, B.id, silent=gone)
-    (certificate,) = round_.agreement.finalizable()
+    (certificate,) = round_.consensus.finalizable()
     # A member that was marked as silent is heard again; the old masks are dropped in the end.
     for number in range(40):
         silent = tuple(peer for bit, peer in enumerate(gone[:2]) if number >> bit & 1)
         round_.cast("vote", here[0], 1, B.id, silent=silent)
-    assert round_.agreement.finalizable()[0].block == certificate.block
-    assert round_.agreement.advance()
+    assert round_.consensus.finalizable()[0].block == certificate.block
+    assert round_.consensus.advance()
 
 
 @pytest.mark.parametrize("kind", ["vote", "skip"])
@@ -523,12 +523,12 @@ def test_a_liar_alone_neither_certifies_nor_ends_a_slot(kind: BallotKind) -> Non
     liar, *others = round_.others
     block = B.id if kind == "vote" else NO_BLOCK
     round_.cast(kind, liar, 1, block, silent=(round_.me, *others))
-    assert not round_.agreement.finalizable()
-    assert not round_.agreement.advance()
+    assert not round_.consensus.finalizable()
+    assert not round_.consensus.advance()
     # About other members alone it may be true.
     round_.cast(kind, liar, 1, block, silent=tuple(others))
     round_.cast(kind, round_.me, 1, block, silent=tuple(others))
-    assert round_.agreement.advance()
+    assert round_.consensus.advance()
 
 
 def test_a_false_decision_does_not_stand_before_a_true_one() -> None:
@@ -539,11 +539,11 @@ def test_a_false_decision_does_not_stand_before_a_true_one() -> None:
     round_.cast("finalize", liar, 2, C.id, silent=(round_.me, *others))
     for peer in (round_.me, *others):
         round_.cast("finalize", peer, 2, B.id)
-    assert round_.agreement.decision is not None
-    assert round_.agreement.decision.block == B.id
+    assert round_.consensus.decision is not None
+    assert round_.consensus.decision.block == B.id
     round_.cast("finalize", liar, 2, C.id, silent=(others[0], round_.me))
     round_.cast("finalize", liar, 2, C.id, silent=(*others, round_.me))
-    assert round_.agreement.decision.block == B.id
+    assert round_.consensus.decision.block == B.id
 
 
 def test_a_lone_member_decides_by_itself() -> None:
@@ -551,7 +551,7 @@ def test_a_lone_member_decides_by_itself() -> None:
     round_.propose(1, B)
     round_.cast("vote", round_.me, 1, B.id)
     round_.cast("finalize", round_.me, 1, B.id)
-    assert round_.agreement.decision is not None
+    assert round_.consensus.decision is not None
 
 
 # All rules together
@@ -562,29 +562,29 @@ class Player:
 
     def __init__(self, me: PeerId, count: int, model: FaultModel) -> None:
         self.round = Round(count, model=model, me=me)
-        self.agreement = self.round.agreement
+        self.consensus = self.round.consensus
         self.inbox: list[tuple] = []
 
     def act(self, chance: random.Random, fresh: Record) -> list[tuple]:
         """Process some messages or cast ballots; returns the messages to send."""
-        agreement, me = self.agreement, self.round.me
+        consensus, me = self.consensus, self.round.me
         if self.inbox and chance.random() < 0.7:
             self.hear(*self.inbox.pop(chance.randrange(len(self.inbox))))
             return []
-        agreement.advance()
+        consensus.advance()
         said: list[tuple] = []
-        if finalizable := agreement.finalizable():
+        if finalizable := consensus.finalizable():
             said = [("finalize", me, c.slot, c.block) for c in finalizable]
-        elif agreement.may_propose() and chance.random() < 0.5:
-            repeat = agreement.repeatable()
-            block = fresh if repeat is None else agreement.records.get(repeat)
-            said = [("proposal", me, agreement.slot, block)] if block else []
-        elif (votable := agreement.votable()) and chance.random() < 0.5:
-            said = [("vote", me, agreement.slot, votable.id)]
-        elif (gap := agreement.gap()) is not None and chance.random() < 0.1:
+        elif consensus.may_propose() and chance.random() < 0.5:
+            repeat = consensus.repeatable()
+            block = fresh if repeat is None else consensus.records.get(repeat)
+            said = [("proposal", me, consensus.slot, block)] if block else []
+        elif (votable := consensus.votable()) and chance.random() < 0.5:
+            said = [("vote", me, consensus.slot, votable.id)]
+        elif (gap := consensus.gap()) is not None and chance.random() < 0.1:
             said = [("skip", me, gap, NO_BLOCK)]
-        elif agreement.may_skip() and chance.random() < 0.1:
-            said = [("skip", me, agreement.slot, NO_BLOCK)]
+        elif consensus.may_skip() and chance.random() < 0.1:
+            said = [("skip", me, consensus.slot, NO_BLOCK)]
         for message in said:
             self.hear(*message)
         return said
@@ -592,7 +592,7 @@ class Player:
     def hear(self, kind: str, sender: PeerId, slot: int, content: Record | RecordId) -> None:
         try:
             if isinstance(content, Record):
-                self.agreement.add_proposal(sender, slot, content)
+                self.consensus.add_proposal(sender, slot, content)
             else:
                 self.round.cast(kind, sender, slot, content)  # type: ignore[arg-type]  # a kind
         except ProtocolError:
@@ -623,12 +623,12 @@ def test_honest_members_never_decide_two_records(seed: int, count: int, model: F
             other.inbox += [message for message in said if chance.random() < 0.95]
     certified: dict[tuple[str, int], set[RecordId]] = {}
     for player in players:
-        for slot, state in player.agreement._slots.items():
+        for slot, state in player.consensus._slots.items():
             for kind, certificate in state.certificates.items():
                 if kind != "skip":
                     certified.setdefault((kind, slot), set()).add(certificate.block)
     assert all(len(found) == 1 for found in certified.values())
-    decisions = {p.agreement.decision.block for p in players if p.agreement.decision}
+    decisions = {p.consensus.decision.block for p in players if p.consensus.decision}
     assert len(decisions) <= 1
 
 
@@ -642,10 +642,10 @@ def test_honest_members_that_hear_each_other_decide(count: int, model: FaultMode
         said = chance.choice(players).act(chance, B)
         for other in players:
             other.inbox += said
-        if all(player.agreement.decision for player in players):
+        if all(player.consensus.decision for player in players):
             break
-    assert {p.agreement.decision.block for p in players if p.agreement.decision} == {B.id}
-    assert all(player.agreement.decision for player in players)
+    assert {p.consensus.decision.block for p in players if p.consensus.decision} == {B.id}
+    assert all(player.consensus.decision for player in players)
 
 
 @given(
@@ -668,7 +668,7 @@ def test_two_blocks_of_a_slot_are_never_both_certified(
     for peer, choice in zip(PEERS[liars:count], choices, strict=True):
         sides[choice].cast(kind, peer, 1, (B, C)[choice].id)
     certified = [
-        bool(side.agreement._slots[1].certificates) for side in sides if side.agreement._slots
+        bool(side.consensus._slots[1].certificates) for side in sides if side.consensus._slots
     ]
     assert sum(certified) <= 1
 
@@ -679,7 +679,7 @@ def test_two_liars_of_four_are_enough() -> None:
     for side, block, honest in zip(sides, (B, C), PEERS[2:4], strict=True):
         for peer in (*PEERS[:2], honest):
             side.cast("vote", peer, 1, block.id)
-        assert side.agreement.advance()
+        assert side.consensus.advance()
 
 
 def test_quorums_of_skips_and_finalizes_exclude_each_other() -> None:
@@ -700,7 +700,7 @@ def test_states_of_slots_are_few() -> None:
         round_.cast("skip", round_.others[0], slot, NO_BLOCK)
     for slot in (100, 2**20):
         assert round_.refused("skip", round_.others[0], slot, NO_BLOCK) == "too_far"
-    assert len(round_.agreement._slots) == SLOT_WINDOW + 1
+    assert len(round_.consensus._slots) == SLOT_WINDOW + 1
 
 
 def test_records_kept_are_one_a_slot() -> None:
@@ -709,7 +709,7 @@ def test_records_kept_are_one_a_slot() -> None:
     for number in range(50):
         with pytest.raises(ProtocolError):
             round_.propose(1, dataclasses.replace(B, fingerprint=100 + number))
-    assert len(round_.agreement.records) == 1
+    assert len(round_.consensus.records) == 1
 
 
 def test_one_liar_does_not_have_the_ballots_of_a_slot_searched_again_and_again(
@@ -724,7 +724,7 @@ def test_one_liar_does_not_have_the_ballots_of_a_slot_searched_again_and_again(
         searches += 1
         return certificates.find_quorum(*arguments)
 
-    monkeypatch.setattr(agreement, "find_quorum", find)
+    monkeypatch.setattr(consensus_module, "find_quorum", find)
     chance = random.Random(1)
     peers = sorted(PeerId(bytes([number]) * 32) for number in range(64))
     members = Membership(since=dict.fromkeys(peers, 0))

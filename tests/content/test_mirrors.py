@@ -12,7 +12,7 @@ from distro_node.crypto.hashing import ContentId, content_id, content_text
 from distro_node.crypto.identity import PeerId
 from distro_node.node.content import mirrors
 from distro_node.node.content.mirrors import MirroredFetcher, Mirrors
-from distro_node.node.network import web as web_client
+from distro_node.node.network import web as web_module
 from distro_node.node.storage.blob_store import BlobStore
 from web_server import Answer, WebServer
 
@@ -85,7 +85,7 @@ async def test_redirects_are_followed_a_few_times(web: Web) -> None:
     web.answers["/elsewhere"] = (302, {"location": web.name}, b"")
     web.asked.clear()
     assert await Mirrors([web.url]).get(CID, len(DATA)) is None
-    assert len(web.asked) <= 1 + web_client.MAX_REDIRECTS
+    assert len(web.asked) <= 1 + web_module.MAX_REDIRECTS
 
 
 async def test_a_mirror_that_fails_is_left_alone_for_a_while(web: Web) -> None:
@@ -107,10 +107,10 @@ async def test_a_founders_mirror_leads_to_no_private_address(web: Web) -> None:
 
 async def test_nor_does_its_redirect(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mirror itself counts as public here; the target of its redirect does not."""
-    real = web_client.is_public
+    real = web_module.is_public
     first = iter([True])
     monkeypatch.setattr(
-        web_client, "is_public", lambda address: next(first, False) or real(address)
+        web_module, "is_public", lambda address: next(first, False) or real(address)
     )
     target = web.url.replace("127.0.0.1", "127.0.0.2") + "/inside"
     web.answers |= {web.name: (302, {"location": target}, b""), "/inside": (200, {}, DATA)}
@@ -142,7 +142,7 @@ async def test_nor_does_its_redirect(web: Web, monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_what_is_public(address: str, public: bool) -> None:
-    assert web_client.is_public(address) == public
+    assert web_module.is_public(address) == public
 
 
 class Peers:

@@ -13,8 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import tokenizers
-from distro_node.node.create import conversations, tokenisation
-from distro_node.node.create import tokeniser_pool as worker_processes
+from distro_node.node.create import conversations, tokenisation, tokeniser_pool
 from distro_node.node.create.borders import Borders
 from distro_node.node.create.conversations import ConversationTokenizer, fitted
 from distro_node.node.create.corpus import TokenisedCorpus, find_sources, read_corpus
@@ -309,8 +308,8 @@ def test_workers_make_the_same(
 ) -> None:
     file = jsonl(tmp_path / "a.jsonl", [talk(number) for number in range(40)])
     alone = founder.conversations(founder.read(file))
-    monkeypatch.setattr(worker_processes, "_MIN_TEXT_BYTES", 0)
-    monkeypatch.setattr(worker_processes, "cores", lambda: 1)
+    monkeypatch.setattr(tokeniser_pool, "_MIN_TEXT_BYTES", 0)
+    monkeypatch.setattr(tokeniser_pool, "cores", lambda: 1)
     other = Founder(tmp_path / "other", founder.plain)
     assert other.conversations(other.read(file)) == alone
 

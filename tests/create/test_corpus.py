@@ -18,8 +18,7 @@ import psutil
 import pyarrow
 import pyarrow.parquet
 import pytest
-from distro_node.node.create import mixing, tokenisation
-from distro_node.node.create import tokeniser_pool as worker_processes
+from distro_node.node.create import mixing, tokenisation, tokeniser_pool
 from distro_node.node.create.borders import Borders
 from distro_node.node.create.columns import Columns
 from distro_node.node.create.corpus import TokenisedCorpus, end_tokens, find_sources, read_corpus
@@ -507,7 +506,7 @@ def test_workers_give_what_one_process_gives(
     founder: Founder, tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = [[f"batch {n} text {i} ä".encode() for i in range(n % 7)] for n in range(40)]
-    monkeypatch.setattr(worker_processes, "cores", lambda: 2)
+    monkeypatch.setattr(tokeniser_pool, "cores", lambda: 2)
     with open_pool(tokenizer, None) as pool:
         got = []
         for number, batch in enumerate(batches):
@@ -525,7 +524,7 @@ def test_a_worker_that_is_killed_is_told(
     tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {process.pid for process in psutil.Process().children()}
-    monkeypatch.setattr(worker_processes, "cores", lambda: 1)
+    monkeypatch.setattr(tokeniser_pool, "cores", lambda: 1)
     with open_pool(tokenizer, None) as pool:
         (process,) = (each for each in psutil.Process().children() if each.pid not in before)
         process.kill()

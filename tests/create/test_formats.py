@@ -24,8 +24,8 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 import zstandard
-from distro_node.node.create import documents as reading
-from distro_node.node.create import rows as row_readers
+from distro_node.node.create import documents as documents_module
+from distro_node.node.create import rows as rows_module
 from distro_node.node.create import token_arrays
 from distro_node.node.create.borders import Borders
 from distro_node.node.create.columns import Columns
@@ -324,7 +324,7 @@ def test_rows_of_mixed_kinds_are_bad_one_by_one(tmp_path: Path) -> None:
 def test_lines_without_an_end_cost_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_readers, "MAX_ROW_BYTES", 1 << 20)
+    monkeypatch.setattr(rows_module, "MAX_ROW_BYTES", 1 << 20)
     file = tmp_path / "a.jsonl"
     file.write_bytes(b'{"text": "' + b"x" * 3_000_000 + b'"}\n{"text": "next"}\n')
     made = read(file)
@@ -371,9 +371,9 @@ def test_json_is_read_alike_in_pieces_of_any_size(
     file = tmp_path_factory.mktemp("json") / "a.json"
     file.write_text(json.dumps(rows, indent=indent, ensure_ascii=False), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_readers, "_READ_BYTES", size)
+        patch.setattr(rows_module, "_READ_BYTES", size)
         with row_readers_open(file) as stream:
-            assert [row for _, row in row_readers.json_values(stream)] == rows
+            assert [row for _, row in rows_module.json_values(stream)] == rows
 
 
 def row_readers_open(file: Path) -> Any:
@@ -489,7 +489,7 @@ def test_what_spreadsheets_write_instead_of_commas(tmp_path: Path, delimiter: st
 def test_a_quotation_mark_without_an_end_costs_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_readers, "MAX_ROW_BYTES", 1 << 20)
+    monkeypatch.setattr(rows_module, "MAX_ROW_BYTES", 1 << 20)
     file = tmp_path / "a.csv"
     file.write_bytes(b'text\n"' + b"a line\n" * 400_000)
     refused(file, "a row is longer than 1 MB, or a quotation mark is not closed")
@@ -536,7 +536,7 @@ def test_a_key_that_is_there_twice_is_a_bad_row(tmp_path: Path, name: str) -> No
 def test_long_rows_come_in_parts_that_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_MAX_DOCUMENT_BYTES", 1000)
+    monkeypatch.setattr(documents_module, "_MAX_DOCUMENT_BYTES", 1000)
     long = "eine Zeile, nicht lang 😀\n" * 500
     (tmp_path / "a.jsonl").write_bytes(jsonl([{"text": long}, {"text": "kurz"}]))
     parquet(tmp_path / "b.parquet", {"text": [long, "kurz"]})
@@ -567,7 +567,7 @@ def test_long_texts_come_in_parts_that_lose_nothing(
     file = tmp_path_factory.mktemp("long") / "a.txt"
     file.write_bytes(text.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "_MAX_DOCUMENT_BYTES", size)
+        patch.setattr(documents_module, "_MAX_DOCUMENT_BYTES", size)
         made = [item for _, item in read(file) if isinstance(item, Document)]
     kept = b"".join(part.text for part in made).decode()
     assert kept == (text if text.strip() or made else "")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from dashboard.support import served
 from distro_node.crypto.identity import peer_text
-from distro_node.node.dashboard import run_history as module
+from distro_node.node.dashboard import run_history as run_history_module
 from distro_node.node.dashboard.run_history import RunHistory
 from distro_node.node.telemetry.own_rounds import RoundAttendance
 from distro_node.node.telemetry.telemetry import Telemetry
@@ -184,9 +184,9 @@ def test_damage_ends_what_is_shown_and_nothing_else(chain: Chain, files: tuple[P
 def test_thousands_of_rounds_are_some_thousand_rows(
     chain: Chain, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_ROWS", 48)
-    monkeypatch.setattr(module, "RECENT_ROWS", 8)
-    monkeypatch.setattr(module, "_ENTRIES_AT_ONCE", 7)
+    monkeypatch.setattr(run_history_module, "MAX_ROWS", 48)
+    monkeypatch.setattr(run_history_module, "RECENT_ROWS", 8)
+    monkeypatch.setattr(run_history_module, "_ENTRIES_AT_ONCE", 7)
     while chain.round < 150:
         chain.grow()
     ledger, history = files
@@ -208,7 +208,7 @@ def test_thousands_of_rounds_are_some_thousand_rows(
 def test_a_crowd_of_identities_is_bounded(
     chain: Chain, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_PEERS", 2)
+    monkeypatch.setattr(run_history_module, "MAX_PEERS", 2)
     whole = read(open_it(chain, files))
     assert len(whole["peers"]) == 2
     assert whole["rows"]["updates"][1] == 3
@@ -255,8 +255,8 @@ def test_the_history_that_a_node_writes_is_the_one_that_is_read(
 def test_news_do_not_grow_with_who_was_ever_there(
     chain: Chain, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_RESENT_PEERS", 2)
-    monkeypatch.setattr(module, "_DEPARTED_SHOWN", 1)
+    monkeypatch.setattr(run_history_module, "_RESENT_PEERS", 2)
+    monkeypatch.setattr(run_history_module, "_DEPARTED_SHOWN", 1)
     for who in (5, 6, 7):
         chain.grow(admitted=[chain.admission(who)])
         chain.grow(departed=[chain.silence(who)])

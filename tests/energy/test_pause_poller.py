@@ -17,7 +17,7 @@ import trio
 from distro_node.node.energy.commands import CommandFailed, ask_command
 from distro_node.node.energy.pause_poller import NoReply, PausePoller
 from distro_node.node.energy.threshold import KEEP_SECONDS
-from distro_node.node.network import web as web_client
+from distro_node.node.network import web
 from distro_node.node.settings.components import PauseWhen
 from energy.test_threshold import CARBON, HALF_HOURS, NOW
 from trio.testing import MockClock
@@ -128,8 +128,8 @@ async def test_a_redirect_leads_into_a_private_network_only_from_there(
     assert await asker(service.url + "/", field="a").ask() == 5
     # As if the owner's URL led to the public internet, and its redirect back home.
     public = iter([True])
-    real = web_client.is_public
-    monkeypatch.setattr(web_client, "is_public", lambda a: next(public, False) or real(a))
+    real = web.is_public
+    monkeypatch.setattr(web, "is_public", lambda a: next(public, False) or real(a))
     service.asked.clear()
     with pytest.raises(NoReply, match="not an address of the public internet"):
         await asker(service.url + "/", field="a").ask()

@@ -14,8 +14,7 @@ from distro_node.node.session.update_exchange import UpdateExchange
 from distro_node.node.storage.atomic_write import write_atomically
 from distro_node.node.storage.monotonic_counter import MonotonicCounter
 from distro_node.node.storage.swarm_store import EntryFile, SwarmStore
-from distro_node.protocol.chain import fork_choice
-from distro_node.protocol.chain import fork_search as chain_comparison
+from distro_node.protocol.chain import fork_choice, fork_search
 from distro_node.protocol.chain.initial_sync import InitialSync
 from simulation.faults import Action, Family, Schedule
 from simulation.idlers import IDLE, UNTRUE
@@ -174,7 +173,7 @@ def test_who_catches_up_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_who_compares_the_wrong_way_round_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fork_choice, chain_comparison):
+    for module in (fork_choice, fork_search):
         monkeypatch.setattr(module, "prefers", _prefers_the_other)
     cut = Schedule((Action(10.0, "partition", -1, 25.0, 0.0, (2, 3)),), cut_off=True)
     failure = run(Scenario(1, "network", 4, 6, "crash", (), cut)).failure

@@ -1,6 +1,6 @@
 """A node that lies as an aggregator: `distro-node join …` that sends false aggregates.
 
-`python lying_speaker.py PYTHON -P -m distro_node.node ARGUMENTS…`: the command that would run the
+`python lying_aggregator.py PYTHON -P -m distro_node.node ARGUMENTS…`: the command that would run the
 node follows the script. Otherwise it is an ordinary node. Its aggregates are well-formed and the
 opposite of what follows from the sign votes, so its committee contradicts it.
 """
@@ -11,30 +11,31 @@ import sys
 from collections.abc import Sequence
 
 from distro_node.node import cli
-from distro_node.node.session import aggregator_task as aggregator
+from distro_node.node.session import aggregator_task
 from distro_node.protocol.codec.aggregate import ABSTAIN, decode_aggregate, encode_aggregate
 from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.member.effects import MakeAggregate
 
-# Private here: `_aggregate`: honest code has no seam between what comes of sheets and what is said.
+# Private here: `_aggregate`: honest code has no seam between making an aggregate and sending it.
 
 
-class LyingPanelist(aggregator.AggregatorTask):
+class LyingAggregator(aggregator_task.AggregatorTask):
     """An `AggregatorTask` that sends the opposite aggregate."""
 
     async def _aggregate(self, effect: MakeAggregate) -> bytes:
-        tally = await super()._aggregate(effect)
-        if tally == ABSTAIN:
-            return tally
-        said = decode_aggregate(self._layout, tally)
-        for signs in said.update.signs:
+        body = await super()._aggregate(effect)
+        if body == ABSTAIN:
+            return body
+        aggregate = decode_aggregate(self._layout, body)
+        for signs in aggregate.update.signs:
             signs *= -1
-        return encode_aggregate(sections(self._layout, said.sections)[said.section], said)
+        section = sections(self._layout, aggregate.sections)[aggregate.section]
+        return encode_aggregate(section, aggregate)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run a node with such an aggregator."""
-    aggregator.AggregatorTask = LyingPanelist
+    aggregator_task.AggregatorTask = LyingAggregator
     sys.argv = ["distro-node", *arguments[arguments.index("distro_node.node") + 1 :]]
     cli.main()
 
