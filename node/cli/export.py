@@ -31,7 +31,8 @@ def export(
         bool,
         typer.Option(
             "--merged",
-            help="Of a swarm that trains adapters: write the whole model with them in it.",
+            help="For a swarm that trains adapters: write the full model with the adapters merged into "
+            "it, not the adapters alone.",
         ),
     ] = False,
     push: Annotated[
@@ -39,7 +40,7 @@ def export(
         typer.Option(
             "--push",
             metavar="OWNER/NAME",
-            help="Put the model on the Hugging Face hub, too, under this name.",
+            help="Also upload the model to the Hugging Face Hub under this name.",
         ),
     ] = None,
     data_dir: DataDirectory = None,
@@ -47,18 +48,20 @@ def export(
 ) -> None:
     """Write the trained model to a directory.
 
-    Takes the model as this node last had it, or after a round that it still has, in the format of
-    Hugging Face: the directory opens with `AutoModelForCausalLM.from_pretrained` and
-    `AutoTokenizer.from_pretrained`, and says in its README.md where it comes from. A swarm that trains
-    adapters gives these alone, for `PeftModel.from_pretrained`, or with `--merged` a model that they are
-    in. The node may be running or not. For example:
+    Writes the newest parameters that this node has, or those after a given round, in the format of
+    Hugging Face: `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load the
+    directory, and its README.md states where the model comes from. If the swarm trains adapters, only
+    these are written, for `PeftModel.from_pretrained`, or with `--merged` the full model with the
+    adapters merged into it. The node may be running or not. For example:
 
     \b
         distro-node export swarm-… --to my-model
     """
     if push is not None and push.count("/") != 1:
         raise UserError(
-            ExitCode.USAGE, f"{push!r} is not a name on the hub", "give --push OWNER/NAME"
+            ExitCode.USAGE,
+            f"{push!r} is not a name on the Hugging Face Hub",
+            "give --push OWNER/NAME",
         )
     data = data_directory(data_dir)
     identifier = joined_swarm(swarm, data)
@@ -88,7 +91,7 @@ def export(
         f"{done.directory}"
     )
     if url is not None:
-        typer.echo(f"Put it on the hub: {url}")
+        typer.echo(f"Uploaded the model to the Hugging Face Hub: {url}")
 
 
 def verify(
@@ -106,8 +109,8 @@ def verify(
 
     Computes the fingerprint of the weights in the directory and looks for it in the swarm's records,
     which a quorum of its members has signed and this node has checked. Configuration, tokenizer, chat
-    template and generation settings must be the swarm's, too. The exit code is 0 if all of it is so,
-    53 if not, and 62 if there are other files that a program might read. For example:
+    template and generation settings must be the swarm's, too. The exit code is 0 if all of this
+    holds, 53 if not, and 62 if the directory has other files that a program might read. For example:
 
     \b
         distro-node verify my-model swarm-…
@@ -127,22 +130,22 @@ def verify(
     if found.unchecked:
         raise UserError(
             ExitCode.PARTLY_VERIFIED,
-            f"{directory} holds what was not checked: {harmless(', '.join(found.unchecked))}",
-            "its weights are the swarm's; for the rest take these files away, or export the model "
-            "again with `distro-node export`",
+            f"{directory} contains files that were not checked: {harmless(', '.join(found.unchecked))}",
+            "its weights are the swarm's; remove these files, or export the model again with "
+            "`distro-node export`",
         )
 
 
 def _verified_text(found: Verified) -> str:
     proof = {
-        "content": "its content id is the one that the record certifies",
-        "fingerprint": "its fingerprint is the one in the record. Nobody changed it by accident; only "
-        "rounds with a snapshot have a content id, which nobody can forge either",
+        "content": "its content id is the one that the swarm's record certifies",
+        "fingerprint": "its fingerprint is the one in the swarm's record, which rules out accidental "
+        "changes. Only rounds with a snapshot also have a content id, which cannot be forged",
     }
     other_files = (
         ""
         if found.unchecked
-        else "  configuration, tokenizer and generation settings are its own\n"
+        else "  configuration, tokenizer and generation settings match the swarm's\n"
     )
     return (
         f"This is the swarm's model after round {found.round:,}: {proof[found.proof]}.\n{other_files}"

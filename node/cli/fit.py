@@ -41,9 +41,9 @@ def fit(
 ) -> None:
     """See what this machine needs to train a swarm's model, part by part.
 
-    Shows in which ways to keep momentum and activations the model fits, and which one a node would
-    take: the first that fits. Nothing is trained or changed. The exit code is 57 if none fits. For
-    example:
+    Lists the ways to store momentum and activations, whether the model fits with each, and which one
+    a node would use: the first that fits. Nothing is trained or changed. The exit code is 57 if none
+    fits. For example:
 
     \b
         distro-node fit 'distro:swarm-…?bootstrap=…'
@@ -100,41 +100,41 @@ def _lines(found: MemoryFit) -> Iterator[str]:
 
     yield f"{found.name}: {parameters_text(found.elements, found.frozen)}"
     main_memory = f", and {_size(found.room.host)} of main memory" if found.room.host else ""
-    yield f"{found.device}: {_size(found.room.device)} may be taken{main_memory}"
+    yield f"{found.device}: {_size(found.room.device)} can be used{main_memory}"
     if found.devices > 1:
         has = "a part of the model" if found.shards else "a copy of the model"
-        yield f"Each of the {found.devices} would have {has}."
+        yield f"Each of the {found.devices} devices would hold {has}."
     yield ""
     shown = found.shown
-    columns = ("on the device", "beside it") if found.room.host else ("",)
+    columns = ("device", "main memory") if found.room.host else ("",)
     yield _row("", *columns)
     for part in shown.needs.parts:
         sizes = (part.device, part.host) if found.room.host else (part.device,)
         yield _row(part.name, *(_size(size) if size else "" for size in sizes))
     sums = (shown.needs.device, shown.needs.host) if found.room.host else (shown.needs.device,)
-    yield _row("together at the most", *map(_size, sums))
+    yield _row("total, at most", *map(_size, sums))
     yield ""
     for choice in found.choices:
         mark = "✓" if choice.fits else "✗"
-        taken = ", which a node takes" if choice is found.chosen else ""
+        taken = " (a node would use this)" if choice is found.chosen else ""
         yield f"{mark} {_size(choice.needs.device):>8}  {choice.summary}{taken}"
     yield ""
     if found.chosen is None:
-        yield "It does not fit in any way: use a device with more memory, or free some."
+        yield "The model does not fit: use a device with more memory, or free some memory."
     else:
-        yield f"A node takes {plan_line(found.chosen, found.room)}."
+        yield f"A node would use {plan_line(found.chosen, found.room)}."
         if found.audit_bytes:
             room = _size(found.audit_bytes)
             yield (
-                "Members of this swarm audit each other's work. This node does so while "
-                f"{room} of main memory are free beside that, and trains all the same with less."
+                "Members of this swarm audit each other's work. For its audits this node needs another "
+                f"{room} of free main memory; with less it only trains."
             )
         if found.aggregator_room:
             room = _size(found.aggregator_room)
             yield (
-                "Committees of members aggregate for all. While there is one committee, this node can "
-                f"be in it with {room} of main memory free beside that; while there are more, with a "
-                "part of that. It trains all the same with less."
+                "Committees of members aggregate the updates. To aggregate in a swarm with one "
+                f"committee, this node needs another {room} of free main memory; with more "
+                "committees, a part of that. With less it only trains."
             )
 
 

@@ -49,7 +49,7 @@ def service(
         bool,
         typer.Option(
             "--system/--user",
-            help="For the whole system, sandboxed and under a user of its own, or for your user.",
+            help="Install it for the whole system, sandboxed and under its own user, or for your user.",
         ),
     ] = False,
     force: Annotated[
@@ -113,12 +113,12 @@ def _install(ctx: typer.Context, what: Service, force: bool, show: bool, json: b
     if json:
         typer.echo(dumps({"file": str(path)}))
         return
-    typer.echo(f"The service runs; its file is {path}.")
+    typer.echo(f"The service is running; its file is {path}.")
     if manager.kind == "systemd":
         user = "" if what.system else "--user "
         typer.echo(f"Its log: journalctl {user}--unit {what.name}")
         if not what.system:
-            typer.echo("It runs while you are logged in; to run it always: loginctl enable-linger")
+            typer.echo("It runs while you are logged in. To run it always: loginctl enable-linger")
     else:
         typer.echo(f"Its log: {manager.logs / path.with_suffix('.log').name}")
 
@@ -145,7 +145,7 @@ def _service(ctx: typer.Context, arguments: list[str], name: str, system: bool) 
     if not arguments or arguments[0] not in _COMMANDS:
         raise UserError(
             ExitCode.USAGE,
-            "the command of the service is missing, or is neither `join` nor `bootstrap`",
+            "the service needs a command, either `join` or `bootstrap`",
             "give it after two hyphens: distro-node service install -- join LINK",
         )
     problem = arguments_problem(arguments)

@@ -28,12 +28,16 @@ from .options import (
 from .settings_parameters import option_of
 
 _Device = Annotated[
-    str, option_of(TrainerSettings, "device", help="What to compute on, as with `join`.")
+    str, option_of(TrainerSettings, "device", help="The device to compute on, as with `join`.")
 ]
 _Seed = Annotated[
     int,
     typer.Option(
-        "--seed", metavar="N", min=0, max=2**32 - 1, help="The same seed draws the same again."
+        "--seed",
+        metavar="N",
+        min=0,
+        max=2**32 - 1,
+        help="Seed of the random numbers: the same seed gives the same result.",
     ),
 ]
 
@@ -41,7 +45,10 @@ _Seed = Annotated[
 def generate(
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="PROMPT", help="The beginning of a text; without it you are asked."),
+        typer.Argument(
+            metavar="PROMPT",
+            help="The text to continue or to answer. Without it the command asks for prompts.",
+        ),
     ] = None,
     grid: Annotated[
         Path | None,
@@ -49,11 +56,14 @@ def generate(
             "--grid",
             metavar="FILE.png",
             readable=False,
-            help="Of a swarm that learns from images: draw some, and write them to this file.",
+            help="For a swarm that trains on images: generate some and write them to this file.",
         ),
     ] = None,
     images: Annotated[
-        int, typer.Option("--images", metavar="N", min=1, max=1024, help="How many, with --grid.")
+        int,
+        typer.Option(
+            "--images", metavar="N", min=1, max=1024, help="Number of images, with --grid."
+        ),
     ] = 16,
     steps: Annotated[
         int,
@@ -62,7 +72,7 @@ def generate(
             metavar="N",
             min=1,
             max=10_000,
-            help="In how many steps each is drawn, with --grid: more take longer and look better.",
+            help="Sampling steps per image, with --grid: more take longer and look better.",
         ),
     ] = 50,
     swarm: SwarmOption = None,
@@ -70,7 +80,13 @@ def generate(
     best: BestState = False,
     max_tokens: Annotated[
         int,
-        typer.Option("--max-tokens", metavar="N", min=1, max=1 << 20, help="How much at most."),
+        typer.Option(
+            "--max-tokens",
+            metavar="N",
+            min=1,
+            max=1 << 20,
+            help="Maximum number of tokens to generate.",
+        ),
     ] = 200,
     temperature: Annotated[
         float,
@@ -79,7 +95,7 @@ def generate(
             metavar="T",
             min=0.0,
             max=10.0,
-            help="How bold it is: 0 takes the likeliest each time.",
+            help="Sampling temperature: 0 always takes the most likely token; higher is more random.",
         ),
     ] = 0.8,
     seed: _Seed = 0,
@@ -87,13 +103,15 @@ def generate(
     device: _Device = "cpu",
     data_dir: DataDirectory = None,
 ) -> None:
-    """Let the model write on from a beginning, or answer.
+    """Generate text or images with the model.
 
-    A model that learned from conversations answers PROMPT; one that fills gaps fills those in it; one
-    that learned from images draws them with --grid, those of one class below each other.
+    A model trained on conversations answers PROMPT; one trained to fill gaps fills the gaps in it; any
+    other language model continues it. A model trained on images generates them with --grid, with one
+    column per class.
 
-    Takes the newest state that this node has, or another that it keeps, in a process of its own: a node
-    that trains goes on undisturbed. Without a beginning it asks for one after the other. For example:
+    Uses the newest parameters that this node has, or others that it keeps, in a separate process, so it
+    does not disturb a node that trains. Without PROMPT it asks for one prompt after the other. For
+    example:
 
     \b
         distro-node generate "Once upon"
@@ -150,7 +168,7 @@ def generate(
     async def _converse(writer: Writer) -> None:
         if sys.stdin.isatty():
             typer.echo(
-                f"The model after round {writer.round:,}. Give it a beginning; Ctrl-D ends.",
+                f"The model after round {writer.round:,}. Enter a prompt; Ctrl-D ends.",
                 err=True,
             )
         while (line := await _ask()) is not None:
@@ -179,8 +197,8 @@ def evaluate(
         typer.Option(
             "--tasks",
             metavar="TASKS",
-            help="What to measure, between commas: lm-eval's tasks, files of tasks (.yaml), or gpt4all "
-            "for the six of that table.",
+            help="Tasks to evaluate, separated by commas: names from lm-eval, task files (.yaml), or "
+            "gpt4all for the six tasks of that table.",
         ),
     ],
     swarm: SwarmOption = None,
@@ -188,7 +206,12 @@ def evaluate(
     best: BestState = False,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", metavar="N", min=1, help="Ask so many questions of a task alone."),
+        typer.Option(
+            "--limit",
+            metavar="N",
+            min=1,
+            help="Maximum number of questions per task. [default: all]",
+        ),
     ] = None,
     fewshot: Annotated[
         int | None,
@@ -197,19 +220,20 @@ def evaluate(
             metavar="N",
             min=0,
             max=1024,
-            help="Examples in front of each question. [default: as the task says; gpt4all has none]",
+            help="Examples before each question. [default: the task's own number; none for gpt4all]",
         ),
     ] = None,
     chat: Annotated[
         bool | None,
         typer.Option(
             "--chat/--no-chat",
-            help="Ask through the model's chat template. [default: where the swarm learns from "
+            help="Ask through the model's chat template. [default: if the swarm trains on "
             "conversations]",
         ),
     ] = None,
     batch_size: Annotated[
-        int, typer.Option("--batch-size", metavar="N", min=1, max=65536, help="Questions at once.")
+        int,
+        typer.Option("--batch-size", metavar="N", min=1, max=65536, help="Questions per batch."),
     ] = 1,
     seed: _Seed = 0,
     threads: Annotated[
@@ -224,11 +248,11 @@ def evaluate(
     data_dir: DataDirectory = None,
     json: Json = False,
 ) -> None:
-    """Measure the model by the tasks of lm-eval.
+    """Evaluate the model on tasks of lm-eval.
 
-    What comes out is bound to the round and the record that were measured, kept in the swarm's history,
-    and shown by `distro-node status`. Tasks of lm-eval come from the internet; files of tasks need none.
-    For example:
+    The scores name the round and the record of the evaluated model. They are kept in the swarm's history
+    and shown by `distro-node status`. lm-eval downloads its own tasks from the internet; task files need
+    no connection. For example:
 
     \b
         distro-node evaluate --tasks gpt4all
@@ -236,7 +260,7 @@ def evaluate(
     data = data_directory(data_dir)
     named = tuple(each.strip() for each in tasks.split(",") if each.strip())
     if not named:
-        raise UserError(ExitCode.USAGE, "no task was named", "give --tasks gpt4all, for example")
+        raise UserError(ExitCode.USAGE, "no task is given", "give one, for example --tasks gpt4all")
     import trio
 
     from ..results.evaluate import EvaluateSettings, evaluate_swarm
@@ -268,8 +292,8 @@ def evaluate(
 
 
 _UNREADABLE_NOTE = (
-    f"{UNREADABLE} stands for bytes that are no text: a model over bytes writes some until it has "
-    "learned more"
+    f"{UNREADABLE} stands for bytes that are not text; a byte-level model generates some early in "
+    "its training"
 )
 
 

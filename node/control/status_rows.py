@@ -64,13 +64,13 @@ class StatusRow:
 def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
     """Yield all rows in the order of display; rows that do not apply are left out."""
     if isinstance(status, BootstrapStatus):
-        yield StatusRow("peer", status.peer, "a bootstrap peer: it introduces others")
-        yield StatusRow("swarms", _count(status.swarms), "whose members it introduces now")
+        yield StatusRow("peer", status.peer, "a bootstrap peer: it introduces other peers")
+        yield StatusRow("swarms", _count(status.swarms), "whose peers are registered here")
         if status.observes is not None:
-            yield StatusRow("follows", status.observes, "and shows it on its page")
+            yield StatusRow("follows", status.observes, "the swarm that its page shows")
         if status.dashboard is not None:
-            yield StatusRow("page", status.dashboard, "of that swarm")
-        yield StatusRow("connections", _count(status.line.peers), "to all kinds of peers")
+            yield StatusRow("page", status.dashboard, "the page of that swarm")
+        yield StatusRow("connections", _count(status.line.peers), "open, to any kind of peer")
         yield from _line(status.line)
         return
     if status.node.observer:
@@ -78,17 +78,19 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         return
     training, swarm = status.training, status.swarm
     yield _swarm(status)
-    yield StatusRow("peer", status.node.peer, "who you are to the others")
+    yield StatusRow("peer", status.node.peer, "this node's peer id")
     yield StatusRow("state", _state(status), _meaning(status))
     if status.schedule.active is not None:
         when = f"{status.schedule.active}, now until {_text(status.schedule.until)}"
         yield StatusRow("hours", when, schedule_sentence(status.schedule))
     for hold in status.schedule.holds:
         yield StatusRow(
-            "held back", hold.text, "waived by you" if hold.waived else "it goes on by itself"
+            "held back",
+            hold.text,
+            "overridden by your `resume`" if hold.waived else "the node resumes by itself",
         )
     yield _rounds_done(status)
-    yield StatusRow("members", _members(status), "who trains, you included")
+    yield StatusRow("members", _members(status), "this node included")
     if swarm is not None and swarm.diverged:
         names = ", ".join(map(short, swarm.diverged[:_DIVERGED_SHOWN]))
         more = (
@@ -97,20 +99,22 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
             else ""
         )
         yield StatusRow(
-            "diverged", names + more, "on a chain that parts from ours before what is final"
+            "diverged", names + more, "on a chain that diverges from ours before our final round"
         )
     yield from _change(status)
     losses = training.losses
     yield StatusRow("loss", _loss(losses.training), _LOSS_NOTE)
     if losses.heldout_round is not None:
         value = f"{_loss(losses.heldout)} (round {losses.heldout_round})"
-        yield StatusRow("held-out loss", value, "the same on unseen text")
+        yield StatusRow("held-out loss", value, "the same, on held-out text")
     if status.scores is not None:
         shown = [f"{t} {s.value:.3f}" for t, s in status.scores.main().items()]
         more = f" +{len(shown) - _TASKS_SHOWN}" if len(shown) > _TASKS_SHOWN else ""
         value = ", ".join(shown[:_TASKS_SHOWN]) + more
         yield StatusRow("tasks", value, f"after round {status.scores.round:,}, by lm-eval")
-    yield StatusRow("tokens", _count(training.tokens), "by the swarm, since your start")
+    yield StatusRow(
+        "tokens", _count(training.tokens), "trained by the swarm since this node started"
+    )
     yield StatusRow("your rounds", _own_rounds(status), own_rounds_note(training.own))
     if swarm is not None and swarm.audits is not None:
         yield from _own_audits(swarm.audits)
@@ -118,14 +122,16 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
     own, received = training.own, training.received_bytes_per_round
     if own.update_bytes is not None:
         bits = own.bits_per_coefficient
-        each = "" if bits is None else f", {bits:.2f} bits a number"
-        yield StatusRow("update", size_text(own.update_bytes) + each, "sent in a round, compressed")
+        each = "" if bits is None else f", {bits:.2f} bits a coefficient"
+        yield StatusRow("update", size_text(own.update_bytes) + each, "compressed, mean per round")
     if received is not None:
-        yield StatusRow("received", size_text(received), "a round: the others' updates")
+        yield StatusRow("received", size_text(received), "the others' updates, per round")
     dense = dense_bytes(status)
     if dense is not None:
         factor = f", {dense / received:,.0f} × as much" if received else ""
-        yield StatusRow("instead of", size_text(dense) + factor, "that a dense all-reduce moves")
+        yield StatusRow(
+            "instead of", size_text(dense) + factor, "what a dense all-reduce would move per round"
+        )
     yield from _line(status.line)
     parameters = None if swarm is None else swarm.parameters
     trainer = training.trainer
@@ -138,23 +144,25 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         )
     if trainer.idle is not None:
         share = f"{trainer.idle:.0%} of the time"
-        yield StatusRow("trainer waits", share, "for the line, or for others")
+        yield StatusRow("trainer waits", share, "for the network or other members")
     if trainer.sandbox is not None:
         yield StatusRow(
-            "sandbox", ", ".join(trainer.sandbox) or "none", "what it keeps the trainer from"
+            "sandbox", ", ".join(trainer.sandbox) or "none", "restrictions on the trainer process"
         )
     yield from _energy(status.energy)
     if status.privacy is not None:
-        told = status.privacy
-        value = f"ε {told.epsilon:.3g} of {told.limit:g}" + (", spent" if told.spent else "")
-        note = f"told of one sequence of your data, at δ = {told.delta:.2g}"
+        privacy = status.privacy
+        value = f"ε {privacy.epsilon:.3g} of {privacy.limit:g}" + (
+            ", spent" if privacy.spent else ""
+        )
+        note = f"spent for one sequence of your data, at δ = {privacy.delta:.2g}"
         yield StatusRow("privacy", value, note)
     reach = status.reach
     if reach is not None:
-        words = reachability_text(reach)
-        yield StatusRow("reach", words.meaning, words.remedy)
-        ways = f"{reach.count('direct')} direct, {reach.count('relayed')} through a relay"
-        yield StatusRow("connections", ways, "to all kinds of peers")
+        text = reachability_text(reach)
+        yield StatusRow("reach", text.meaning, text.remedy)
+        connections = f"{reach.count('direct')} direct, {reach.count('relayed')} through a relay"
+        yield StatusRow("connections", connections, "open, to any kind of peer")
     yield from _pages(status, "`distro-node dashboard` opens it")
 
 
@@ -166,22 +174,32 @@ def _observed(status: Status) -> Iterator[StatusRow]:
     yield StatusRow("state", _state(status), _meaning(status))
     yield _rounds_done(status)
     members = None if swarm is None or swarm.members is None else len(swarm.members)
-    yield StatusRow("members", _count(members), "who trains")
+    yield StatusRow("members", _count(members), "all members of the swarm")
     yield from _change(status)
     yield StatusRow(
         "loss",
         _loss(training.losses.training),
         _LOSS_NOTE,
     )
-    yield StatusRow("tokens", _count(training.tokens), "by the swarm, since this program looks on")
+    yield StatusRow(
+        "tokens", _count(training.tokens), "trained by the swarm since this observer started"
+    )
     if swarm is not None and swarm.audits is not None:
         yield from _audits(swarm.audits)
     if training.received_bytes_per_round is not None:
-        yield StatusRow("updates", size_text(training.received_bytes_per_round), "of all, a round")
+        yield StatusRow(
+            "updates",
+            size_text(training.received_bytes_per_round),
+            "the updates of all members, per round",
+        )
     yield from _line(status.line)
-    yield StatusRow("connections", _count(status.line.peers), "to all kinds of peers")
+    yield StatusRow("connections", _count(status.line.peers), "open, to any kind of peer")
     if swarm is not None and swarm.served_round is not None:
-        yield StatusRow("serves", f"round {swarm.served_round:,}", "its parameters, to any peer")
+        yield StatusRow(
+            "serves",
+            f"round {swarm.served_round:,}",
+            "the parameters after this round, to any peer",
+        )
     yield from _pages(status, "the page of the swarm")
 
 
@@ -192,8 +210,8 @@ def _swarm(status: Status) -> StatusRow:
 
 def _rounds_done(status: Status) -> StatusRow:
     final = None if status.swarm is None else status.swarm.final_round
-    said = "each a step of the shared model" if final is None else f"fixed for good up to {final:,}"
-    return StatusRow("round", _round(status), said)
+    note = "rounds applied" if final is None else f"final up to round {final:,}"
+    return StatusRow("round", _round(status), note)
 
 
 def _change(status: Status) -> Iterator[StatusRow]:
@@ -207,15 +225,17 @@ def _own_audits(audits: AuditsStatus) -> Iterator[StatusRow]:
     own = audits.own
     if own is None:
         return
-    words = own_audits_text(own)
-    said = words.meaning + (f"; {words.remedy}" if words.remedy else "")
+    text = own_audits_text(own)
+    reason = text.meaning + (f"; {text.remedy}" if text.remedy else "")
     yield StatusRow(
         "your audits", audits_text(own.audited, own.low), "of your work, by other members"
     )
     if not own.counts:
-        yield StatusRow("your updates", "do not count", said)
+        yield StatusRow("your updates", "do not count", reason)
     yield StatusRow(
-        "your votes", votes_text(own, audits), said if own.counts else "while you are excluded"
+        "your votes",
+        votes_text(own, audits),
+        reason if own.counts else "none while your updates do not count",
     )
 
 
@@ -244,9 +264,9 @@ def _energy(energy: EnergyStatus) -> Iterator[StatusRow]:
     if energy.gpu is not None:
         parts = {"the GPU": energy.gpu, **parts}
     drawn = [f"{name} {_watts(part.watts)}" for name, part in parts.items()]
-    limit = "" if energy.power_limit is None else f"the GPU kept to {energy.power_limit:g} W"
+    limit = "" if energy.power_limit is None else f"the GPU is limited to {energy.power_limit:g} W"
     why = next((part.why for part in parts.values() if part.why is not None), None)
-    yield StatusRow("power", ", ".join(drawn), why or limit or "other programs' share included")
+    yield StatusRow("power", ", ".join(drawn), why or limit or "including other programs")
     known = [name for name, part in parts.items() if part.joules is not None]
     if energy.kwh is None:
         yield StatusRow("energy", UNKNOWN, "nothing could be measured")
@@ -257,9 +277,9 @@ def _energy(energy: EnergyStatus) -> Iterator[StatusRow]:
     each = energy.joules_per_token
     notes = [] if each is None else [f"{each:.3g} J a token"]
     if len(known) < len(parts):
-        notes.append(f"of {known[0]} alone")
+        notes.append(f"only {known[0]} is measured")
     elif any((part.measured or 0.0) < _FULLY_MEASURED for part in parts.values()):
-        notes.append("measured in part")
+        notes.append("partly measured")
     yield StatusRow("energy", value, ", ".join(notes))
 
 
@@ -269,12 +289,14 @@ def _watts(watts: float | None) -> str:
 
 def _line(line: LineStatus) -> Iterator[StatusRow]:
     total = f"{size_text(line.sent_bytes)} up, {size_text(line.received_bytes)} down"
-    yield StatusRow("traffic", total, "all of it, since the start")
+    yield StatusRow("traffic", total, "total since the start")
     if line.relayed_bytes:
         relayed = size_text(line.relayed_bytes)
-        yield StatusRow("relayed", relayed, "between others, since the first start; your own count")
+        yield StatusRow(
+            "relayed", relayed, "for other peers, since the first start; your own count"
+        )
     for address in line.addresses:
-        yield StatusRow("address", address, "where others reach you")
+        yield StatusRow("address", address, "where others can reach this node")
 
 
 def dense_bytes(status: Status) -> float | None:
@@ -312,7 +334,7 @@ def _members(status: Status) -> str:
     members = None if status.swarm is None else status.swarm.members
     if members is None:
         return UNKNOWN
-    return f"{len(members)}, {sum(each.connected for each in members)} in reach"
+    return f"{len(members)}, {sum(each.connected for each in members)} connected"
 
 
 def _own_rounds(status: Status) -> str:

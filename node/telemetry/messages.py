@@ -276,8 +276,8 @@ def reachability_text(reach: ReachStatus) -> UserMessage:
 
 def schedule_sentence(schedule: ScheduleStatus) -> str:
     """Return whether the node keeps to its working hours."""
-    kept = "you have told it otherwise for now" if schedule.by_command else "it keeps to them"
-    return f"when it works; {kept}"
+    kept = "overridden by your last command" if schedule.by_command else "the node keeps to them"
+    return f"working hours; {kept}"
 
 
 def hold_text(schedule: ScheduleStatus) -> str:

@@ -78,8 +78,8 @@ def test_a_manifest_fits(command, there, manifest: Path) -> None:
     there("cuda", 24 * 10**9, 32 * 10**9)
     result = command("fit", manifest)
     assert result.code == 0, result
-    assert "24.0 GB may be taken, and 32.0 GB of main memory" in result.out
-    assert "A node takes" in result.out
+    assert "24.0 GB can be used, and 32.0 GB of main memory" in result.out
+    assert "A node would use" in result.out
     for part in ("parameters", "momentum", "second moment", "working memory"):
         assert part in result.out
 
@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_another_exit_code(command, there, manifest: Path) 
     assert not found["fits"]
     assert found["room"]["device"] == 1000
     assert not any(choice["chosen"] for choice in found["choices"])
-    assert "does not fit in any way" in command("fit", manifest, "--memory", "1kB").out
+    assert "The model does not fit" in command("fit", manifest, "--memory", "1kB").out
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_another_exit_code(command, there, manifest: Path) 
             replace(Chain(0).manifest, audits=AuditsSpec()),
             "audit each other's work",
         ),
-        ("aggregator_room", Spoken(6).manifest, "Committees of members aggregate for all"),
+        ("aggregator_room", Spoken(6).manifest, "Committees of members aggregate the updates"),
     ],
 )
 def test_what_else_wants_memory_is_told_where_there_is_any_of_it(
@@ -144,7 +144,7 @@ def test_several_devices_have_copies_if_they_fit_or_else_shards(
     assert forced.code == ExitCode.UNFIT
     assert not json.loads(forced.out)["shards"]
     out = command("fit", manifest, "--device", "all").out
-    assert "Each of the 4 would have a part of the model." in out
+    assert "Each of the 4 devices would hold a part of the model." in out
 
 
 def test_a_swarm_that_is_stored_here(command, there, home: Path) -> None:

@@ -63,7 +63,7 @@ def test_status_shows_what_the_node_does(command, node, home: Path) -> None:
         "evil\\x1b[2Jname [red]",
         "training",
         "1,234 of 5,000, about 2 h left",
-        "3, 2 in reach",
+        "3, 2 connected",
         "2.3457",
         "2.5000 (round 1230)",
         "1,234,567",

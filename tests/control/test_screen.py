@@ -62,7 +62,7 @@ def test_a_newcomer_reads_what_goes_on() -> None:
         "3.43 MB, 560 ×",
         "CCCCCC (heard 12 s ago)",
         "214 W, 0.500 kWh, 0.15 EUR",
-        "4.5 J a token, of the GPU alone",
+        "4.5 J a token, only the GPU is measured",
         "event 49",
         "Ctrl-C",
     ):
@@ -86,7 +86,7 @@ def told(status: Status, name: str) -> list[tuple[str, str]]:
 
 
 def test_energy_that_nobody_measured_is_no_zero() -> None:
-    assert told(EARLY, "power") == [("the processor –", "other programs' share included")]
+    assert told(EARLY, "power") == [("the processor –", "including other programs")]
     assert told(EARLY, "energy") == [("–", "nothing could be measured")]
     why = "only root may read the processor's counters"
     assert told(TRAINING, "power") == [("the GPU 214 W, the processor –", why)]
@@ -97,7 +97,7 @@ def test_energy_that_nobody_measured_is_no_zero() -> None:
     ]
     part = replace(whole, gpu=None, processor=replace(known, measured=0.5), joules_per_token=None)
     assert told(replace(TRAINING, energy=part), "energy") == [
-        ("264 W, 123.5 kWh", "measured in part")
+        ("264 W, 123.5 kWh", "partly measured")
     ]
 
 
@@ -111,10 +111,12 @@ def test_a_pause_says_its_cause() -> None:
     assert f"{hold.text}: the line and the computer are yours" in "\n".join(
         drawn(paused, width=120)
     )
-    assert told(paused, "held back") == [(hold.text, "it goes on by itself")]
+    assert told(paused, "held back") == [(hold.text, "the node resumes by itself")]
     waived = replace(paused.schedule, holds=(replace(hold, waived=True),))
     assert hold.text not in "\n".join(drawn(replace(paused, schedule=waived), width=120))
-    assert told(replace(paused, schedule=waived), "held back") == [(hold.text, "waived by you")]
+    assert told(replace(paused, schedule=waived), "held back") == [
+        (hold.text, "overridden by your `resume`")
+    ]
 
 
 def test_whoever_cannot_be_called_is_told_what_helps() -> None:

@@ -198,7 +198,7 @@ def test_how_long_a_run_takes_is_told_where_it_is_known() -> None:
     shown = {row.name: row.value for row in rows(TRAINING)}
     assert shown["round"] == "17 of 120, about 2 h left"
     (round_,) = [row for row in rows(TRAINING) if row.name == "round"]
-    assert round_.note == "fixed for good up to 14"
+    assert round_.note == "final up to round 14"
     # It has no end, or there was no second round yet, or nothing is known at all.
     endless = replace(swarm, last_round=None)
     assert seconds_left(training, endless) is None

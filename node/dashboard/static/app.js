@@ -131,7 +131,7 @@ function showOwn() {
     tile("Last rounds", shown(me && me.recent_of ? me : null, (m) => `${m.recent} of ${m.recent_of}`), missedOf(own)),
     tile("Tokens trained on", shown(me?.tokens, scaled), "in all your rounds"),
     tile("Your share", shown(me && all ? me.tokens / all : null, percent), "of all tokens"),
-    tile("An update of yours", shown(own.update_bytes, bytes), own.bits_per_coefficient === null ? null : `${own.bits_per_coefficient.toFixed(2)} bits a number`),
+    tile("An update of yours", shown(own.update_bytes, bytes), own.bits_per_coefficient === null ? null : `${own.bits_per_coefficient.toFixed(2)} bits a coefficient`),
     tile("Sent", shown(line.sent_bytes, bytes), "since this start"),
     ...checkTiles(),
   ]);
@@ -170,7 +170,7 @@ function showLearned() {
     tile("A round takes", shown(training.round_seconds, seconds), "in the last rounds"),
     tile("Speed", shown(speed(training.round_seconds), (each) => `${scaled(each)} tokens/s`), "of all, in the last rounds"),
     tile("Final", shown(final, (round) => `round ${count(round)}`), "no record up to it can change"),
-    ...(swarm?.served_round == null ? [] : [tile("Served here", `round ${count(swarm.served_round)}`, "its parameters, to any peer")]),
+    ...(swarm?.served_round == null ? [] : [tile("Served here", `round ${count(swarm.served_round)}`, "the parameters after this round, to any peer")]),
   ]);
 }
 
@@ -305,11 +305,11 @@ function showComputer() {
     ...fact("Its memory", processor ? "that of the processor" : shown(trainer.device_bytes, bytes)),
     ...fact("Trainer", shown(trainer.process_bytes, bytes), "main memory of its process"),
     ...fact("Speed", shown(trainer.tokens_per_second, (number) => `${scaled(number)} tokens/s`), utilisationOf(trainer)),
-    ...fact("Idle", shown(trainer.idle, percent), "of the time the trainer waits for the line or for others"),
+    ...fact("Idle", shown(trainer.idle, percent), "of the time the trainer waits for the network or other members"),
     ...fact("Restarts", shown(trainer.restarts, count), "of the trainer process"),
     ...fact("Model", shown(swarm?.parameters, (n) => `${scaled(n)} parameters`)),
     ...fact("Hours", schedule.active ?? "always", schedule.until ? `that changes at ${schedule.until}` : null),
-    ...schedule.holds.flatMap((hold) => fact("Held back", hold.text, hold.waived ? "waived by you" : "it goes on by itself")),
+    ...schedule.holds.flatMap((hold) => fact("Held back", hold.text, hold.waived ? "overridden by your `resume`" : "the node resumes by itself")),
   ]);
   showEnergy();
 }
@@ -341,7 +341,7 @@ function energyFacts() {
   const parts = [[energy.gpu, "the GPU"], [energy.processor, "the processor"]].filter(([part]) => part);
   const known = parts.filter(([part]) => part.joules !== null).map(([, name]) => name);
   const price = energy.price === null ? "give --price to see what it costs" : `at ${energy.price}${energy.currency === null ? "" : ` ${energy.currency}`} a kWh`;
-  const limit = energy.power_limit === null ? null : `kept to ${energy.power_limit} W`;
+  const limit = energy.power_limit === null ? null : `limited to ${energy.power_limit} W`;
   return [
     ...(energy.gpu ? fact("GPU draws", watts(energy.gpu), energy.gpu.why ?? limit) : []),
     ...fact("Processor draws", watts(energy.processor), energy.processor.why ?? "all programs on it"),
