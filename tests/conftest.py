@@ -87,7 +87,7 @@ def logging_as_it_was() -> Iterator[None]:
     """Restore logging: configuring it affects the whole process, here pytest's."""
     root = logging.getLogger()
     handlers, level, raising = root.handlers[:], root.level, logging.raiseExceptions
-    levels = {name: logging.getLogger(name).level for name in logs._QUIET_BELOW}
+    levels = {name: logging.getLogger(name).level for name in logs._LIBRARY_LEVELS}
     yield
     for name, quiet in levels.items():
         logging.getLogger(name).setLevel(quiet)

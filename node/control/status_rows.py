@@ -112,9 +112,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         more = f" +{len(shown) - _TASKS_SHOWN}" if len(shown) > _TASKS_SHOWN else ""
         value = ", ".join(shown[:_TASKS_SHOWN]) + more
         yield StatusRow("tasks", value, f"after round {status.scores.round:,}, by lm-eval")
-    yield StatusRow(
-        "tokens", _count(training.tokens), "trained by the swarm since this node started"
-    )
+    yield StatusRow("tokens", _count(training.tokens), "swarm total since this start")
     yield StatusRow("your rounds", _own_rounds(status), own_rounds_note(training.own))
     if swarm is not None and swarm.audits is not None:
         yield from _own_audits(swarm.audits)
@@ -129,9 +127,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
     dense = dense_bytes(status)
     if dense is not None:
         factor = f", {dense / received:,.0f} × as much" if received else ""
-        yield StatusRow(
-            "instead of", size_text(dense) + factor, "what a dense all-reduce would move per round"
-        )
+        yield StatusRow("instead of", size_text(dense) + factor, "what a dense all-reduce moves")
     yield from _line(status.line)
     parameters = None if swarm is None else swarm.parameters
     trainer = training.trainer
@@ -277,7 +273,7 @@ def _energy(energy: EnergyStatus) -> Iterator[StatusRow]:
     each = energy.joules_per_token
     notes = [] if each is None else [f"{each:.3g} J a token"]
     if len(known) < len(parts):
-        notes.append(f"only {known[0]} is measured")
+        notes.append(f"{known[0].removeprefix('the ')} only")
     elif any((part.measured or 0.0) < _FULLY_MEASURED for part in parts.values()):
         notes.append("partly measured")
     yield StatusRow("energy", value, ", ".join(notes))

@@ -62,7 +62,7 @@ def test_a_newcomer_reads_what_goes_on() -> None:
         "3.43 MB, 560 ×",
         "CCCCCC (heard 12 s ago)",
         "214 W, 0.500 kWh, 0.15 EUR",
-        "4.5 J a token, only the GPU is measured",
+        "4.5 J a token, GPU only",
         "event 49",
         "Ctrl-C",
     ):
