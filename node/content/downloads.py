@@ -64,16 +64,22 @@ class Downloads:
         what: str,
         wanted: Wanted = lambda: True,
     ) -> BlobList | None:
-        """Return a blob list after fetching all of its chunks, `size` bytes in all; None if no peer has
-        all of it, and `wanted` returns False, so that waiting for one is pointless.
+        """Return a blob list after fetching all of its chunks, `size` bytes in all; None if no connected
+        peer has all of it, and `wanted` returns False, so that waiting for one is pointless.
 
         Raises `DiskFull`, and `ProtocolError` if the list is invalid, which no peer can cause: its
         content id comes from the manifest or from a certified record.
         """
+
+        def still_wanted() -> bool:
+            # Without a connection nothing newer can be fetched either, so that what has arrived is not
+            # given up: over a slow line it may be minutes' worth.
+            return wanted() or not self._providers()
+
         if kind == "snapshot":
             # Reported before the first byte: peers may not have it, and the item reported last is done.
             self._report(Progress(what=what, total=size))
-        data = await self._fetch_wanted(blob, what, wanted)
+        data = await self._fetch_wanted(blob, what, still_wanted)
         if data is None:
             return None
         # In a thread, because the longest lists name 131,072 chunks.
@@ -89,7 +95,7 @@ class Downloads:
             providers=self._providers,
             progress=progress,
             on_retry=lambda failure: self._log_waiting(what, failure),
-            wanted=wanted,
+            wanted=still_wanted,
         )
         return blobs if complete else None
 

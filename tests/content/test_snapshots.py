@@ -38,6 +38,7 @@ class World(Chain):
         self.store = BlobStore(tmp_path / "blobs")
         self.directory = SwarmDir(tmp_path / "swarm")
         self.swarm_store = SwarmStore(self.directory, self.manifest)
+        self.connected = [VISITOR]
         self.on_failure: Callable[[], None] = lambda: None
         self.on_fetch: Callable[[], None] = lambda: None
         self.on_ask: Callable[[], None] = lambda: None
@@ -53,7 +54,9 @@ class World(Chain):
             manifest=self.manifest,
             store=self.store,
             swarm_store=self.swarm_store,
-            downloads=Downloads(self.store, fetcher, self.chunks, list, lambda *_: None),
+            downloads=Downloads(
+                self.store, fetcher, self.chunks, lambda: self.connected, lambda *_: None
+            ),
             ledger=lambda: self.ledger,
         )
 
@@ -154,6 +157,37 @@ async def test_a_snapshot_that_nobody_has_any_more_is_not_waited_for(
     world.on_failure = lambda: world.grow_to(2 * INTERVAL + 1)
     found = await world.snapshots.best(certified_only=True)
     assert found.round == 2 * INTERVAL
+
+
+async def test_what_is_half_fetched_when_the_line_breaks_is_finished(
+    world: World, autojump_clock: object
+) -> None:
+    """Without a connection nobody has a newer snapshot either, and over a slow line the parts that are
+    here may be minutes' worth."""
+    world.grow_to(INTERVAL + 1)
+    begun = world.ledger.snapshot
+    assert begun is not None
+    listed, chunk = world.parts(begun)
+    failures = 0
+
+    def lose_line() -> None:
+        if world.store.has(content_id(listed)):
+            world.connected = []
+            del world.others[content_id(chunk)]
+            world.on_fetch = lambda: None
+
+    def reconnect() -> None:
+        nonlocal failures
+        failures += 1
+        world.grow_to(2 * INTERVAL + 1)
+        if failures == 3:
+            world.others[content_id(chunk)] = chunk
+            world.connected = [VISITOR]
+
+    world.on_fetch, world.on_failure = lose_line, reconnect
+    found = await world.snapshots.best(certified_only=True)
+    assert found.round == INTERVAL
+    assert failures == 3
 
 
 async def test_an_update_that_counts_again_outlives_its_first_round(world: World) -> None:
