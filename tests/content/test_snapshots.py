@@ -182,7 +182,6 @@ async def test_what_is_half_fetched_when_the_line_breaks_is_finished(
         world.grow_to(2 * INTERVAL + 1)
         if failures == 3:
             world.others[content_id(chunk)] = chunk
-            world.connected = [VISITOR]
 
     world.on_fetch, world.on_failure = lose_line, reconnect
     found = await world.snapshots.best(certified_only=True)
