@@ -39,7 +39,12 @@ from distro_node.crypto.identity import PeerId
 from distro_node.node.settings.components import Compile, TrainerSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.device import choose_device, device_kind, narrow_type, synchronize
-from distro_node.node.trainer.models.model import lay_out, model_config, new_model, parameter_table
+from distro_node.node.trainer.models.model import (
+    build_skeleton,
+    model_config,
+    new_model,
+    parameter_table,
+)
 from distro_node.node.trainer.optimizer import exact_step
 from distro_node.node.trainer.optimizer.device_check import check_exactness
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
@@ -306,7 +311,7 @@ def opened(
         manifest = Manifest(
             name="timing",
             model=size.config,
-            parameters=parameter_table(lay_out(size.config)),
+            parameters=parameter_table(build_skeleton(size.config)),
             initial=store.put(b"none"),
             data=DataSpec(
                 sequence_length=size.sequence,
@@ -386,7 +391,7 @@ def round_parts(report: Report) -> None:
     size = TINY if report.tiny else LARGE
     if device.type == "cuda" and torch.cuda.mem_get_info(device)[0] < 24e9 and not report.tiny:
         size = SMALL
-    table = parameter_table(lay_out(size.config))
+    table = parameter_table(build_skeleton(size.config))
     layout = update_layout([ParameterSpec(name=s.name, shape=s.shape) for s in table], 64, 8)
     parameters = [torch.randn(spec.shape, device=device) * 0.02 for spec in table]
     gradients = [torch.randn(spec.shape, device=device) for spec in table]
@@ -411,7 +416,7 @@ def round_parts(report: Report) -> None:
             lambda s=step: exact_step.apply_step(parameters, layout, updates, RATE, 0.1, step=s),
         )
         report.add("round", **{f"apply, {step}": found})
-    report.add("round", yield_to=occupation(device, lambda: optimizer.yield_to(updates)))
+    report.add("round", yield_to=occupation(device, lambda: optimizer.damp(updates)))
     report.add("round", fingerprint=occupation(device, lambda: fingerprint(parameters)))
     if device.type == "cuda":
         report.add("round", reserved_bytes=torch.cuda.max_memory_reserved(device))

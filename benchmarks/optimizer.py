@@ -201,7 +201,7 @@ def time_local(
         taken = watch.run("take", lambda n=number: local.take(n))
         local.forget(number)
         watch.run("encode", lambda t=taken: encode(t))
-        watch.run("yield", lambda: local.yield_to(updates))
+        watch.run("yield", lambda: local.damp(updates))
     ms = watch.milliseconds
     ms["precondition"] = ms.pop("both") - ms["accumulate"]
 

@@ -131,7 +131,7 @@ class ProgramLearner(Workers):
         if left_out:
             figures["left_out"] = len(left_out) / len(sent)
         for worker in self.workers:
-            worker.yield_to(updates)
+            worker.damp(updates)
         self._remember()
         self.apply(updates, rate)
         return figures

@@ -79,7 +79,7 @@ async def verify_model(settings: VerifySettings) -> Verified:
     )
     try:
         async with open_trainer(spec) as trainer:
-            found = await trainer.examine(directory)
+            found = await trainer.compare_export(directory)
     except TrainerFailed as failure:
         if failure.kind == "bad_model":
             raise _not_the_swarms(directory, str(failure)) from None

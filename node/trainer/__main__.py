@@ -111,7 +111,9 @@ def _new_worker(
             from .ranks.launch import launch_here
 
             launch = launch_here()
-        new = functools.partial(RankWorker, answers.last_lines, several.patience, launch, expected)
+        new = functools.partial(
+            RankWorker, answers.report_death, several.patience, launch, expected
+        )
     gc.freeze()
     gc.enable()
     return new()
@@ -155,7 +157,7 @@ class _Answers:
             except BrokenPipeError:
                 _end(0)
 
-    def last_lines(self, reason: str, micro_batch: int | None) -> NoReturn:
+    def report_death(self, reason: str, micro_batch: int | None) -> NoReturn:
         """Send the node the reason and the micro-batch that does not fit, then end the process."""
         self.write({"id": -1, "died": reason, "micro_batch": micro_batch})
         _end(1)

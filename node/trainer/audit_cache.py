@@ -25,7 +25,7 @@ class SavedGradient:
     """A gradient in bfloat16 in main memory; iteration yields each tensor in float32 on `device`."""
 
     def __init__(self, gradients: Sequence[torch.Tensor | None], device: torch.device) -> None:
-        self._kept = [None if each is None else _small(each) for each in gradients]
+        self._kept = [None if each is None else _to_bfloat16(each) for each in gradients]
         self._device = device
 
     def __iter__(self) -> Iterator[torch.Tensor | None]:
@@ -34,18 +34,18 @@ class SavedGradient:
 
 @dataclass(frozen=True)
 class GradientChange:
-    """The changes that a sample makes (`audit_score.changes`)."""
+    """The changes that a sample makes (`audit_score.coefficient_changes`)."""
 
-    whole: Coefficients
-    beginning: Coefficients | None
+    full_sample: Coefficients
+    first_half: Coefficients | None
     """The changes that the sample's first half makes; None if the sample cannot be cut in half."""
 
 
-def changed(tables: Iterable[Sequence[torch.Tensor]]) -> GradientChange:
-    """Convert the output of `audit_score.changes` for a sample, and for its beginning if present, into
-    the form that is kept."""
-    whole, *beginning = zip(*(map(_small, each) for each in tables), strict=True)
-    return GradientChange(list(whole), list(*beginning) if beginning else None)
+def gradient_change(tables: Iterable[Sequence[torch.Tensor]]) -> GradientChange:
+    """Convert the output of `audit_score.coefficient_changes` for a sample, and for its first half if
+    present, into the form that is kept."""
+    full_sample, *first_half = zip(*(map(_to_bfloat16, each) for each in tables), strict=True)
+    return GradientChange(list(full_sample), list(*first_half) if first_half else None)
 
 
 class AuditCache:
@@ -53,37 +53,37 @@ class AuditCache:
 
     def __init__(self) -> None:
         self._own: tuple[int, SavedGradient] | None = None
-        self._seen: dict[int, GradientChange] = {}
+        self._changes: dict[int, GradientChange] = {}
 
-    def begin(self, round_number: int, own: SavedGradient) -> None:
+    def keep_own(self, round_number: int, own: SavedGradient) -> None:
         """Keep `own`, a copy of the own share's gradient; the original is about to be overwritten."""
         self._own = round_number, own
 
-    def own(self, round_number: int) -> SavedGradient | None:
+    def take_own(self, round_number: int) -> SavedGradient | None:
         """Return the own gradient of this round and drop it; None if none is kept. Also drop all kept
         changes except those of the latest round, so that there is room for this round's."""
-        for old in sorted(self._seen)[: -(KEPT_ROUNDS - 1)]:
-            del self._seen[old]
+        for old in sorted(self._changes)[: -(KEPT_ROUNDS - 1)]:
+            del self._changes[old]
         kept, self._own = self._own, None
         return None if kept is None or kept[0] != round_number else kept[1]
 
-    def moved_on(self) -> None:
+    def drop_own(self) -> None:
         """Drop the own gradient, because the parameters have changed."""
         self._own = None
 
-    def keep(self, round_number: int, changed: GradientChange) -> None:
+    def keep(self, round_number: int, change: GradientChange) -> None:
         """Keep the changes of a sample until they are judged."""
-        self._seen[round_number] = changed
+        self._changes[round_number] = change
 
-    def seen(self, round_number: int) -> GradientChange | None:
+    def take_changes(self, round_number: int) -> GradientChange | None:
         """Return the kept changes of this round and drop them; None if there are none."""
-        return self._seen.pop(round_number, None)
+        return self._changes.pop(round_number, None)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop everything."""
         self._own = None
-        self._seen.clear()
+        self._changes.clear()
 
 
-def _small(tensor: torch.Tensor) -> torch.Tensor:
+def _to_bfloat16(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.bfloat16).cpu()

@@ -22,7 +22,7 @@ import torch
 from ...protocol.audit.sign_score import SignSums, integer_weights, sign_sums
 from ...protocol.codec.update import DecodedUpdate, UpdateLayout
 from ...protocol.wire.manifest import OptimizerSpec
-from .optimizer.optimizer import LocalOptimizer, root_of, transformed
+from .optimizer.optimizer import LocalOptimizer, rms_divisor, transformed_stripes
 
 Coefficients = list[torch.Tensor]
 """One tensor (blocks, elements) for each tensor of a layout."""
@@ -37,8 +37,8 @@ class AssignedSample:
     """Number of samples that were assigned to that member."""
 
 
-def changes(
-    dealt: Sequence[Iterable[torch.Tensor | None]],
+def coefficient_changes(
+    audited: Sequence[Iterable[torch.Tensor | None]],
     own: Iterable[torch.Tensor | None],
     share: int,
     layout: UpdateLayout,
@@ -47,9 +47,9 @@ def changes(
 ) -> Iterator[list[torch.Tensor]]:
     """Yield how the auditor's coefficients would change if, in a share of `share` samples with the
     mean gradient `own`, one sample were replaced by an audited one. Yields for each tensor of the
-    layout a list of (blocks, elements), one for each entry of `dealt`.
+    layout a list of (blocks, elements), one for each entry of `audited`.
 
-    Each entry of `dealt` is the mean gradient of an audited sample, or of its beginning, on the
+    Each entry of `audited` is the mean gradient of an audited sample, or of its beginning, on the
     parameters from which the update was made. `own` is the mean gradient of the auditor's own share
     on the same parameters, or of any samples that were not assigned to the audited member. `share` is
     the number of samples assigned to that member, above 0.
@@ -58,7 +58,7 @@ def changes(
     cancels. Nothing that other members sent enters the result, so no member can lower another's score
     (docs/audits.md). `optimizer` is the auditor's; neither it nor the gradients are changed.
     """
-    for index, (ours, *theirs) in enumerate(zip(own, *dealt, strict=True)):
+    for index, (ours, *theirs) in enumerate(zip(own, *audited, strict=True)):
         before = coefficients(index, ours, layout, spec, optimizer)
         found = []
         for each in theirs:
@@ -67,17 +67,17 @@ def changes(
         yield found
 
 
-def score_update(update: DecodedUpdate, seen: Iterable[torch.Tensor]) -> SignSums:
+def score_update(update: DecodedUpdate, changes: Iterable[torch.Tensor]) -> SignSums:
     """Return how well the signs of an update agree with the changes that an assigned sample makes."""
-    return compared(update, at_positions(update, seen))
+    return signs_agreement(update, at_positions(update, changes))
 
 
-def compared(update: DecodedUpdate, values: Sequence[npt.NDArray[np.float32]]) -> SignSums:
+def signs_agreement(update: DecodedUpdate, values: Sequence[npt.NDArray[np.float32]]) -> SignSums:
     """Return how well the signs of an update agree with the values at its positions."""
-    signs, seen = (
+    signs, flat_values = (
         np.concatenate([part.reshape(-1) for part in parts]) for parts in (update.signs, values)
     )
-    return sign_sums(signs.astype(np.int8), integer_weights(seen.astype(np.float32)))
+    return sign_sums(signs.astype(np.int8), integer_weights(flat_values.astype(np.float32)))
 
 
 @torch.no_grad()
@@ -100,17 +100,17 @@ def coefficients(
     if gradient is None:
         return torch.zeros(tensor.blocks, tensor.elements)
     divided = preconditioned(index, gradient, spec, optimizer)
-    parts = [part for _, part in transformed(divided, tensor, spec)]
+    parts = [part for _, part in transformed_stripes(divided, tensor, spec)]
     return torch.nan_to_num(torch.cat(parts), nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def at_positions(
-    update: DecodedUpdate, seen: Iterable[torch.Tensor]
+    update: DecodedUpdate, changes: Iterable[torch.Tensor]
 ) -> list[npt.NDArray[np.float32]]:
     """Return the coefficients at the positions of an update, in the order of its signs: (blocks, k)
     per tensor."""
     found = []
-    for table, positions_BK in zip(seen, update.positions, strict=True):
+    for table, positions_BK in zip(changes, update.positions, strict=True):
         places = torch.from_numpy(positions_BK.astype(np.int64)).to(table.device)
         found.append(table.gather(1, places).float().cpu().numpy())
     return found
@@ -123,9 +123,11 @@ def preconditioned(
     root of the second moment as if it were the optimizer's next gradient."""
     gradient = gradient.contiguous()
     if optimizer.smoothed:
-        gradient = (spec.smoothing * optimizer.smoothed[index].whole()).add_(gradient)
+        gradient = (spec.smoothing * optimizer.smoothed[index].read_all()).add_(gradient)
     if not optimizer.squares:
         return gradient.clone()
     beta = spec.second_moment
-    second = (beta * optimizer.squares[index].whole()).addcmul_(gradient, gradient, value=1 - beta)
-    return gradient / root_of(second, beta, optimizer.steps + 1)
+    second = (beta * optimizer.squares[index].read_all()).addcmul_(
+        gradient, gradient, value=1 - beta
+    )
+    return gradient / rms_divisor(second, beta, optimizer.steps + 1)

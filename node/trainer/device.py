@@ -113,7 +113,7 @@ def free_memory(device: torch.device, limit: int | None = None) -> FreeMemory:
     )
 
 
-def spills(device: torch.device) -> bool:
+def spills_to_main_memory(device: torch.device) -> bool:
     """Whether the driver falls back to main memory, a hundred times slower, instead of refusing when
     the GPU's memory is full: NVIDIA's does so on Windows and in its Linux subsystem (WSL)."""
     kernel = platform.uname()

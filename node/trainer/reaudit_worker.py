@@ -15,7 +15,7 @@ from ...protocol.audit.sign_score import SignSums
 from ...protocol.codec.update import decode_update
 from ...protocol.wire.errors import ProtocolError
 from ..training.errors import TrainerFailed
-from .audit_score import at_positions, changes, compared
+from .audit_score import at_positions, coefficient_changes, signs_agreement
 from .optimizer.mixed_precision import all_finite
 from .training_session import TrainingSession
 
@@ -39,14 +39,14 @@ def run_reaudit(
     except ProtocolError as error:
         raise TrainerFailed("internal", f"the audited update does not decode: {error}") from None
     if not session.optimizer.steps:
-        _learn_sizes(session, round_number, others)
+        _initialise_second_moment(session, round_number, others)
     session.gradient(round_number, others)
     own = session.part.gradients()
-    found = []
+    agreements = []
     for sample in samples:
         # This leaves `own` unchanged: the parameters get new gradient tensors.
         session.gradient(round_number, [sample])
-        changed = changes(
+        changes = coefficient_changes(
             [session.part.gradients()],
             own,
             share,
@@ -54,11 +54,15 @@ def run_reaudit(
             session.manifest.optimizer,
             session.optimizer,
         )
-        found.append(compared(update, at_positions(update, (table for (table,) in changed))))
-    return found
+        agreements.append(
+            signs_agreement(update, at_positions(update, (table for (table,) in changes)))
+        )
+    return agreements
 
 
-def _learn_sizes(session: TrainingSession, round_number: int, others: Sequence[int]) -> None:
+def _initialise_second_moment(
+    session: TrainingSession, round_number: int, others: Sequence[int]
+) -> None:
     """Initialise an auditor's empty second moment from these samples, one by one. A gradient that is
     not finite is left out, because it would stay in the second moment for ever."""
     for sample in others:

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from ...protocol.wire.manifest import Manifest
 from .device import narrow_type, synchronize
 from .models.denoisers import Denoiser
-from .models.model import lay_out
+from .models.model import build_skeleton
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def sequence_flops(manifest: Manifest) -> int | None:
     """Return the floating-point operations of one sequence's gradient, forward and backward, without
     recomputation; None for a model that cannot be counted."""
     try:
-        model = lay_out(manifest.model)
+        model = build_skeleton(manifest.model)
         if manifest.adapter is not None:
             # Frozen weights take part in both passes, but no gradient of them is computed.
             model.requires_grad_(False)

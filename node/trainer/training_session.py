@@ -35,8 +35,8 @@ from ..training.local_policy import DEFAULT_POLICY, LocalPolicy
 from ..training.memory_model import Workload, max_decoded_updates
 from ..training.memory_options import AUDIT_BYTES, MemoryOptions
 from ..training.memory_plan import FreeMemory, choose, plan_line
-from .audit_cache import AuditCache, SavedGradient, changed
-from .audit_score import AssignedSample, at_positions, changes, compared
+from .audit_cache import AuditCache, SavedGradient, gradient_change
+from .audit_score import AssignedSample, at_positions, coefficient_changes, signs_agreement
 from .device import (
     available_bytes,
     copies_while_computing,
@@ -46,13 +46,13 @@ from .device import (
     is_out_of_memory,
     limit_memory,
     narrow_type,
-    spills,
+    spills_to_main_memory,
     synchronize,
 )
 from .memory.model_shard import ModelShard, WholeModelShard
 from .models.adapters import build_trained, frozen_parameters, read_base
 from .models.compilation import compile_if_faster
-from .models.model import check_inputs, compute_twice, layers_of
+from .models.model import check_inputs, enable_checkpointing, layers_of
 from .models.probe import prove
 from .optimizer.dp_gradient import private_gradient
 from .optimizer.exact_step import apply_step
@@ -100,7 +100,7 @@ class TrainingSession:
         is used; None: the cheapest way that fits. `policy`: the member's local policy, such as clipping
         and its own data."""
         data = manifest.data
-        self._ways = policy
+        self._policy = policy
         self.manifest = manifest
         self.device = device
         self._store = store
@@ -113,7 +113,7 @@ class TrainingSession:
         )
         room = self._room(memory)
         choice = choose(self._workload(), device_kind(device), room, micro_batch, options)
-        if memory is not None or spills(device):
+        if memory is not None or spills_to_main_memory(device):
             limit_memory(device, room.device)
         self.memory = plan_line(choice, room)
         """How memory is used and what that costs, in words for people."""
@@ -139,15 +139,15 @@ class TrainingSession:
         self._just_grew = False
         self._computing_bytes = sum(part.device for part in choice.needs.phases[0])
         if self.options.checkpointing:
-            compute_twice(self.model)
+            enable_checkpointing(self.model)
         self.left_out = 0
         """Number of updates that the outlier filter left out of the last step."""
         shards = None if policy.blobs is None else (BlobStore(Path(policy.blobs)), policy.shards)
         self._corpus = Corpus(data, store, shards)
-        self._looks = AuditCache()
+        self._audit_cache = AuditCache()
         self._compiled = False
         self._loaded = False
-        self._whole = manifest.adapter is None
+        self._base_loaded = manifest.adapter is None
 
     def prove(self) -> None:
         """Prove that this process computes the manifest's model (`probe`). This overwrites the
@@ -155,34 +155,36 @@ class TrainingSession:
         self._loaded = False
         narrow = None if self._precision.dtype is None else self._precision.autocast
         exactly = self.computes_exactly
-        prove(self.manifest, self.model, self.task, self.part, exactly=exactly, narrow=narrow)
+        prove(
+            self.manifest, self.model, self.task, self.part, exactly=exactly, narrow_context=narrow
+        )
         self._read_base()
 
     def _read_base(self) -> None:
         if (adapter := self.manifest.adapter) is not None:
             read_base(frozen_parameters(self.model, adapter), adapter, self._store)
-        self._whole = True
+        self._base_loaded = True
 
-    def compile_layers(self, wish: Compile) -> str | None:
+    def compile_layers(self, setting: Compile) -> str | None:
         """Compile the model's layers as the owner wishes; return the result in words for people, or
         None if compilation was not tried."""
-        if wish is Compile.OFF or (wish is Compile.AUTO and self.device.type != "cuda"):
+        if setting is Compile.OFF or (setting is Compile.AUTO and self.device.type != "cuda"):
             return None
-        found = compile_if_faster(layers_of(self.model), self._compute_nothing, self.micro_batch)
+        found = compile_if_faster(layers_of(self.model), self._compute_zeros, self.micro_batch)
         self._compiled = found.faster
         self._clear_gradients()
-        return found.words
+        return found.summary
 
     def load(self, chunks: Sequence[ContentId]) -> int:
         """Replace the parameters by a snapshot's and return their fingerprint. Pending updates are
         dropped, the momentum is kept."""
-        if not self._whole:
+        if not self._base_loaded:
             self._read_base()
         self.part.read(self._store, chunks)
         self._loaded = True
         self.optimizer.forget_all()
         self.updates.forget()
-        self._looks.forget()
+        self._audit_cache.clear()
         return self.part.fingerprint()
 
     def train(
@@ -202,35 +204,35 @@ class TrainingSession:
         # disk.
         self._clear_gradients()
         # With differential privacy a round without data must look like any other, so noise is sent.
-        noisy = self._ways.clipping is not None
+        noisy = self._policy.clipping is not None
         if samples or noisy:
             loss, counted = self.gradient(round_number, samples)
         gradients = self.part.gradients() if counted or noisy else []
-        self._looks.moved_on()
-        if audits and counted and math.isfinite(loss) and self._has_room_to_look():
-            self._looks.begin(round_number, SavedGradient(gradients, self.device))
+        self._audit_cache.drop_own()
+        if audits and counted and math.isfinite(loss) and self._has_room_to_audit():
+            self._audit_cache.keep_own(round_number, SavedGradient(gradients, self.device))
         seconds = time.perf_counter() - started
         made = self.finish(round_number, loss, counted, gradients, seconds)
         self._clear_gradients()
         return made
 
-    def audit(self, round_number: int, dealt: AssignedSample) -> bool:
+    def audit(self, round_number: int, audited: AssignedSample) -> bool:
         """Compute a sample that was assigned to another member in the round just trained, and keep
         the changes it makes for `judge`. Return False if there is no own gradient to compare it with:
         `train` computed none, was called without `audits` or with too little main memory, or the
         parameters have changed since."""
-        own = self._looks.own(round_number)
+        own = self._audit_cache.take_own(round_number)
         if own is None:
             return False
-        self.gradient(round_number, [dealt.sample])
+        self.gradient(round_number, [audited.sample])
         # The gradient of the beginning will overwrite this one.
-        seen: list[Iterable[torch.Tensor | None]]
-        seen = [SavedGradient(self.part.gradients(), self.device)]
-        if self.gradient(round_number, [dealt.sample], beginning=True)[1]:
-            seen.append(self.part.gradients())
+        gradients: list[Iterable[torch.Tensor | None]]
+        gradients = [SavedGradient(self.part.gradients(), self.device)]
+        if self.gradient(round_number, [audited.sample], beginning=True)[1]:
+            gradients.append(self.part.gradients())
         layout, spec = self.part.layout, self.manifest.optimizer
-        found = changes(seen, own, dealt.share, layout, spec, self.optimizer)
-        self._looks.keep(round_number, changed(found))
+        changes = coefficient_changes(gradients, own, audited.share, layout, spec, self.optimizer)
+        self._audit_cache.keep(round_number, gradient_change(changes))
         self._clear_gradients()
         return True
 
@@ -238,7 +240,7 @@ class TrainingSession:
         """Return how well an update of this round agrees with the sample that `audit` computed in this
         round, and drop what was kept of the sample. Return None if no sample is kept, or if another
         rank returns the result. Raises `TrainerFailed` for bytes that are not an update."""
-        kept = self._looks.seen(round_number)
+        kept = self._audit_cache.take_changes(round_number)
         if kept is None:
             return None
         try:
@@ -247,15 +249,15 @@ class TrainingSession:
             raise TrainerFailed(
                 "internal", f"the audited update does not decode: {error}"
             ) from None
-        own, tables = self.part.own(update), (kept.whole, kept.beginning)
+        own, tables = self.part.own_part(update), (kept.full_sample, kept.first_half)
         found = []
         for table in tables:
-            seen = None if table is None else self.part.gathered(at_positions(own, table))
-            found.append(None if seen is None else compared(update, seen))
-        whole, beginning = found
-        return None if whole is None else Judgement(whole, beginning)
+            values = None if table is None else self.part.gather_values(at_positions(own, table))
+            found.append(None if values is None else signs_agreement(update, values))
+        full_sample, first_half = found
+        return None if full_sample is None else Judgement(full_sample, first_half)
 
-    def _has_room_to_look(self) -> bool:
+    def _has_room_to_audit(self) -> bool:
         """Whether main memory has room for what audits keep of the whole model, at every rank: ranks
         may share one main memory."""
         wanted = AUDIT_BYTES * self.manifest.elements
@@ -308,7 +310,7 @@ class TrainingSession:
         `loss` is the mean over `counted` targets, and computing the gradients took `seconds`.
         """
         finite = False
-        if counted or self._ways.clipping is not None:
+        if counted or self._policy.clipping is not None:
             finite = self.part.everywhere(math.isfinite(loss) and all_finite(gradients))
             if not finite:
                 _log.warning("the gradient of round %d is not finite and is left out", round_number)
@@ -318,7 +320,7 @@ class TrainingSession:
         else:
             self.optimizer.decay()
         body = make_body(self.manifest, self.layout, self.part, self.optimizer, round_number)
-        if self._ways.stateless:
+        if self._policy.stateless:
             self.optimizer.start_over()
         return TrainedUpdate(
             body=body,
@@ -348,7 +350,7 @@ class TrainingSession:
         momentum is damped at the counted coefficients.
         """
         self._need_parameters()
-        often = [1] * len(updates) if counts is None else [count for count in counts if count]
+        weights = [1] * len(updates) if counts is None else [count for count in counts if count]
         if counts is not None:
             updates = [body for body, count in zip(updates, counts, strict=True) if count]
         try:
@@ -356,17 +358,17 @@ class TrainingSession:
         except ProtocolError as error:
             # The node checked them before it voted for them.
             raise TrainerFailed("internal", f"an agreed update does not decode: {error}") from None
-        decoded, often = step_updates(self.layout, bodies, often)
-        self._looks.moved_on()
+        decoded, weights = step_updates(self.layout, bodies, weights)
+        self._audit_cache.drop_own()
         spec = self.manifest.optimizer
         left_out = (
             contradicted(self.layout, decoded, audit_seed(updates))
             if spec.outlier_filter
             else set()
         )
-        own = [self.part.own(update) for update in decoded]
-        heard = [update for index, update in enumerate(own) if index not in left_out]
-        loud = [count for index, count in enumerate(often) if index not in left_out]
+        own = [self.part.own_part(update) for update in decoded]
+        counted_updates = [update for index, update in enumerate(own) if index not in left_out]
+        counted_weights = [count for index, count in enumerate(weights) if index not in left_out]
         part = self.part
         # Set again when the step is complete: after a partial step (memory may run out in it) the
         # parameters must not be used.
@@ -374,23 +376,23 @@ class TrainingSession:
         apply_step(
             part.parameters,
             part.layout,
-            heard,
+            counted_updates,
             learning_rate,
             spec.weight_decay,
-            loud,
+            counted_weights,
             step=spec.step,
             means=part.means,
         )
         # Every item is evaluated: `everywhere` is a collective, which each rank must call equally often.
         sent = [part.everywhere(self.optimizer.sent(round_number, own[i])) for i in left_out]
-        own_heard = not any(sent)
-        if own_counted and own_heard:
+        own_kept = not any(sent)
+        if own_counted and own_kept:
             self.optimizer.forget(round_number)
         else:
             self.optimizer.refund(round_number)
-        self.optimizer.yield_to(heard)
+        self.optimizer.damp(counted_updates)
         self.left_out = len(left_out)
-        part.spread()
+        part.broadcast()
         found = part.fingerprint()
         self._loaded = True
         return found
@@ -408,7 +410,7 @@ class TrainingSession:
         if count < 1:
             raise TrainerFailed("bad_data", "there is no held-out sample to evaluate on")
 
-        def whole() -> tuple[float, int]:
+        def compute() -> tuple[float, int]:
             self.model.eval()
             with torch.no_grad():
                 parts = [
@@ -416,7 +418,7 @@ class TrainingSession:
                 ]
             return sum(loss for loss, _ in parts), sum(n for _, n in parts)
 
-        total, counted = self.part.summed(lambda: self._within_memory(whole))
+        total, counted = self.part.sum_losses(lambda: self._within_memory(compute))
         if not counted:
             raise TrainerFailed("bad_data", "the held-out samples contain no tokens to learn")
         return self._mean(total, counted, count)
@@ -428,13 +430,16 @@ class TrainingSession:
         contribution to it); return the mean loss and the number of targets. With differential privacy
         both are returned as 0, because they would reveal something of the samples. `beginning`: use
         only the first half of a single sample; both are 0 if it cannot be cut in half."""
-        if self._ways.clipping is not None:
-            clipping, alone = self._ways.clipping, (self._alone(round_number, s) for s in samples)
+        if self._policy.clipping is not None:
+            clipping, losses = (
+                self._policy.clipping,
+                (self._single_loss(round_number, s) for s in samples),
+            )
             self.model.train()
-            private_gradient(self.parameters, alone, clipping)
+            private_gradient(self.parameters, losses, clipping)
             return 0.0, 0
 
-        def whole() -> tuple[float, int]:
+        def compute() -> tuple[float, int]:
             self.model.train()
             precision = self._precision
             while True:
@@ -448,7 +453,7 @@ class TrainingSession:
                 if precision.unscale(gradients, self.part.everywhere):
                     return float(total), counted
 
-        total, counted = self.part.summed(lambda: self._within_memory(whole))
+        total, counted = self.part.sum_losses(lambda: self._within_memory(compute))
         nominal = self._nominal(len(samples))
         if counted not in (0, nominal):
             # The number of targets is known only at the end.
@@ -473,7 +478,7 @@ class TrainingSession:
         """
         nominal, size = self._nominal(len(samples)), self.micro_batch
         read = self._corpus.heldout if heldout else self._corpus.training
-        here = self.part.deal(samples)
+        here = self.part.own_samples(samples)
 
         def prepare(numbers: Sequence[int]) -> Batch | None:
             stored = [
@@ -488,24 +493,24 @@ class TrainingSession:
         for start in range(0, self.part.passes(samples), size):
             numbers = here[start : start + size]
             # A rank without samples left takes part in the others' passes; its result is discarded.
-            batch = self.part.agreed(functools.partial(prepare, numbers or samples[:1]))
+            batch = self.part.prepare_together(functools.partial(prepare, numbers or samples[:1]))
             if batch is None:
                 return
             loss = self._loss(batch)
             yield (loss.total / nominal, loss.count) if numbers else (loss.total * 0.0, 0)
 
-    def _alone(self, round_number: int, number: int) -> torch.Tensor | None:
+    def _single_loss(self, round_number: int, number: int) -> torch.Tensor | None:
         """Return the mean loss of one sample; None if it has no targets."""
         (data,) = self._corpus.training([number])
         loss = self._loss(self.task.batch([StoredSample(data, number, round_number, False)]))
         return loss.total / loss.count if loss.count else None
 
     def _loss(self, batch: Mapping[str, torch.Tensor]) -> Loss:
-        moved = {name: self._moved(tensor) for name, tensor in batch.items()}
+        on_device = {name: self._to_device(tensor) for name, tensor in batch.items()}
         with self._precision.autocast():
-            return self.task.loss(self.model, moved)
+            return self.task.loss(self.model, on_device)
 
-    def _compute_nothing(self, sequences: int) -> None:
+    def _compute_zeros(self, sequences: int) -> None:
         """Run that many samples of zeros forward and backward, as training would."""
         data = self.manifest.data
         zeros = bytes((data.sequence_length + 1) * data.token_bytes)
@@ -515,7 +520,7 @@ class TrainingSession:
         self._clear_gradients()
         synchronize(self.device)
 
-    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """Copy to the device; a GPU copies asynchronously."""
         if not copies_while_computing(self.device):
             return tensor.to(self.device)
@@ -563,7 +568,7 @@ class TrainingSession:
             if self.micro_batch > 1:
                 self.micro_batch //= 2
                 _log.warning("out of memory: the micro-batch is now %d", self.micro_batch)
-            elif not self.options.checkpointing and compute_twice(self.model):
+            elif not self.options.checkpointing and enable_checkpointing(self.model):
                 self.options = replace(self.options, checkpointing=True)
                 _log.warning("out of memory: activations are now computed twice")
             else:

@@ -34,9 +34,9 @@ from .device import allocated_bytes, choose_device, device_kind, free_memory
 from .error_report import describe
 from .models.export import export
 from .models.initial_parameters import Lora, initialise, plan_parameters
-from .models.model import lay_out
+from .models.model import build_skeleton
 from .models.probe import make_probe
-from .models.read_export import examine
+from .models.read_export import compare_export
 from .optimizer import dp_accountant
 from .optimizer.background_gradient import BackgroundGradient
 from .optimizer.device_check import check_exactness
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Opening:
+class OpenRequest:
     """The arguments of `open`; `TrainerSpec` describes each."""
 
     manifest: bytes
@@ -62,7 +62,7 @@ class Opening:
     policy: dict[str, Any]
 
     @property
-    def chosen(self) -> TrainerSettings:
+    def trainer_settings(self) -> TrainerSettings:
         """The owner's settings."""
         return from_plain_settings(TrainerSettings, self.settings)
 
@@ -80,7 +80,7 @@ class Worker:
         """The restrictions that the sandbox enforces on this process: keys of `sandbox.RESTRICTIONS`."""
         self._session: TrainingSession | None = None
         self._store: BlobStore | None = None
-        self._aside: BackgroundGradient | None = None
+        self._background: BackgroundGradient | None = None
         self._staged: list[bytes] = []
         self._staged_for = -1
         self._writing: Iterator[str] = iter(())
@@ -91,10 +91,10 @@ class Worker:
             "probe": self._probe,
             "load": self._load,
             "train": self._train,
-            "train_in_background": self._train_aside,
-            "audit": self._look,
+            "train_in_background": self._train_in_background,
+            "audit": self._audit,
             "judge": self._judge,
-            "run_reaudit": self._look_again,
+            "run_reaudit": self._reaudit,
             "apply": self._apply,
             "snapshot": self._snapshot,
             "evaluate": self._evaluate,
@@ -105,7 +105,7 @@ class Worker:
             "next_text": self._next_text,
             "begin_images": self._begin_images,
             "next_image": self._next_image,
-            "examine": self._examine,
+            "compare_export": self._compare_export,
             "memory": self._memory,
             "survey": self._survey,
             "privacy_noise": self._privacy_noise,
@@ -132,9 +132,9 @@ class Worker:
                 torch.cuda.empty_cache()
         return {"id": identifier, "error": {"kind": kind, "message": message}}
 
-    def _open(self, **asked: Any) -> dict[str, Any]:
-        opening = Opening(**asked)
-        settings = opening.chosen
+    def _open(self, **arguments: Any) -> dict[str, Any]:
+        request = OpenRequest(**arguments)
+        settings = request.trainer_settings
         self._prepare(settings.threads)
         chosen = choose_device(settings.device)
         unused = gpu_vendor() if settings.device == "auto" and chosen.type == "cpu" else None
@@ -144,10 +144,10 @@ class Worker:
                 "cannot use it (see `distro-node doctor`)",
                 unused,
             )
-        manifest = _decoded(opening.manifest)
+        manifest = _decode_manifest(request.manifest)
         check_exactness(chosen, manifest_layout(manifest))
-        self._store = BlobStore(Path(opening.blobs))
-        self._session = self._new_session(manifest, self._store, chosen, opening)
+        self._store = BlobStore(Path(request.blobs))
+        self._session = self._new_session(manifest, self._store, chosen, request)
         self._session.prove()
         if self._expected is not None:
             self._session.updates.start(self._expected)
@@ -162,10 +162,10 @@ class Worker:
         }
 
     def _new_session(
-        self, manifest: Manifest, store: BlobStore, device: torch.device, opening: Opening
+        self, manifest: Manifest, store: BlobStore, device: torch.device, request: OpenRequest
     ) -> TrainingSession:
-        policy = from_plain(LocalPolicy, opening.policy, named=True)
-        settings = opening.chosen
+        policy = from_plain(LocalPolicy, request.policy, named=True)
+        settings = request.trainer_settings
         return TrainingSession(
             manifest, store, device, settings.micro_batch, settings.memory, policy=policy
         )
@@ -196,7 +196,7 @@ class Worker:
 
     def _probe(self, manifest: bytes, blobs: str) -> dict[str, Any] | None:
         self._prepare(None)
-        probe = make_probe(_decoded(manifest), BlobStore(Path(blobs)))
+        probe = make_probe(_decode_manifest(manifest), BlobStore(Path(blobs)))
         return None if probe is None else to_plain(probe, named=True)
 
     def _survey(
@@ -209,7 +209,9 @@ class Worker:
         names = devices_of(device) if names_several(device) else [device]
         chosen = [choose_device(name) for name in dict.fromkeys(names)]
         rooms = [free_memory(each) for each in chosen]
-        planned = None if config is None else plan_parameters(lay_out(config), Lora.read(lora))
+        planned = (
+            None if config is None else plan_parameters(build_skeleton(config), Lora.read(lora))
+        )
         table = () if planned is None else planned.table
         times = "" if len(names) == 1 else f" × {len(names)}"
         return {
@@ -240,100 +242,102 @@ class Worker:
             torch.set_num_threads(threads)
 
     def _load(self, chunks: list[bytes]) -> int:
-        self._aside = None
-        return self._opened.load([ContentId(chunk) for chunk in chunks])
+        self._background = None
+        return self._current_session.load([ContentId(chunk) for chunk in chunks])
 
     def _train(self, round_number: int, samples: list[int], audits: bool = False) -> dict[str, Any]:
-        return asdict(self._opened.train(round_number, samples, audits=audits))
+        return asdict(self._current_session.train(round_number, samples, audits=audits))
 
-    def _look(self, round_number: int, sample: int, share: int) -> float | None:
+    def _audit(self, round_number: int, sample: int, share: int) -> float | None:
         started = time.perf_counter()
-        looked = self._opened.audit(round_number, AssignedSample(sample, share))
-        return time.perf_counter() - started if looked else None
+        audited = self._current_session.audit(round_number, AssignedSample(sample, share))
+        return time.perf_counter() - started if audited else None
 
     def _judge(self, round_number: int, body: bytes) -> dict[str, Any] | None:
-        found = self._opened.judge(round_number, body)
+        found = self._current_session.judge(round_number, body)
         return None if found is None else asdict(found)
 
-    def _look_again(self, **asked: Any) -> list[dict[str, Any]]:
-        return [asdict(found) for found in run_reaudit(self._opened, **asked)]
+    def _reaudit(self, **arguments: Any) -> list[dict[str, Any]]:
+        return [asdict(found) for found in run_reaudit(self._current_session, **arguments)]
 
-    def _train_aside(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:
-        if self._aside is None or not self._aside.is_for(round_number, samples):
-            self._aside = BackgroundGradient(self._opened, round_number, samples)
-        if not self._aside.done:
+    def _train_in_background(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:
+        if self._background is None or not self._background.is_for(round_number, samples):
+            self._background = BackgroundGradient(self._current_session, round_number, samples)
+        if not self._background.done:
             return None
-        aside, self._aside = self._aside, None
-        return asdict(aside.finish())
+        background, self._background = self._background, None
+        return asdict(background.finish())
 
     def _apply(
         self, round_number: int, learning_rate: float, own_counted: bool, counts: list[int]
     ) -> dict[str, Any]:
         started = time.perf_counter()
-        fingerprint = self._opened.apply(
+        fingerprint = self._current_session.apply(
             round_number, self._staged, learning_rate, own_counted, counts
         )
         self._staged = []
         return {
             "fingerprint": fingerprint,
             "seconds": time.perf_counter() - started,
-            "left_out": self._opened.left_out,
+            "left_out": self._current_session.left_out,
         }
 
     def _snapshot(self) -> dict[str, Any]:
-        blobs = self._opened.snapshot()
+        blobs = self._current_session.snapshot()
         return {"blob_list": blobs.encode(), "size": blobs.size}
 
     def _evaluate(self, sequences: int) -> float:
-        return self._opened.evaluate(sequences)
+        return self._current_session.evaluate(sequences)
 
     def _save_momentum(self, path: str) -> None:
-        session = self._opened
-        save_part(session.optimizer, session.part.seat, Path(path))
-        remove_others(session.part.seat.cut, Path(path))
+        session = self._current_session
+        save_part(session.optimizer, session.part.place, Path(path))
+        remove_others(session.part.place.division, Path(path))
 
     def _load_momentum(self, path: str) -> bool:
-        session = self._opened
+        session = self._current_session
         spec = session.manifest.optimizer
-        return load_part(session.optimizer, session.part.seat, Path(path), spec)
+        return load_part(session.optimizer, session.part.place, Path(path), spec)
 
     def _export(self, directory: str, merged: bool) -> None:
-        session = self._opened
+        session = self._current_session
         assert self._store is not None
         export(session, self._store, Path(directory), merged=merged)
 
     def _begin_text(self, prompt: str, seed: int, temperature: float, max_tokens: int) -> None:
         assert self._store is not None
-        self._writing = write_text(self._opened, self._store, prompt, seed, temperature, max_tokens)
+        self._writing = write_text(
+            self._current_session, self._store, prompt, seed, temperature, max_tokens
+        )
 
     def _next_text(self) -> str | None:
         return next(self._writing, None)
 
     def _begin_images(self, count: int, seed: int, steps: int) -> None:
-        self._drawing = draw_images(self._opened, count, seed, steps)
+        self._drawing = draw_images(self._current_session, count, seed, steps)
 
     def _next_image(self) -> bytes | None:
         return next(self._drawing, None)
 
-    def _examine(self, directory: str) -> dict[str, Any]:
-        session = self._opened
+    def _compare_export(self, directory: str) -> dict[str, Any]:
+        session = self._current_session
         assert self._store is not None
-        return examine(session, self._store, Path(directory))
+        return compare_export(session, self._store, Path(directory))
 
     def _memory(self) -> dict[str, int]:
         return {
             "process_bytes": psutil.Process().memory_info().rss,
-            "device_bytes": allocated_bytes(self._opened.device),
+            "device_bytes": allocated_bytes(self._current_session.device),
         }
 
     @property
-    def _opened(self) -> TrainingSession:
+    def _current_session(self) -> TrainingSession:
         if self._session is None:
             raise TrainerFailed("internal", "no manifest has been opened")
         return self._session
 
 
-def _decoded(manifest: bytes) -> Manifest:
+def _decode_manifest(manifest: bytes) -> Manifest:
     try:
         return decode(Manifest, manifest, max_bytes=MAX_MANIFEST_BYTES, named=True)
     except ProtocolError as error:

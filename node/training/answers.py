@@ -26,21 +26,21 @@ class StepApplied:
 class Judgement:
     """How well an audited update agrees with a sample."""
 
-    whole: SignSums
-    beginning: SignSums | None
+    full_sample: SignSums
+    first_half: SignSums | None
     """The agreement with the first half of the sample's targets alone; None if the task's samples cannot
     be halved."""
 
     @classmethod
     def read(cls, found: dict[str, Any]) -> Judgement:
         """Read a judgement from the trainer process's answer."""
-        half = found["beginning"]
-        whole = SignSums(**found["whole"])
+        half = found["first_half"]
+        whole = SignSums(**found["full_sample"])
         return cls(whole, None if half is None else SignSums(**half))
 
     def to_input(self, round_: int) -> AuditScored:
         """Return the judgement as the input of the member's state machine."""
-        whole, half = self.whole, self.beginning
+        whole, half = self.full_sample, self.first_half
         beginning = (
             AuditScore(half.total, half.squares) if half is not None and half.squares else None
         )

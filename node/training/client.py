@@ -292,9 +292,9 @@ class TrainerClient:
         """Return the next image, size × size × channels bytes; None after the last one."""
         return await self._call("next_image")
 
-    async def examine(self, directory: Path) -> ExportedParameters:
+    async def compare_export(self, directory: Path) -> ExportedParameters:
         """Return the parameters of an exported model, by the manifest's table."""
-        return ExportedParameters(**await self._call("examine", directory=str(directory)))
+        return ExportedParameters(**await self._call("compare_export", directory=str(directory)))
 
     async def memory(self) -> dict[str, int]:
         """Return `process_bytes` (resident) and `device_bytes` (0 on the CPU)."""

@@ -14,7 +14,7 @@ from distro_node.node.trainer.models.adapters import adapter_table, draw_adapter
 from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.models.initial_parameters import Lora, initialise
 from distro_node.node.trainer.models.model import model_config, new_model
-from distro_node.node.trainer.models.read_export import examine
+from distro_node.node.trainer.models.read_export import compare_export
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.optimizer.momentum import load_momentum, save_momentum
 from distro_node.node.trainer.training_session import TrainingSession
@@ -218,7 +218,7 @@ class TestExport:
         # And the session is unchanged.
         assert fingerprint(session.parameters) == before
         store = BlobStore(tmp_path / "blobs")
-        assert examine(session, store, tmp_path / "out")["fingerprint"] == before
+        assert compare_export(session, store, tmp_path / "out")["fingerprint"] == before
 
 
 class TestExamined:
@@ -231,7 +231,7 @@ class TestExamined:
         return directory
 
     def examined(self, session: TrainingSession, directory: Path) -> dict[str, Any]:
-        return examine(session, BlobStore(directory.parent / "blobs"), directory)
+        return compare_export(session, BlobStore(directory.parent / "blobs"), directory)
 
     def test_it_is_what_was_exported(self, session: TrainingSession, tmp_path: Path) -> None:
         for merged in (False, True):

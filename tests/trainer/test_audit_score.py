@@ -10,7 +10,12 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from distro_node.node.trainer.audit_score import at_positions, changes, coefficients, score_update
+from distro_node.node.trainer.audit_score import (
+    at_positions,
+    coefficient_changes,
+    coefficients,
+    score_update,
+)
 from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
 from distro_node.protocol.audit.sequential_test import PassTest
@@ -81,12 +86,14 @@ def test_what_is_missing_or_not_finite_says_nothing() -> None:
     assert all(np.isfinite(part).all() for part in found)
     assert found[-1].any()
     own = random_gradients(2)
-    seen = alone(changes([gradients], own, 3, LAYOUT, spec, auditor))
+    seen = alone(coefficient_changes([gradients], own, 3, LAYOUT, spec, auditor))
     assert score_update(update, seen).squares > 0
-    nothing = alone(changes([[None] * 4], [None] * 4, 3, LAYOUT, spec, auditor))
+    nothing = alone(coefficient_changes([[None] * 4], [None] * 4, 3, LAYOUT, spec, auditor))
     assert score_update(update, nothing).score == 0
     # Two at once give the same results as each alone.
-    both = list(changes([random_gradients(3), gradients], own, 3, LAYOUT, spec, auditor))
+    both = list(
+        coefficient_changes([random_gradients(3), gradients], own, 3, LAYOUT, spec, auditor)
+    )
     for one, (_, other) in zip(seen, both, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -179,7 +186,7 @@ def test_honest_work_is_told_from_other_work() -> None:
             }
             sights = [
                 alone(
-                    changes(
+                    coefficient_changes(
                         [gradients],
                         means[3],  # type: ignore[arg-type]  # sums of tensors
                         swarm.SHARE,

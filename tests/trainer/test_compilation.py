@@ -24,7 +24,7 @@ from trainer.test_client import spec_of
 from trainer.test_images import image_manifest
 from trainer.test_tasks import masked_manifest, sft_manifest
 
-# Private here: `_compute_nothing`, `_call_impl`, `_compiled_call_impl`: a trial without a compiler, and
+# Private here: `_compute_zeros`, `_call_impl`, `_compiled_call_impl`: a trial without a compiler, and
 # what torch compiles, of which it has no public name.
 
 needs_a_compiler = pytest.mark.skipif(
@@ -70,13 +70,13 @@ def test_what_is_faster_is_kept() -> None:
     assert layer.is_compiled
     # Shares do not divide evenly, so the last pass of a round is a smaller one.
     assert set(sizes) == {1, 4}
-    assert re.search(r"compiled, in \d+ s: \S+ sequences a second instead of", outcome.words)
+    assert re.search(r"compiled, in \d+ s: \S+ sequences a second instead of", outcome.summary)
 
 
 def test_what_is_not_faster_is_taken_back() -> None:
     layer = Layer(2, 2)
-    outcome = compile_if_faster([layer], lambda _: pause_of(layer, 0.02, 0.02), 1, least_gain=1.5)
-    assert outcome.words.startswith("nothing is compiled: it would be ")
+    outcome = compile_if_faster([layer], lambda _: pause_of(layer, 0.02, 0.02), 1, min_gain=1.5)
+    assert outcome.summary.startswith("nothing is compiled: it would be ")
     assert not outcome.faster
     assert layer.compiled
     assert not layer.is_compiled
@@ -134,7 +134,7 @@ def test_every_task_can_be_tried(tmp_path: Path, made: Any) -> None:
     """Zeros are valid samples for all of them, and leave no gradient behind."""
     session = TrainingSession(made(tmp_path)[0], BlobStore(tmp_path), CPU, micro_batch=2)
     for sequences in (1, 2):
-        session._compute_nothing(sequences)
+        session._compute_zeros(sequences)
     assert layers_of(session.model)
     assert all(parameter.grad is None for parameter in session.parameters)
 
@@ -148,7 +148,7 @@ def test_a_compiled_session_learns_the_same(
     )
 
     def whatever_it_gains(*arguments: Any) -> CompileTrial:
-        return compile_if_faster(*arguments, least_gain=0.0)
+        return compile_if_faster(*arguments, min_gain=0.0)
 
     def compile_quickly(layer: torch.nn.Module) -> None:
         # All stages of torch's compiler but the last, machine code, which takes a minute.

@@ -20,9 +20,9 @@ from distro_node.node.trainer.device import (
     copies_while_computing,
     device_kind,
     narrow_type,
-    spills,
+    spills_to_main_memory,
 )
-from distro_node.node.trainer.worker import Opening
+from distro_node.node.trainer.worker import OpenRequest
 from distro_node.node.training import graphics_cards
 from distro_node.node.training.environment import drop_if_large, environment
 from distro_node.node.training.errors import TrainerFailed
@@ -91,8 +91,8 @@ def test_memory_is_bounded_where_it_would_spill(
 ) -> None:
     uname = SimpleNamespace(system=system, release=release)
     monkeypatch.setattr(device.platform, "uname", lambda: uname)
-    assert spills(CUDA) is expected
-    assert not spills(torch.device("cpu"))
+    assert spills_to_main_memory(CUDA) is expected
+    assert not spills_to_main_memory(torch.device("cpu"))
 
 
 def test_a_backend_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,13 +201,13 @@ def test_a_card_that_is_left_unused_is_warned_of(
     monkeypatch.setattr(worker, "gpu_vendor", lambda: "AMD")
     monkeypatch.setattr(worker, "choose_device", lambda _: torch.device("cpu"))
     manifest, _ = make_manifest(tmp_path)
-    opening = Opening(
+    request = OpenRequest(
         manifest=manifest.encode(),
         blobs=str(tmp_path),
         settings=to_plain_settings(TrainerSettings(device=wanted, compile=Compile.OFF)),
         policy=to_plain(DEFAULT_POLICY, named=True),
     )
-    answer = worker.Worker().answer({"id": 0, "method": "open", "arguments": asdict(opening)})
+    answer = worker.Worker().answer({"id": 0, "method": "open", "arguments": asdict(request)})
     assert answer is not None
     assert answer["result"]["device"] == "cpu"
     assert ("a graphics card of AMD" in caplog.text) is warned
@@ -219,7 +219,7 @@ def test_where_memory_spills_a_session_takes_no_more_than_is_free(
 ) -> None:
     """Beyond it a driver would take main memory, a hundred times slower, and nothing would fail."""
     limits: list[int] = []
-    monkeypatch.setattr(session, "spills", lambda _: shared)
+    monkeypatch.setattr(session, "spills_to_main_memory", lambda _: shared)
     monkeypatch.setattr(session, "free_memory", lambda *_: FreeMemory(device=10**9))
     monkeypatch.setattr(session, "limit_memory", lambda _, limit: limits.append(limit))
     manifest, _ = make_manifest(tmp_path)

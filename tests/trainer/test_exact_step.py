@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from distro_node.node.trainer.optimizer import blocks, exact_step
-from distro_node.node.trainer.optimizer.blocks import float_basis, whole_basis
+from distro_node.node.trainer.optimizer.blocks import float_basis, integer_basis_as_float
 from distro_node.node.trainer.optimizer.exact_step import apply_step, inverse_sums
 from distro_node.protocol.codec.basis import exact_in_float32, integer_basis
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout
@@ -194,7 +194,7 @@ def test_beyond_the_bound_of_float32_it_takes_float64(members: int, count: int) 
 
     def recorded(side: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         taken.append(dtype)
-        return whole_basis(side, dtype, device)
+        return integer_basis_as_float(side, dtype, device)
 
     parameter = torch.zeros(2, 2)
     counts = [count] * members
@@ -297,7 +297,7 @@ class TestTheUnroundedTransform:
             sign_sums = sign_sums.view(tensor.blocks, *sides)
             signs += sign_sums.numel()
             float_bases = [float_basis(side, CPU) for side in sides]
-            whole_bases = [whole_basis(side, torch.float32, CPU) for side in sides]
+            whole_bases = [integer_basis_as_float(side, torch.float32, CPU) for side in sides]
             differing["float"] += self.differing_signs(sign_sums, float_bases)
             differing["whole"] += self.differing_signs(sign_sums, whole_bases)
         print(f"{sides}: of {signs:,} signs {differing['float']} differ in the float transform")
@@ -315,7 +315,10 @@ class TestTheUnroundedTransform:
                 block[column, row] -= 1
         differing = self.differing_signs(sign_sums, [float_basis(64, CPU)] * 2)
         print(f"of {sign_sums.numel():,} signs {differing} differ in the float transform")
-        assert self.differing_signs(sign_sums, [whole_basis(64, torch.float32, CPU)] * 2) == 0
+        assert (
+            self.differing_signs(sign_sums, [integer_basis_as_float(64, torch.float32, CPU)] * 2)
+            == 0
+        )
         assert differing > 100
 
 

@@ -13,7 +13,7 @@ import torch
 from distro_node.node.create.checkpoint import tokenizer_warning
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.export import export
-from distro_node.node.trainer.models.read_export import examine
+from distro_node.node.trainer.models.read_export import compare_export
 from distro_node.node.trainer.tasks.text_generation import write_text
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
@@ -308,7 +308,7 @@ def again(
 
 
 def test_an_export_differs_in_nothing(exported) -> None:
-    found = examine(*exported)
+    found = compare_export(*exported)
     assert (found["differing"], found["unchecked"]) == ([], [])
 
 
@@ -318,14 +318,14 @@ def test_a_changed_setting_is_named(again, expected: str) -> None:
     name, more = CHANGES[expected]
     path = out / name
     path.write_text(json.dumps(json.loads(path.read_text()) | more))
-    assert examine(session, store, out)["differing"] == [expected]
+    assert compare_export(session, store, out)["differing"] == [expected]
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja"])
 def test_a_changed_file_is_named(again, name: str) -> None:
     session, store, out = again
     (out / name).write_bytes((out / name).read_bytes() + b" ")
-    assert examine(session, store, out)["differing"] == [name]
+    assert compare_export(session, store, out)["differing"] == [name]
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_a_missing_file_is_named(again, name: str) -> None:
     session, store, out = again
     (out / name).unlink()
     with pytest.raises(TrainerFailed, match=f"{name} cannot be read") as caught:
-        examine(session, store, out)
+        compare_export(session, store, out)
     assert caught.value.kind == "bad_model"
 
 
@@ -347,7 +347,7 @@ def test_files_that_are_not_compared_are_listed(again) -> None:
     (out / "more").mkdir()
     (out / "more" / "modeling.py").write_text("")
     (out / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model.safetensors"}}')
-    unchecked = examine(session, store, out)["unchecked"]
+    unchecked = compare_export(session, store, out)["unchecked"]
     assert unchecked == [
         "added_tokens.json",
         "model.safetensors.index.json",
@@ -361,7 +361,7 @@ def test_without_the_swarm_s_tokenizer_nothing_of_it_is_certified(again) -> None
     data = session.manifest.data
     poor = BlobStore(out.parent / "poor")
     poor.put(store.get(data.tokenizer) or b"")
-    found = examine(session, poor, out)
+    found = compare_export(session, poor, out)
     assert found["differing"] == []
     assert found["unchecked"] == [
         "tokenizer.json",
@@ -381,5 +381,5 @@ def test_a_start_token_of_the_founder_s_choice_is_the_swarm_s(tmp_path: Path) ->
     store = BlobStore(tmp_path / "blobs")
     export(session, store, tmp_path / "out")
     assert (tmp_path / "out" / "tokenizer.json").read_bytes() != store.get(manifest.data.tokenizer)
-    found = examine(session, store, tmp_path / "out")
+    found = compare_export(session, store, tmp_path / "out")
     assert (found["differing"], found["unchecked"]) == ([], [])

@@ -16,9 +16,9 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.denoisers import UNET, WEIGHTS_NAME, Denoiser, noise_schedule
 from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.models.initial_parameters import initialise
-from distro_node.node.trainer.models.read_export import examine
+from distro_node.node.trainer.models.read_export import compare_export
 from distro_node.node.trainer.tasks.image_sampling import draw_images
-from distro_node.node.trainer.tasks.seeded_random import drawn, normal
+from distro_node.node.trainer.tasks.seeded_random import draw_integers, draw_normal
 from distro_node.node.trainer.tasks.task_batches import StoredSample
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
@@ -105,12 +105,12 @@ def samples(
 
 
 def test_what_is_drawn_follows_from_its_key_alone() -> None:
-    assert drawn("a", (1, 2), 3).tolist() == drawn("a", (1, 2), 5).tolist()[:3]
-    assert drawn("a", (1, 2), 3).tolist() != drawn("b", (1, 2), 3).tolist()
-    assert drawn("a", (1, 2), 3).tolist() != drawn("a", (1, 3), 3).tolist()
+    assert draw_integers("a", (1, 2), 3).tolist() == draw_integers("a", (1, 2), 5).tolist()[:3]
+    assert draw_integers("a", (1, 2), 3).tolist() != draw_integers("b", (1, 2), 3).tolist()
+    assert draw_integers("a", (1, 2), 3).tolist() != draw_integers("a", (1, 3), 3).tolist()
     # Every member of a swarm draws these numbers: they may not change.
-    assert drawn("test", (0,), 2).tolist() == DRAWN
-    values = normal("test", (0,), 100_001)
+    assert draw_integers("test", (0,), 2).tolist() == DRAWN
+    values = draw_normal("test", (0,), 100_001)
     assert values.dtype == np.float32
     assert abs(float(values.mean())) < 0.02
     assert abs(float(values.std()) - 1) < 0.02
@@ -277,17 +277,19 @@ def test_an_export_opens_in_the_library(tmp_path: Path) -> None:
     assert len(pipeline(num_inference_steps=2).images) == 1
 
     store = BlobStore(tmp_path / "blobs")
-    found = examine(session, store, directory)
+    found = compare_export(session, store, directory)
     assert found["differing"] == []
     assert found["fingerprint"] == session.load(chunks)
     config = directory / UNET / "config.json"
     said = json.loads(config.read_text())
     config.write_text(json.dumps(said | {"norm_eps": 0.5}))
-    assert examine(session, store, directory)["differing"] == [f"norm_eps in {UNET}/config.json"]
+    assert compare_export(session, store, directory)["differing"] == [
+        f"norm_eps in {UNET}/config.json"
+    ]
     weights = directory / UNET / WEIGHTS_NAME
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(TrainerFailed, match="cannot be read") as caught:
-        examine(session, store, directory)
+        compare_export(session, store, directory)
     assert caught.value.kind == "bad_model"
 
 

@@ -146,7 +146,7 @@ def test_accumulating_and_taking_wait_for_nothing(monkeypatch: Any) -> None:
     assert found.kernels <= 52 * 45
     assert dispatched(lambda: optimizer.take(1)).waits == 0
     # What an update for a committee tells: one copy of all tensors.
-    assert dispatched(lambda: optimizer.tell(4, 1)).waits == 1
+    assert dispatched(lambda: optimizer.vote_signs(4, 1)).waits == 1
 
 
 def step_dispatched(step: Step, monkeypatch: Any, kept: int = 1 << 22) -> Dispatched:

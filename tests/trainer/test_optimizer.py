@@ -79,7 +79,7 @@ def test_the_preconditioner_divides_by_the_corrected_root_mean_square() -> None:
     close(dense_momentum(optimizer, LAYOUT)[0].view(SHAPES[0]), expected)
 
 
-def orthogonalised(block: torch.Tensor, rounds: int) -> torch.Tensor:
+def orthogonalise(block: torch.Tensor, rounds: int) -> torch.Tensor:
     """Apply Muon's quintic `rounds` times to the singular values, computed explicitly."""
     left, values, right = torch.linalg.svd(block, full_matrices=False)
     values = values / values.norm()
@@ -108,7 +108,7 @@ def test_singular_values_are_evened_out(
                 for band in expected.split(tensor.block_rows)
             ]
             expected = torch.cat(
-                [torch.cat([orthogonalised(b, rounds) for b in band], 1) for band in bands]
+                [torch.cat([orthogonalise(b, rounds) for b in band], 1) for band in bands]
             )
         close(dense_momentum(optimizer, LAYOUT)[index].view(SHAPES[index]), expected)
 
@@ -128,7 +128,7 @@ def test_a_smoothed_gradient_holds_what_is_left_of_those_before(missing: str) ->
         assert first is not None
         assert second is not None
         smoothed = second + left * first
-        torch.testing.assert_close(optimizer.smoothed[index].whole(), smoothed)
+        torch.testing.assert_close(optimizer.smoothed[index].read_all(), smoothed)
         momentum = dense_momentum(optimizer, LAYOUT)[index].view(SHAPES[index])
         close(momentum, faded * first + smoothed)
 
@@ -151,7 +151,7 @@ def test_who_begins_anew_has_nothing_smoothed() -> None:
     optimizer = new_optimizer(SMOOTHED)
     optimizer.accumulate(gradients(1))
     optimizer.start_over()
-    assert not any(state.whole().any() for state in optimizer.smoothed)
+    assert not any(state.read_all().any() for state in optimizer.smoothed)
 
 
 @pytest.mark.parametrize("preconditioner", ["orthogonal", "muon"])
@@ -209,7 +209,7 @@ def test_the_momentum_yields_wherever_somebody_spoke() -> None:
         others.append(DecodedUpdate(taken.positions, taken.signs))
     optimizer.accumulate(gradients(7))
     expected = state(optimizer)
-    optimizer.yield_to(others)
+    optimizer.damp(others)
     for index, momentum in enumerate(expected):
         spoken = np.concatenate([other.positions[index] for other in others], axis=1)
         for row, places in zip(momentum, spoken, strict=True):
@@ -224,7 +224,7 @@ def test_no_damping_or_no_updates_leave_the_momentum(damping: float, heard: bool
     before = state(optimizer)
     taken = optimizer.take(1)
     optimizer.refund(1)
-    optimizer.yield_to([DecodedUpdate(taken.positions, taken.signs)] if heard else [])
+    optimizer.damp([DecodedUpdate(taken.positions, taken.signs)] if heard else [])
     assert_close(state(optimizer), before)
 
 

@@ -62,7 +62,7 @@ def test_what_is_rounded_is_right_on_average(
     everything = slice(0, 8)
     for _ in range(times):
         kept.write(everything, values.clone())
-        found = kept.whole()
+        found = kept.read_all()
         assert (found - values).norm() < digits * values.norm()
         total += found
     assert (total / times - values).norm() < 2 * digits / times**0.5 * values.norm()
@@ -78,7 +78,7 @@ def test_a_momentum_without_gradients_fades_to_nothing(precision: Precision) -> 
     kept.write(everything, torch.randn(8, 300, generator=torch.Generator().manual_seed(1)))
     for _ in range(300):
         kept.write(everything, kept.read(everything).mul_(0.95))
-    assert kept.whole().abs().max() < 1e-5
+    assert kept.read_all().abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -95,7 +95,7 @@ def test_zeros_and_numbers_that_are_none_harm_nobody_else() -> None:
     values[0] = 1.0
     values[1, 3] = torch.nan
     kept.write(slice(0, 8), values)
-    found = kept.whole()
+    found = kept.read_all()
     assert torch.equal(found[0], values[0])
     assert not found[2:].any()
 

@@ -180,10 +180,10 @@ def test_its_parameters_are_the_same_in_pieces() -> None:
     table = (ParameterSpec(name="a.weight", shape=(30, 20)), ParameterSpec(name="b", shape=(7,)))
     fill = ParameterFill(table, 999_900)
     whole = [torch.empty(30, 20), torch.empty(7)]
-    fill.whole(whole)
+    fill.fill_all(whole)
     pieces = torch.empty(600)
     for start in range(0, 600, 40):
-        fill.part(pieces[start : start + 40], 0, start)
+        fill.fill_part(pieces[start : start + 40], 0, start)
     assert torch.equal(pieces, whole[0].view(-1))
     # Fixed for ever: another release of torch must not draw others.
     assert whole[1].tolist() == pytest.approx(FROZEN)

@@ -17,7 +17,7 @@ import torch
 from distro_node.node.settings.components import Split, TrainerSettings
 from distro_node.node.trainer.audit_score import AssignedSample
 from distro_node.node.trainer.ranks import processes
-from distro_node.node.trainer.ranks.part import in_step
+from distro_node.node.trainer.ranks.part import compute_together
 from distro_node.node.trainer.ranks.ranks import RankLost, RankOutOfMemory
 from distro_node.node.training.client import TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from distro_node.protocol.wire.blobs import decode_blob_list
@@ -108,11 +108,13 @@ async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
             )
             assert (judged is None) == (expected is None) == (count == 0)
             if judged is not None and expected is not None:
-                assert judged.whole.score == pytest.approx(expected.whole.score, abs=0.3)
-                assert judged.beginning is not None
-                assert expected.beginning is not None
-                half = expected.beginning.score
-                assert judged.beginning.score == pytest.approx(half, abs=0.3)
+                assert judged.full_sample.score == pytest.approx(
+                    expected.full_sample.score, abs=0.3
+                )
+                assert judged.first_half is not None
+                assert expected.first_half is not None
+                half = expected.first_half.score
+                assert judged.first_half.score == pytest.approx(half, abs=0.3)
             assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
             assert same_signs(twin, ours.body, theirs.body) > 0.99
             applied = await trainer.apply(round_, [ours.body], RATE, True, [1])
@@ -188,7 +190,7 @@ def test_without_memory_a_pass_of_all_ends_where_it_is() -> None:
         raise MemoryError
 
     with pytest.raises(RankOutOfMemory):
-        in_step(compute)
+        compute_together(compute)
 
 
 def test_all_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,8 +43,8 @@ def coefficients(sessions: Sequence[Any]) -> dict[tuple[str, int], torch.Tensor]
     """Return the momentum of every tensor by its name and its block."""
     found = {}
     for session in sessions:
-        seat = session.part.seat
-        table, tensors = seat.plan.table_of(seat.rank), session.part.layout.tensors
+        place = session.part.place
+        table, tensors = place.plan.table_of(place.rank), session.part.layout.tensors
         for spec, tensor, momentum in zip(table, tensors, session.optimizer.momentum, strict=True):
             name, _, first = spec.name.partition("@")
             start = int(first or 0) // tensor.block_rows * tensor.across
@@ -302,27 +302,27 @@ def test_a_restart_with_another_number_of_ranks_has_the_same_momentum(tmp_path: 
         alone.train(round_, range(4))
         alone.apply(round_, [], RATE, True)
     expected = coefficients([alone])
-    assert not load_part(alone.optimizer, alone.part.seat, path, spec)
-    save_part(alone.optimizer, alone.part.seat, path)
+    assert not load_part(alone.optimizer, alone.part.place, path, spec)
+    save_part(alone.optimizer, alone.part.place, path)
     for size in (3, 2):
         together = Together(tmp_path / "blobs", manifest, chunks, size)
         for session in together.sessions:
-            assert load_part(session.optimizer, session.part.seat, path, spec)
+            assert load_part(session.optimizer, session.part.place, path, spec)
             assert session.optimizer.steps == 2
-            save_part(session.optimizer, session.part.seat, path)
-        remove_others(together.sessions[0].part.seat.cut, path)
+            save_part(session.optimizer, session.part.place, path)
+        remove_others(together.sessions[0].part.place.division, path)
         assert len([*path.parent.rglob("momentum")]) == size
         found = coefficients(together.sessions)
         assert all(torch.equal(row, found[key]) for key, row in expected.items())
     again = TrainingSession(manifest, store, CPU, micro_batch=4)
     again.load(chunks)
-    assert load_part(again.optimizer, again.part.seat, path, spec)
+    assert load_part(again.optimizer, again.part.place, path, spec)
     ours, theirs = again.optimizer, alone.optimizer
     assert all(map(torch.equal, ours.momentum, theirs.momentum))
     assert all(map(torch.equal, ours.second_moment, theirs.second_moment))
-    assert any(state.whole().any() for state in ours.smoothed)
+    assert any(state.read_all().any() for state in ours.smoothed)
     for one, other in zip(ours.smoothed, theirs.smoothed, strict=True):
-        assert torch.equal(one.whole(), other.whole())
+        assert torch.equal(one.read_all(), other.whole())
 
     # One damaged piece invalidates all of it, and nothing is partly read.
     folders = sorted(path.parent.glob("copies-*"))
@@ -330,7 +330,7 @@ def test_a_restart_with_another_number_of_ranks_has_the_same_momentum(tmp_path: 
     spoilt[-3] ^= 1
     (folders[0] / "momentum").write_bytes(spoilt)
     fresh = TrainingSession(manifest, store, CPU, micro_batch=4)
-    assert not load_part(fresh.optimizer, fresh.part.seat, path, spec)
+    assert not load_part(fresh.optimizer, fresh.part.place, path, spec)
     assert fresh.optimizer.steps == 0
     assert not any(each.any() for each in fresh.optimizer.momentum)
 
@@ -371,12 +371,12 @@ def test_coarse_state_goes_from_one_number_of_ranks_to_another(
     three = Together(tmp_path / "blobs", manifest, chunks, 3, options=options)
     three.train(1, range(4))
     for session in three.sessions:
-        save_part(session.optimizer, session.part.seat, path)
+        save_part(session.optimizer, session.part.place, path)
     expected = coefficients(three.sessions)
     assert any(bool(row.any()) for row in expected.values())
     two = Together(tmp_path / "blobs", manifest, chunks, 2, options=options)
     for session in two.sessions:
-        assert load_part(session.optimizer, session.part.seat, path, spec)
+        assert load_part(session.optimizer, session.part.place, path, spec)
         assert session.optimizer.steps == 1
     found = coefficients(two.sessions)
     assert found.keys() == expected.keys()

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from distro_node.node.trainer.models.export import cut
+from distro_node.node.trainer.models.export import tokenise
 from distro_node.node.trainer.models.initial_parameters import read_checkpoint
 from distro_node.node.trainer.models.model import model_config
 from distro_node.node.training import resource_limits
@@ -113,9 +113,9 @@ def test_memory_is_bounded() -> None:
 def test_a_regular_expression_that_gives_up_is_the_tokenizers_fault() -> None:
     tokenizer = Tokenizer(WordLevel({"a": 0, "?": 1}, unk_token="?"))
     tokenizer.pre_tokenizer = Split(Regex("(a+)+$"), "isolated")
-    assert cut(tokenizer, "a").ids == [0]
+    assert tokenise(tokenizer, "a").ids == [0]
     with pytest.raises(TrainerFailed, match=r"cannot tokenise the text: .*limit") as failed:
-        cut(tokenizer, "a" * 40 + "!")
+        tokenise(tokenizer, "a" * 40 + "!")
     assert failed.value.kind == "bad_data"
 
 

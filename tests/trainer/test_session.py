@@ -499,7 +499,7 @@ def test_a_look_changes_nothing_and_tells_honest_work(
             samples = range(dealt, dealt + 3)
             again = run_reaudit(session, round_number, bodies[name], samples, own, 3)
             if round_number > 2:
-                scores[name].append(found.whole.score)
+                scores[name].append(found.full_sample.score)
                 scores["again" if name == "honest" else "idle again"] += [a.score for a in again]
         for session in everybody:
             session.apply(round_number, [made.body, bodies["honest"]], RATE / 2, True)
@@ -539,9 +539,9 @@ def test_who_computes_beginnings_alone_agrees_with_them_better_than_with_the_who
             assert auditor.audit(round_number, AssignedSample(sample=dealt, share=3))
             found = auditor.judge(round_number, bodies[name])
             assert found is not None
-            assert found.beginning is not None
-            if round_number > 2 and found.whole.score > 1:
-                parts[name].append(found.beginning.score / found.whole.score)
+            assert found.first_half is not None
+            if round_number > 2 and found.full_sample.score > 1:
+                parts[name].append(found.first_half.score / found.full_sample.score)
         for session in (honest, half, *checkers):
             session.apply(round_number, [others[0], bodies["honest"]], RATE / 2, True)
     means = {name: sum(each) / len(each) for name, each in parts.items()}

@@ -204,7 +204,7 @@ def test_a_sample_in_which_one_thing_is_learned_has_no_beginning(tmp_path: Path)
     assert session.audit(1, AssignedSample(sample=0, share=2))
     found = session.judge(1, opened((manifest, chunks), tmp_path).train(1, [0]).body)
     assert found is not None
-    assert found.beginning is None
+    assert found.first_half is None
 
 
 def test_gaps_are_the_same_for_everybody_and_others_each_round(tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ def test_a_look_needs_no_beginnings(tmp_path: Path, package: Path) -> None:
     assert session.audit(1, AssignedSample(sample=0, share=2))
     found = session.judge(1, body)
     assert found is not None
-    assert found.beginning is None
+    assert found.first_half is None
 
 
 def test_the_interface_is_all_that_a_session_asks_for(tmp_path: Path) -> None:

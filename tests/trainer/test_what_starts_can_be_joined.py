@@ -13,7 +13,7 @@ from distro_node.node.create.model_config import complete_model
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.models.probe import make_probe
-from distro_node.node.trainer.models.read_export import examine
+from distro_node.node.trainer.models.read_export import compare_export
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.architectures import ARCHITECTURES
 from distro_node.node.training.errors import TrainerFailed
@@ -104,7 +104,7 @@ def test_what_create_accepts_trains_and_exports(model_type: str, data: st.DataOb
         session.load(chunks)
         session.apply(1, [session.train(1, [0, 1]).body], 2.0**-8, True)
         export(session, store, root / "out")
-        found = examine(session, store, root / "out")
+        found = compare_export(session, store, root / "out")
         assert found["differing"] == []
         assert found["fingerprint"] == session.part.fingerprint()
         # The export can be the start of a swarm.

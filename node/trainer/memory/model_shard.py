@@ -39,10 +39,10 @@ class ModelShard(Protocol):
     """How the tensors that the shard holds ("its own") are cut into blocks."""
     parameters: Sequence[torch.Tensor]
     """Its own parameters, in the layout's order; a step changes them in place."""
-    seat: RankPlace
+    place: RankPlace
     """Its rank and the division of the model among ranks."""
 
-    def deal(self, samples: Sequence[int]) -> Sequence[int]:
+    def own_samples(self, samples: Sequence[int]) -> Sequence[int]:
         """Return the samples of a share that this process computes."""
         ...
 
@@ -51,12 +51,12 @@ class ModelShard(Protocol):
         forward pass needs all processes at once, as many as the process with the most samples has."""
         ...
 
-    def agreed(self, prepare: Callable[[], T]) -> T:
+    def prepare_together(self, prepare: Callable[[], T]) -> T:
         """Prepare the inputs of a forward pass. If a pass needs all processes at once, an error in one
         of them is raised in all."""
         ...
 
-    def summed(self, compute: Callable[[], tuple[float, int]]) -> tuple[float, int]:
+    def sum_losses(self, compute: Callable[[], tuple[float, int]]) -> tuple[float, int]:
         """Compute a loss and its number of terms; return the sums over all processes. An error in
         one of them is raised in all."""
         ...
@@ -70,27 +70,27 @@ class ModelShard(Protocol):
         """Whether a condition holds in all processes (all-reduce)."""
         ...
 
-    def merged(self, taken: Taken) -> Taken | None:
+    def gather_taken(self, taken: Taken) -> Taken | None:
         """Gather the coefficients taken from the whole model's momentum; `taken` are those of this
         process. Return None in all processes but one."""
         ...
 
-    def told(
-        self, signs: Sequence[Signs], heard: Callable[[TensorLayout], int]
+    def gather_signs(
+        self, signs: Sequence[Signs], signs_per_block: Callable[[TensorLayout], int]
     ) -> Sequence[Signs] | None:
         """Gather the signs to send for the whole model's tensors. `signs` are those of this process;
-        `heard(tensor)` is the number of signs in each block of a tensor. Return None in all processes
-        but one."""
+        `signs_per_block(tensor)` is the number of signs in each block of a tensor. Return None in
+        all processes but one."""
         ...
 
-    def gathered(
+    def gather_values(
         self, values: Sequence[npt.NDArray[np.float32]]
     ) -> Sequence[npt.NDArray[np.float32]] | None:
         """Gather the values at the positions of an update for the whole model's tensors; `values` are
         those of this process. Return None in all processes but one."""
         ...
 
-    def own(self, update: DecodedUpdate) -> DecodedUpdate:
+    def own_part(self, update: DecodedUpdate) -> DecodedUpdate:
         """Return the part of an update that concerns its own parameters."""
         ...
 
@@ -100,7 +100,7 @@ class ModelShard(Protocol):
         means over all blocks of the whole tensors; None if its tensors are whole."""
         ...
 
-    def spread(self) -> None:
+    def broadcast(self) -> None:
         """Send its changed parameters to all processes that compute with them."""
         ...
 
@@ -134,18 +134,18 @@ class WholeModelShard:
     ) -> None:
         self.layout = layout
         self.parameters = parameters
-        self.seat = RankPlace(MomentumDivision().plan(layout, table))
+        self.place = RankPlace(MomentumDivision().plan(layout, table))
 
-    def deal(self, samples: Sequence[int]) -> Sequence[int]:
+    def own_samples(self, samples: Sequence[int]) -> Sequence[int]:
         return samples
 
     def passes(self, samples: Sequence[int]) -> int:
         return len(samples)
 
-    def agreed(self, prepare: Callable[[], T]) -> T:
+    def prepare_together(self, prepare: Callable[[], T]) -> T:
         return prepare()
 
-    def summed(self, compute: Callable[[], tuple[float, int]]) -> tuple[float, int]:
+    def sum_losses(self, compute: Callable[[], tuple[float, int]]) -> tuple[float, int]:
         return compute()
 
     def gradients(self) -> list[torch.Tensor | None]:
@@ -154,23 +154,23 @@ class WholeModelShard:
     def everywhere(self, here: bool) -> bool:
         return here
 
-    def merged(self, taken: Taken) -> Taken | None:
+    def gather_taken(self, taken: Taken) -> Taken | None:
         return taken
 
-    def told(
-        self, signs: Sequence[Signs], heard: Callable[[TensorLayout], int]
+    def gather_signs(
+        self, signs: Sequence[Signs], signs_per_block: Callable[[TensorLayout], int]
     ) -> Sequence[Signs] | None:
         return signs
 
-    def gathered(
+    def gather_values(
         self, values: Sequence[npt.NDArray[np.float32]]
     ) -> Sequence[npt.NDArray[np.float32]] | None:
         return values
 
-    def own(self, update: DecodedUpdate) -> DecodedUpdate:
+    def own_part(self, update: DecodedUpdate) -> DecodedUpdate:
         return update
 
-    def spread(self) -> None:
+    def broadcast(self) -> None:
         pass
 
     def fingerprint(self) -> int:
@@ -180,7 +180,7 @@ class WholeModelShard:
         read_snapshot(self.parameters, store, chunks)
 
     def fill(self, fill: ParameterFill) -> None:
-        fill.whole(self.parameters)
+        fill.fill_all(self.parameters)
 
     def write(self, store: BlobStore) -> BlobList:
         return write_snapshot(self.parameters, store)

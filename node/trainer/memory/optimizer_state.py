@@ -28,13 +28,13 @@ class StateTensor(ABC):
     """One tensor of the optimizer's state, stored as rows of numbers, initially zero."""
 
     def __init__(self, shape: Sequence[int], rows: int, device: torch.device) -> None:
-        """`shape` is the shape of `whole`; `rows` is the number of rows into which it is cut for
+        """`shape` is the shape of `read_all`; `rows` is the number of rows into which it is cut for
         storage; they are processed on `device`."""
         self.shape = torch.Size(shape)
         self.rows = rows
         self.columns = math.prod(shape) // rows
         self.device = device
-        self._lets_copies_run = copies_while_computing(device)
+        self._copies_asynchronously = copies_while_computing(device)
 
     @abstractmethod
     def read(self, rows: slice) -> torch.Tensor:
@@ -50,13 +50,13 @@ class StateTensor(ABC):
         """Return the stored tensors by a short name (`PARTS`): values or codes, in the state's shape,
         and scales, (rows, groups)."""
 
-    def whole(self) -> torch.Tensor:
+    def read_all(self) -> torch.Tensor:
         """Return everything in float32, in the state's shape: a view of the stored memory if that is in
         float32 on the device."""
         return self.read(slice(0, self.rows)).view(self.shape)
 
 
-class Floats(StateTensor):
+class FloatState(StateTensor):
     """State in float32 or bfloat16."""
 
     def __init__(
@@ -74,7 +74,9 @@ class Floats(StateTensor):
 
     def read(self, rows: slice) -> torch.Tensor:
         """Read as `StateTensor` does; the result is a view of the stored memory if possible."""
-        return self._values[rows].to(self.device, torch.float32, non_blocking=self._lets_copies_run)
+        return self._values[rows].to(
+            self.device, torch.float32, non_blocking=self._copies_asynchronously
+        )
 
     def write(self, rows: slice, values: torch.Tensor) -> None:
         """Write as `StateTensor` does; does nothing if `read` returned a view."""
@@ -83,7 +85,7 @@ class Floats(StateTensor):
             return
         if target.dtype == torch.bfloat16:
             values = self._noise.rounded(values)
-        target.copy_(values, non_blocking=self._lets_copies_run)
+        target.copy_(values, non_blocking=self._copies_asynchronously)
 
     def parts(self) -> dict[str, torch.Tensor]:
         """Return one part: the values."""
@@ -91,7 +93,7 @@ class Floats(StateTensor):
         return {"": self._values.view(self.shape)}
 
 
-class Codes(StateTensor):
+class EightBitState(StateTensor):
     """State in 8 bits, with a scale for each group."""
 
     def __init__(
@@ -114,16 +116,16 @@ class Codes(StateTensor):
 
     def read(self, rows: slice) -> torch.Tensor:
         """Read as `StateTensor` does, into new memory."""
-        codes = self._codes[rows].to(self.device, non_blocking=self._lets_copies_run)
-        scales = self._scales[rows].to(self.device, non_blocking=self._lets_copies_run)
-        return decoded(codes, scales)
+        codes = self._codes[rows].to(self.device, non_blocking=self._copies_asynchronously)
+        scales = self._scales[rows].to(self.device, non_blocking=self._copies_asynchronously)
+        return decode_codes(codes, scales)
 
     def write(self, rows: slice, values: torch.Tensor) -> None:
         """Write as `StateTensor` does. A number that is not finite makes all of its group NaN in later
         reads."""
         codes, scales = self._encode(values)
-        self._codes[rows].copy_(codes, non_blocking=self._lets_copies_run)
-        self._scales[rows].copy_(scales, non_blocking=self._lets_copies_run)
+        self._codes[rows].copy_(codes, non_blocking=self._copies_asynchronously)
+        self._scales[rows].copy_(scales, non_blocking=self._copies_asynchronously)
 
     def parts(self) -> dict[str, torch.Tensor]:
         """Return two parts: codes and scales."""
@@ -152,7 +154,7 @@ class Codes(StateTensor):
         return code.to(self._codes.dtype), scales
 
 
-def decoded(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+def decode_codes(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Return the float32 numbers of codes, (rows, columns), and scales, (rows, groups)."""
     values = codes.to(torch.float32)
     if codes.dtype == torch.int8:
@@ -206,17 +208,17 @@ def new_state(
 ) -> StateTensor:
     """Return a state of zeros; `signed` states whether negative numbers can occur."""
     if options.precision == "int8" and math.prod(shape) // rows >= SHORTEST_ROW:
-        return Codes(shape, rows, device, options, noise, signed=signed)
+        return EightBitState(shape, rows, device, options, noise, signed=signed)
     if options.precision == "int8":
         options = StateOptions(place=options.place)
-    return Floats(shape, rows, device, options, noise)
+    return FloatState(shape, rows, device, options, noise)
 
 
 PARTS = ("", ".scales")
 """The possible names of parts."""
 
 
-def values_of(parts: Mapping[str, torch.Tensor], state: StateTensor) -> torch.Tensor:
+def decode_parts(parts: Mapping[str, torch.Tensor], state: StateTensor) -> torch.Tensor:
     """Decode parts of any precision for this state: float32, (rows, columns), on the parts' device.
 
     Raises `ValueError` for parts that cannot be this state's in any precision, or are not finite.
@@ -234,13 +236,13 @@ def values_of(parts: Mapping[str, torch.Tensor], state: StateTensor) -> torch.Te
             raise ValueError("codes of another kind")
         if scales.shape != (state.rows, -(-state.columns // GROUP)):
             raise ValueError("other scales")
-        values = decoded(values, scales)
+        values = decode_codes(values, scales)
     if not torch.isfinite(values).all():
         raise ValueError("a number that is not finite")
     return values
 
 
-def put(state: StateTensor, parts: Mapping[str, torch.Tensor], values: torch.Tensor) -> None:
+def restore(state: StateTensor, parts: Mapping[str, torch.Tensor], values: torch.Tensor) -> None:
     """Store `parts`, whose decoded numbers are `values`, in the state: the same bits if both have the
     same precision."""
     own = state.parts()

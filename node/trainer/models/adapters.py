@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # The name that peft gives an adapter by default. It is part of the parameters' names in memory, but
 # not in peft's files.
 _ADAPTER = "default"
-_NAMED = 3
+_MAX_LISTED = 3
 """Number of layers that an error message lists."""
 
 
@@ -91,7 +91,7 @@ def adapter_table(
     for name, layer in linear_layers(model).items():
         if name.rpartition(".")[2] not in targets:
             continue
-        inputs, outputs = _sides(layer)
+        inputs, outputs = _input_output_sizes(layer)
         if rank > min(inputs, outputs):
             raise _bad(
                 f"a rank of {rank} is more than the {inputs} inputs or {outputs} outputs of {name}"
@@ -249,7 +249,7 @@ def _base_list(adapter: AdapterSpec, store: BlobStore) -> BlobList:
         raise TrainerFailed("bad_model", f"the base model cannot be used: {error}") from None
 
 
-def _sides(layer: torch.nn.Module) -> tuple[int, int]:
+def _input_output_sizes(layer: torch.nn.Module) -> tuple[int, int]:
     """Return the numbers of a linear layer's inputs and outputs."""
     if isinstance(layer, Conv1D):
         inputs, outputs = layer.weight.shape

@@ -22,7 +22,7 @@ WEIGHTS_NAME = "model.safetensors"
 
 _MAX_INDEX_BYTES = 64 << 20
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-_NAMED = 3
+_MAX_LISTED = 3
 # Tensors that are dropped without harm: tables that older releases stored although they follow from the
 # configuration, and BERT's pooler and head for its second task, predicting whether two texts are
 # consecutive.
@@ -77,26 +77,26 @@ def weights_files(directory: Path) -> list[str]:
 def check_tensors(types: Mapping[str, str], unexpected: Collection[str]) -> None:
     """Raise `TrainerFailed` (`bad_model`) if a checkpoint has a tensor that is not floating point, or
     one in `unexpected`, for which the library found no place. Those of `_WITHOUT_PLACE` are allowed."""
-    coded = sorted(name for name, kind in types.items() if kind not in _FLOATS)
-    coded = [name for name in coded if not _WITHOUT_PLACE.search(name)]
-    if coded:
-        kinds = ", ".join(sorted({types[name] for name in coded}))
+    not_float = sorted(name for name, kind in types.items() if kind not in _FLOATS)
+    not_float = [name for name in not_float if not _WITHOUT_PLACE.search(name)]
+    if not_float:
+        kinds = ", ".join(sorted({types[name] for name in not_float}))
         raise _bad(
-            f"the checkpoint's numbers are of the type {kinds} ({_listed(coded)}); {_USE_ORIGINAL}"
+            f"the checkpoint's numbers are of the type {kinds} ({_listed(not_float)}); {_USE_ORIGINAL}"
         )
-    strange = sorted(name for name in unexpected if not _WITHOUT_PLACE.search(name))
-    if strange:
-        hints = [hint for pattern, hint in _HINTS if any(map(pattern.search, strange))]
+    unplaced = sorted(name for name in unexpected if not _WITHOUT_PLACE.search(name))
+    if unplaced:
+        hints = [hint for pattern, hint in _HINTS if any(map(pattern.search, unplaced))]
         remedy = hints[0] if hints else "fix its config.json or the file"
         raise _bad(
             "the checkpoint has tensors that its configuration does not describe: "
-            f"{_listed(strange)}; {remedy}"
+            f"{_listed(unplaced)}; {remedy}"
         )
 
 
 def _listed(names: Collection[str]) -> str:
-    shown = ", ".join(name[:80] for name in list(names)[:_NAMED])
-    more = len(names) - _NAMED
+    shown = ", ".join(name[:80] for name in list(names)[:_MAX_LISTED])
+    more = len(names) - _MAX_LISTED
     return f"{shown} and {more} more" if more > 0 else shown
 
 

@@ -23,8 +23,8 @@ from ...util.first_line import first_line
 
 _log = logging.getLogger(__name__)
 
-_SECONDS = 180.0
-_LEAST_GAIN = 1.05
+_MAX_SECONDS = 180.0
+_MIN_GAIN = 1.05
 _TRIES = 3
 
 
@@ -34,7 +34,7 @@ class CompileTrial:
 
     faster: bool
     """Whether the layers are compiled now; otherwise they are as before."""
-    words: str
+    summary: str
     """The result in words, for people."""
 
 
@@ -43,10 +43,10 @@ def compile_if_faster(
     compute: Callable[[int], object],
     sequences: int,
     *,
-    seconds: float = _SECONDS,
-    least_gain: float = _LEAST_GAIN,
+    seconds: float = _MAX_SECONDS,
+    min_gain: float = _MIN_GAIN,
 ) -> CompileTrial:
-    """Compile these layers if that makes `compute` faster by the factor `least_gain` or more.
+    """Compile these layers if that makes `compute` faster by the factor `min_gain` or more.
     `compute` runs that many sequences forward and backward and waits until they are done."""
     if not layers:
         return CompileTrial(
@@ -68,18 +68,18 @@ def compile_if_faster(
     # A compiler bug, a missing C compiler, too little memory or too much time: training goes on
     # uncompiled.
     except Exception as error:
-        _leave(layers)
+        _undo_compile(layers)
         _log.debug("compiling the model's layers failed", exc_info=error)
         return CompileTrial(False, f"nothing is compiled: {first_line(error)}")
     speeds = f"{sequences / after:.3g} sequences a second instead of {sequences / before:.3g}"
-    if before < least_gain * after:
-        _leave(layers)
+    if before < min_gain * after:
+        _undo_compile(layers)
         return CompileTrial(False, f"nothing is compiled: it would be {speeds}")
     torch.compiler.set_stance("eager_on_recompile")
     return CompileTrial(True, f"the model's layers are compiled, in {took:.0f} s: {speeds}")
 
 
-def _leave(layers: Sequence[torch.nn.Module]) -> None:
+def _undo_compile(layers: Sequence[torch.nn.Module]) -> None:
     for layer in layers:
         # This undoes `compile`; torch has no function for that.
         layer._compiled_call_impl = None

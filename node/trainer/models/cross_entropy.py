@@ -31,15 +31,15 @@ def token_loss(
     """
     head: Any = model.get_output_embeddings()
     if type(head) is not torch.nn.Linear:
-        logits = _at(model(**inputs).logits, chosen).float()
+        logits = _chosen_rows(model(**inputs).logits, chosen).float()
         return functional.cross_entropy(logits, targets, reduction="sum")
     with _without_head(model, head) as cap:
-        hidden = _at(model(**inputs).logits, chosen)
+        hidden = _chosen_rows(model(**inputs).logits, chosen)
     keep = torch.is_grad_enabled()
     return _HeadLoss.apply(hidden, head.weight, head.bias, targets, cap, keep)
 
 
-def _at(values: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
+def _chosen_rows(values: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
     return values.flatten(0, 1) if chosen is None else values[chosen]
 
 
@@ -51,7 +51,7 @@ def _without_head(model: PreTrainedModel, head: torch.nn.Linear) -> Iterator[flo
     does with its logits is linear (Granite divides them) and may as well be done before the head.
     """
     cap = getattr(model.config, "final_logit_softcapping", None)
-    setattr(head, "forward", _as_it_is)  # noqa: B010  (of another name than the class's own)
+    setattr(head, "forward", _identity)  # noqa: B010  (of another name than the class's own)
     if cap is not None:
         model.config.final_logit_softcapping = None
     try:
@@ -63,7 +63,7 @@ def _without_head(model: PreTrainedModel, head: torch.nn.Linear) -> Iterator[flo
             model.config.final_logit_softcapping = cap
 
 
-def _as_it_is(hidden: torch.Tensor) -> torch.Tensor:
+def _identity(hidden: torch.Tensor) -> torch.Tensor:
     return hidden
 
 

@@ -142,10 +142,10 @@ def read_denoiser(directory: Path, model: Denoiser) -> None:
 def written_config(model: Denoiser) -> dict[str, Any]:
     """Return the contents of a model's `config.json`, without what the library writes about itself."""
     # The values are as they would be read back: tuples become lists.
-    return named_keys(json.loads(model.unet.to_json_string()))
+    return without_private_keys(json.loads(model.unet.to_json_string()))
 
 
-def named_keys(config: dict[str, Any]) -> dict[str, Any]:
+def without_private_keys(config: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration without the keys that record how it was written."""
     return {key: value for key, value in config.items() if not key.startswith("_")}
 

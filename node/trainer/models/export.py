@@ -69,19 +69,19 @@ def export(
         assert isinstance(session.model, Denoiser)
         write_denoiser(session.model, session.task.settings, directory)
         return
-    beside = settings_files(session, store)
+    settings = settings_files(session, store)
     directory.mkdir(parents=True, exist_ok=True)
     adapter = session.manifest.adapter
     if adapter is None:
-        _write_checkpoint(session.model, beside.ids, directory)
+        _write_checkpoint(session.model, settings.ids, directory)
     elif merged:
         whole = merged_model(session.manifest, session.model, session.parameters)
-        _write_checkpoint(whole, beside.ids, directory)
+        _write_checkpoint(whole, settings.ids, directory)
         (directory / MERGED_ADAPTER).mkdir()
         _write_adapter(session, adapter, directory / MERGED_ADAPTER)
     else:
         _write_adapter(session, adapter, directory)
-    for name, content in beside.files.items():
+    for name, content in settings.files.items():
         (directory / name).write_bytes(content)
 
 
@@ -205,7 +205,9 @@ def open_tokenizer(
     if manifest.data.end_token is not None:
         # The token that ends every document also ends a text.
         said = {"eos_token": tokenizer.id_to_token(manifest.data.end_token)} | said
-    said = {role: spelled for role, spelled in said.items() if getattr(settings, role) is None}
+    said = {
+        role: token_text for role, token_text in said.items() if getattr(settings, role) is None
+    }
     if _adds_start(manifest) and manifest.data.start_token is not None:
         said |= {"bos_token": tokenizer.id_to_token(manifest.data.start_token)}
     special = tokenizer.get_added_tokens_decoder().values()
@@ -217,9 +219,9 @@ def open_tokenizer(
     fallback = settings.pad_token or settings.eos_token or tokenizer.id_to_token(0)
     settings = replace(settings, pad_token=fallback)
     for role in ROLES:
-        spelled = getattr(settings, role)
-        if spelled is not None and tokenizer.token_to_id(spelled) is None:
-            raise TrainerFailed("bad_data", f"the tokenizer has no token {spelled!r} ({role})")
+        token_text = getattr(settings, role)
+        if token_text is not None and tokenizer.token_to_id(token_text) is None:
+            raise TrainerFailed("bad_data", f"the tokenizer has no token {token_text!r} ({role})")
     return definition, tokenizer, settings
 
 
@@ -240,16 +242,16 @@ def _as_trained(definition: bytes, manifest: Manifest) -> bytes:
     own = added_tokens(definition)
     after = own.after if is_bidirectional(manifest.model["model_type"]) else ()
     wanted = AddedTokens(() if start is None else (start,), after)
-    spelled = {}
+    token_text = {}
     for token in (*wanted.before, *wanted.after):
         text = reader.id_to_token(token)
         if text is None:
             raise TrainerFailed("bad_data", f"the tokenizer has no token {token}")
-        spelled[token] = text
-    return with_added_tokens(definition, wanted, spelled)
+        token_text[token] = text
+    return with_added_tokens(definition, wanted, token_text)
 
 
-def cut(tokenizer: Tokenizer, text: str, *, whole: bool = False) -> Encoding:
+def tokenise(tokenizer: Tokenizer, text: str, *, whole: bool = False) -> Encoding:
     """Split a text into tokens; with `whole` add those that the tokenizer puts around it.
 
     Raises `TrainerFailed` (`bad_data`) if it takes too long or fails, as a regular expression in the
@@ -272,7 +274,7 @@ def special_ids(tokenizer: Tokenizer, settings: TokenizerSettings) -> dict[str, 
     """Return the token ids for a configuration's keys (`_IDS`); None if there is no such token."""
     named = {role: getattr(settings, role) for role in ROLES}
     return {
-        key: None if (spelled := named[role]) is None else tokenizer.token_to_id(spelled)
+        key: None if (token_text := named[role]) is None else tokenizer.token_to_id(token_text)
         for key, role in _IDS.items()
     }
 
@@ -290,7 +292,7 @@ def turn_end(manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettin
     except (BadTemplate, BadConversation, UserError):
         return None
     special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    encoded = cut(tokenizer, said.text)
+    encoded = tokenise(tokenizer, said.text)
     start, stop = said.spans[-1]
     ending = [
         token
@@ -313,5 +315,5 @@ def tokenizer_table(
         "model_max_length": longest,
         "clean_up_tokenization_spaces": False,
         **({} if adds_start is None else {"add_bos_token": adds_start, "add_eos_token": False}),
-        **{role: spelled for role, spelled in named.items() if spelled is not None},
+        **{role: token_text for role, token_text in named.items() if token_text is not None},
     }

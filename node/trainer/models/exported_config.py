@@ -30,22 +30,22 @@ def complete_config(config: PretrainedConfig) -> dict[str, Any]:
 
 def both_spellings(config: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration as transformers 5 writes it, with the names of release 4 added."""
-    spelled = dict(config)
-    if spelled.get("dtype") is not None:
-        spelled["torch_dtype"] = spelled["dtype"]
+    complete = dict(config)
+    if complete.get("dtype") is not None:
+        complete["torch_dtype"] = complete["dtype"]
     # `num_experts` is the older name, which a class keeps as an alias.
-    if spelled.get("num_local_experts") is not None and "num_experts" not in spelled:
-        spelled["num_experts"] = spelled["num_local_experts"]
-    if spelled.get("model_type") == "gpt2":
+    if complete.get("num_local_experts") is not None and "num_experts" not in complete:
+        complete["num_experts"] = complete["num_local_experts"]
+    if complete.get("model_type") == "gpt2":
         # llama.cpp's converter takes the length from here alone.
-        spelled["n_ctx"] = spelled["n_positions"]
-    rope = spelled.get("rope_parameters")
+        complete["n_ctx"] = complete["n_positions"]
+    rope = complete.get("rope_parameters")
     if isinstance(rope, dict) and rope:
         kinds = {kind: each for kind, each in rope.items() if isinstance(each, dict)}
-        spelled |= _older_rope(spelled.get("model_type"), kinds.get("full_attention", rope))
-        if "sliding_attention" in kinds and spelled.get("model_type") == "gemma3_text":
-            spelled["rope_local_base_freq"] = kinds["sliding_attention"]["rope_theta"]
-    return spelled
+        complete |= _older_rope(complete.get("model_type"), kinds.get("full_attention", rope))
+        if "sliding_attention" in kinds and complete.get("model_type") == "gemma3_text":
+            complete["rope_local_base_freq"] = kinds["sliding_attention"]["rope_theta"]
+    return complete
 
 
 def _older_rope(model_type: str | None, rope: dict[str, Any]) -> dict[str, Any]:

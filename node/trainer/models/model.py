@@ -87,7 +87,7 @@ def auto_class(config: PretrainedConfig) -> Any:
     return AutoModelForMaskedLM if is_bidirectional(config.model_type) else AutoModelForCausalLM
 
 
-def lay_out(config: dict[str, Any]) -> PreTrainedModel:
+def build_skeleton(config: dict[str, Any]) -> PreTrainedModel:
     """Return a model without memory for its parameters. Raises as `new_model` does."""
     what = "the manifest's model cannot be used: building it"
     if makes_images(str(config.get("model_type"))):
@@ -108,7 +108,7 @@ def build_model(
     layers = [config.get(key) for key in ("num_hidden_layers", "n_layer", "n_layers")]
     if any(type(count) is int and count > len(table) for count in layers):
         raise _bad("it has more layers than parameter tensors")
-    skeleton = lay_out(config)
+    skeleton = build_skeleton(config)
     parameters = ordered_parameters(skeleton, table)
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in skeleton.buffers())
     if buffers > max(_BUFFER_BYTES, 4 * sum(each.numel() for each in parameters)):
@@ -169,7 +169,7 @@ def layers_of(model: PreTrainedModel) -> list[torch.nn.Module]:
     ]
 
 
-def compute_twice(model: PreTrainedModel) -> bool:
+def enable_checkpointing(model: PreTrainedModel) -> bool:
     """Enable activation checkpointing, so that each layer keeps only its input for the backward pass
     and recomputes the rest; return False if the model does not support it."""
     if not model.supports_gradient_checkpointing:

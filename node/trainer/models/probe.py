@@ -46,11 +46,11 @@ _SHORTEST, _LONGEST = 16, 4096
 # cores.
 _OPERATIONS = 1 << 39
 
-Narrow = Callable[[], contextlib.AbstractContextManager[object]]
+PrecisionContext = Callable[[], contextlib.AbstractContextManager[object]]
 """Enter a context in which matrices are multiplied at reduced precision."""
 
 
-def fills(manifest: Manifest) -> tuple[ParameterFill, ParameterFill | None]:
+def probe_fills(manifest: Manifest) -> tuple[ParameterFill, ParameterFill | None]:
     """Return the fills of the trained parameters, and of the frozen ones if there are any."""
     adapter = manifest.adapter
     frozen = None if adapter is None else ParameterFill(adapter.base_parameters, manifest.elements)
@@ -69,10 +69,10 @@ def make_probe(manifest: Manifest, store: BlobStore) -> ProbeSpec | None:
     task = open_task(manifest, model.config)
     if not isinstance(task, HasProbe):
         return None
-    trained, frozen = fills(manifest)
-    trained.whole(parameters)
+    trained, frozen = probe_fills(manifest)
+    trained.fill_all(parameters)
     if frozen is not None and manifest.adapter is not None:
-        frozen.whole(frozen_parameters(model, manifest.adapter))
+        frozen.fill_all(frozen_parameters(model, manifest.adapter))
     lengths = _lengths(manifest)
     try:
         losses = [round(loss, 4) for loss in probe_losses(task, model, lengths)]
@@ -96,13 +96,13 @@ def prove(
     part: ModelShard,
     *,
     exactly: bool,
-    narrow: Narrow | None,
+    narrow_context: PrecisionContext | None,
 ) -> None:
     """Compare the losses of a session's model with the manifest's probe. This overwrites the trained
     parameters, which are `part`'s, and the frozen ones.
 
     `exactly`: the model can compute in float32; a model sharded on GPUs cannot, because its parameters
-    are cast as they are gathered. `narrow`: the context in which the device trains with reduced
+    are cast as they are gathered. `narrow_context`: the context in which the device trains with reduced
     precision; None: it trains in float32.
 
     Raises `TrainerFailed`: `other_model`, at all ranks, if one of them computes other losses; `no_task`
@@ -113,16 +113,16 @@ def prove(
         return
     if not isinstance(task, HasProbe):
         raise TrainerFailed("no_task", f"the installed task {manifest.task!r} has no probe")
-    trained, frozen = fills(manifest)
+    trained, frozen = probe_fills(manifest)
     part.fill(trained)
     if frozen is not None and manifest.adapter is not None:
-        frozen.whole(frozen_parameters(model, manifest.adapter))
+        frozen.fill_all(frozen_parameters(model, manifest.adapter))
     problem = None
     if exactly:
         found = probe_losses(task, model, probe.lengths)
         problem = _difference(found, probe, probe.tolerance, "float32")
-    if problem is None and narrow is not None:
-        found = probe_losses(task, model, probe.lengths, narrow)
+    if problem is None and narrow_context is not None:
+        found = probe_losses(task, model, probe.lengths, narrow_context)
         problem = _difference(found, probe, probe.narrow_tolerance, "bfloat16")
     if not part.everywhere(problem is None):
         if problem is None:
@@ -143,12 +143,12 @@ def probe_losses(
     task: HasProbe,
     model: PreTrainedModel,
     lengths: Sequence[int],
-    context: Narrow = contextlib.nullcontext,
+    context: PrecisionContext = contextlib.nullcontext,
 ) -> list[float]:
     """Return the mean loss of each of the probe's samples, with the model's present parameters.
     `lengths`: the number of tokens of each sample."""
     device = next(model.parameters()).device
-    trains = model.training
+    was_training = model.training
     model.eval()
     losses = []
     try:
@@ -158,19 +158,20 @@ def probe_losses(
                 loss = task.loss(model, batch)
             losses.append(float(loss.total) / max(1, loss.count))
     finally:
-        model.train(trains)
+        model.train(was_training)
     return losses
 
 
 def _difference(found: Sequence[float], probe: ProbeSpec, allowed: float, kind: str) -> str | None:
     """Return in words how the losses found here differ from the probe's by more than `allowed`; None if
     they do not."""
-    off = [abs(a - b) for a, b in zip(found, probe.losses, strict=True)]
+    differences = [abs(a - b) for a, b in zip(found, probe.losses, strict=True)]
     # Written so that NaN counts as too far off.
-    if all(each <= allowed for each in off):
+    if all(each <= allowed for each in differences):
         return None
     return (
-        f"its test losses differ by up to {max(off):.2g} in {kind}, where {allowed:.2g} is allowed"
+        f"its test losses differ by up to {max(differences):.2g} in {kind}, where {allowed:.2g} is "
+        "allowed"
     )
 
 

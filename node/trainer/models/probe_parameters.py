@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from ....protocol.wire.manifest import ParameterSpec
-from ..tasks.seeded_random import drawn
+from ..tasks.seeded_random import draw_integers
 
 # Length of the table of numbers. A prime, so that no row of a matrix repeats another one.
 _TABLE = 1_000_003
@@ -26,7 +26,7 @@ class ParameterFill:
     """Offset in the table of numbers at which the first element begins."""
 
     @torch.no_grad()
-    def part(self, flat: torch.Tensor, tensor: int, first: int) -> None:
+    def fill_part(self, flat: torch.Tensor, tensor: int, first: int) -> None:
         """Fill a flat part of tensor number `tensor` of the table; `first` is the number of the
         part's first element, counted through the whole table."""
         values, done = _values(flat.device), 0
@@ -45,16 +45,16 @@ class ParameterFill:
         else:
             flat.mul_(0.5).add_(1.0)
 
-    def whole(self, parameters: Sequence[torch.Tensor]) -> None:
+    def fill_all(self, parameters: Sequence[torch.Tensor]) -> None:
         """Fill all of the table's tensors, each of which is whole."""
         first = 0
         for index, parameter in enumerate(parameters):
-            self.part(parameter.detach().view(-1), index, first)
+            self.fill_part(parameter.detach().view(-1), index, first)
             first += parameter.numel()
 
 
 @functools.cache
 def _values(device: torch.device) -> torch.Tensor:
     """Return the table: uniform in [-1, 1), 24 bits each, float32."""
-    numbers = torch.from_numpy(drawn("probe parameters 1", (0,), _TABLE)) >> 8
+    numbers = torch.from_numpy(draw_integers("probe parameters 1", (0,), _TABLE)) >> 8
     return (numbers.to(torch.float32) / (1 << 23) - 1.0).to(device)

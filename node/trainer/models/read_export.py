@@ -34,10 +34,10 @@ from .denoisers import (
     UNET,
     VERSION_KEY,
     Denoiser,
-    named_keys,
     noise_schedule,
     pipeline_index,
     read_denoiser,
+    without_private_keys,
     written_config,
 )
 from .denoisers import WEIGHTS_NAME as IMAGE_WEIGHTS_NAME
@@ -59,17 +59,17 @@ from .snapshot import snapshot_chunks
 
 # Keys of `config.json` that `_differing` leaves out. The token ids, the architecture and the number type
 # are compared in other ways (`_compare_checkpoint`); the other keys change no result.
-_FREE = frozenset(
+_NOT_COMPARED = frozenset(
     {"bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "architectures", "dtype"}
     | {"torch_dtype", "transformers_version"}
 )
 # Keys of an adapter's configuration that are not compared: they record how the adapter was saved, and
 # the path of the base model on the disk of whoever saved it.
-_FREE_ADAPTER = frozenset(
+_NOT_COMPARED_ADAPTER = frozenset(
     {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision"}
 )
 # Keys of `generation_config.json` that are not compared.
-_FREE_GENERATION = frozenset({"transformers_version", "_from_model_config"})
+_NOT_COMPARED_GENERATION = frozenset({"transformers_version", "_from_model_config"})
 GENERATION_NAME = "generation_config.json"
 _MAX_UNCHECKED = 20
 _MAX_JSON_BYTES = 64 << 20
@@ -78,7 +78,7 @@ _MAX_JSON_BYTES = 64 << 20
 _ROUNDING = 1e-6
 
 
-def examine(session: TrainingSession, store: BlobStore, directory: Path) -> dict[str, Any]:
+def compare_export(session: TrainingSession, store: BlobStore, directory: Path) -> dict[str, Any]:
     """Read an export in `directory`, compare it with what the session would export, and return the
     fields of `answers.ExportedParameters`.
 
@@ -119,46 +119,48 @@ class _Comparison:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.differing: list[str] = []
-        self._seen: set[str] = set()
-        self._unknown: list[str] = []
+        self._compared: set[str] = set()
+        self._not_comparable: list[str] = []
 
-    def seen(self, *names: str) -> None:
+    def mark_compared(self, *names: str) -> None:
         """Count files as compared."""
-        self._seen.update(names)
+        self._compared.update(names)
 
-    def unknown(self, *names: str) -> None:
+    def mark_unchecked(self, *names: str) -> None:
         """Note files that have to be compared, but cannot be."""
-        self.seen(*names)
-        self._unknown += names
+        self.mark_compared(*names)
+        self._not_comparable += names
 
-    def keys(self, name: str, keys: Iterable[str]) -> None:
+    def note_keys(self, name: str, keys: Iterable[str]) -> None:
         """Count a file as compared, and note the `keys` in which it differs."""
-        self.seen(name)
+        self.mark_compared(name)
         self.differing += (f"{key[:64]} in {name}" for key in sorted(keys))
 
-    def table(self, name: str, meant: Mapping[str, Any], free: Collection[str] = ()) -> None:
-        """Compare a JSON file: every key except the `free` ones must have the same value as in `meant`.
-        A key whose value is null counts as missing."""
+    def compare_json(
+        self, name: str, expected: Mapping[str, Any], ignored: Collection[str] = ()
+    ) -> None:
+        """Compare a JSON file: every key except the `ignored` ones must have the same value as in
+        `expected`. A key whose value is null counts as missing."""
         written = _parsed(_read(self.directory / name), name)
-        keys = {*written, *meant} - {*free}
-        self.keys(name, (key for key in keys if written.get(key) != meant.get(key)))
+        keys = {*written, *expected} - {*ignored}
+        self.note_keys(name, (key for key in keys if written.get(key) != expected.get(key)))
 
-    def content(self, name: str, meant: bytes) -> None:
-        """Compare a file byte for byte with `meant`."""
-        self.seen(name)
-        if _read(self.directory / name) != meant:
+    def compare_bytes(self, name: str, expected: bytes) -> None:
+        """Compare a file byte for byte with `expected`."""
+        self.mark_compared(name)
+        if _read(self.directory / name) != expected:
             self.differing.append(name)
 
     def unchecked(self) -> list[str]:
         """Return at most 20 files that were not compared, although a program that opens the directory
         might read them."""
-        found = list(self._unknown)
+        found = list(self._not_comparable)
         for place, folders, names in os.walk(self.directory):
             # No program takes a part of a model from a hidden file.
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in sorted(names):
                 path = (Path(place) / name).relative_to(self.directory).as_posix()
-                if not name.startswith(".") and path not in self._seen:
+                if not name.startswith(".") and path not in self._compared:
                     found.append(path[:200])
             if len(found) >= _MAX_UNCHECKED:
                 break
@@ -173,16 +175,18 @@ def _denoiser(
     model = new_model(model_config(manifest.model), torch.device("cpu"))
     assert isinstance(model, Denoiser)
     read_denoiser(found.directory, model)
-    found.seen(f"{UNET}/{IMAGE_WEIGHTS_NAME}")
+    found.mark_compared(f"{UNET}/{IMAGE_WEIGHTS_NAME}")
     name = f"{UNET}/config.json"
-    written = named_keys(_parsed(_read(found.directory / name), name))
-    meant = written_config(model)
-    found.keys(name, (key for key in {*written, *meant} if written.get(key) != meant.get(key)))
+    written = without_private_keys(_parsed(_read(found.directory / name), name))
+    expected = written_config(model)
+    found.note_keys(
+        name, (key for key in {*written, *expected} if written.get(key) != expected.get(key))
+    )
     schedule = json.loads(noise_schedule(settings).to_json_string())
-    found.table(SCHEDULER_CONFIG_NAME, schedule, {VERSION_KEY})
+    found.compare_json(SCHEDULER_CONFIG_NAME, schedule, {VERSION_KEY})
     index = pipeline_index(settings)
     if index is not None:
-        found.table(INDEX_NAME, index, {VERSION_KEY})
+        found.compare_json(INDEX_NAME, index, {VERSION_KEY})
     return [*map(_detached, ordered_parameters(model, manifest.parameters))]
 
 
@@ -190,23 +194,25 @@ def _compare_checkpoint(session: TrainingSession, store: BlobStore, found: _Comp
     """Compare all of a checkpoint except its weights."""
     name = "config.json"
     written = _parsed(_read(found.directory / name), name)
-    found.keys(name, _differing(session.manifest.model, written))
+    found.note_keys(name, _differing(session.manifest.model, written))
     # With another number type a program computes another model from the same weights.
     types = {str(written[key]) for key in ("dtype", "torch_dtype") if written.get(key)}
-    found.keys(name, ["dtype"] if types - {"float32"} else [])
+    found.note_keys(name, ["dtype"] if types - {"float32"} else [])
     # Some programs choose the model's class by `architectures`.
     classes = written.get("architectures")
-    found.keys(name, [] if classes in (None, [type(session.model).__name__]) else ["architectures"])
-    found.seen(*weights_files(found.directory))
-    beside = _compare_tokenizer(session, store, found)
+    found.note_keys(
+        name, [] if classes in (None, [type(session.model).__name__]) else ["architectures"]
+    )
+    found.mark_compared(*weights_files(found.directory))
+    settings = _compare_tokenizer(session, store, found)
     generation = getattr(session.model, "generation_config", None) is not None
-    if beside is None:
-        found.unknown(name, *([GENERATION_NAME] if generation else []))
+    if settings is None:
+        found.mark_unchecked(name, *([GENERATION_NAME] if generation else []))
         return
-    found.keys(name, (key for key, token in beside.ids.items() if written.get(key) != token))
+    found.note_keys(name, (key for key, token in settings.ids.items() if written.get(key) != token))
     if generation:
-        meant = {key: token for key, token in beside.ids.items() if token is not None}
-        found.table(GENERATION_NAME, meant, _FREE_GENERATION)
+        expected = {key: token for key, token in settings.ids.items() if token is not None}
+        found.compare_json(GENERATION_NAME, expected, _NOT_COMPARED_GENERATION)
 
 
 def _compare_tokenizer(
@@ -216,15 +222,15 @@ def _compare_tokenizer(
     have the swarm's tokenizer."""
     data = session.manifest.data
     if not all(store.has(blob) for blob in (data.tokenizer, data.tokenizer_settings) if blob):
-        found.unknown(TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, CHAT_TEMPLATE_NAME)
+        found.mark_unchecked(TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, CHAT_TEMPLATE_NAME)
         return None
-    beside = settings_files(session, store)
-    for name, content in beside.files.items():
+    settings = settings_files(session, store)
+    for name, content in settings.files.items():
         if name.endswith(".json") and name != TOKENIZER_NAME:
-            found.table(name, json.loads(content))
+            found.compare_json(name, json.loads(content))
         else:
-            found.content(name, content)
-    return beside
+            found.compare_bytes(name, content)
+    return settings
 
 
 def _detached(parameter: torch.Tensor) -> torch.Tensor:
@@ -272,10 +278,10 @@ def _check_merged(
     model = read_checkpoint(directory, model_config(session.manifest.model))
     expected = merged_model(session.manifest, session.model, parameters)
     pairs = zip(ordered_parameters(model, table), ordered_parameters(expected, table), strict=True)
-    for spec, (found, meant) in zip(table, pairs, strict=True):
-        tolerance = _ROUNDING * max(float(meant.detach().abs().max()), 1e-30)
+    for spec, (found, wanted) in zip(table, pairs, strict=True):
+        tolerance = _ROUNDING * max(float(wanted.detach().abs().max()), 1e-30)
         # Written so that NaN counts as a difference, too.
-        if not bool(((found - meant).abs() <= tolerance).all()):
+        if not bool(((found - wanted).abs() <= tolerance).all()):
             raise TrainerFailed(
                 "bad_model", f"{spec.name} is not the base's with the adapter added"
             )
@@ -291,17 +297,19 @@ def _compare_adapter(
     if isinstance(targets, list) and all(isinstance(each, str) for each in targets):
         # A program that opened and saved the file again may have changed the order.
         written["target_modules"] = sorted(targets)
-    keys = {*written, *expected} - _FREE_ADAPTER
-    found.keys(name, (key for key in keys if written.get(key) != expected.get(key)))
-    found.seen(folder + ADAPTER_WEIGHTS_NAME)
+    keys = {*written, *expected} - _NOT_COMPARED_ADAPTER
+    found.note_keys(name, (key for key in keys if written.get(key) != expected.get(key)))
+    found.mark_compared(folder + ADAPTER_WEIGHTS_NAME)
 
 
-def _differing(meant: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+def _differing(manifest_config: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
     """Yield the keys of a written configuration that differ from the manifest's or are missing
     there."""
     # The manifest's configuration as the library writes it, with some keys renamed.
-    expected = both_spellings(json.loads(model_config(meant).to_json_string(use_diff=False)))
-    for key in {*found, *(key for key in meant if key in expected)} - _FREE:
+    expected = both_spellings(
+        json.loads(model_config(manifest_config).to_json_string(use_diff=False))
+    )
+    for key in {*found, *(key for key in manifest_config if key in expected)} - _NOT_COMPARED:
         if key not in expected or found.get(key) != expected[key]:
             yield key
 

@@ -94,6 +94,6 @@ def float_basis(side: int, device: torch.device) -> torch.Tensor:
 
 
 @functools.cache
-def whole_basis(side: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def integer_basis_as_float(side: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return the protocol's integer basis, held in a floating-point type."""
     return torch.from_numpy(integer_basis(side).copy()).to(dtype).to(device)

@@ -32,17 +32,17 @@ from .fingerprint import fingerprint
 _SHAPES = ((128, 192), (43, 67), (100, 30), (96,), (7,), (2, 3, 40))
 _SIDE, _TOP_K = 64, 8
 # Update weights: few, whose sums float32 holds, and many, whose sums it does not (the bound is 130).
-_FEW, _MANY = (1, 2, 1), (127, 127, 5)
+_SMALL_WEIGHTS, _LARGE_WEIGHTS = (1, 2, 1), (127, 127, 5)
 _RATE, _DECAY = 2.0**-9, 0.1
 
 # Number of product sizes that are checked, the largest first (real models have about half as many), and
 # number of random blocks that are compared in each, in addition to the first and the last block.
-_SIZES, _COMPARED = 12, 14
+_MAX_SIZES, _COMPARED_BLOCKS = 12, 14
 # The largest product that is checked, in elements: twice a GPU's stripe. A product is larger only if a
 # single block row of its matrix is.
-_LARGEST = 1 << 25
+_MAX_ELEMENTS = 1 << 25
 # Sums in the float64 check, as a multiple of the largest that float32 holds.
-_BEYOND = 64
+_FLOAT64_FACTOR = 64
 
 
 def check_exactness(device: torch.device, layout: UpdateLayout) -> None:
@@ -56,7 +56,7 @@ def check_exactness(device: torch.device, layout: UpdateLayout) -> None:
         for in_float32 in (True, False):
             _check_product(device, tensor, rows, in_float32=in_float32)
     for step in ("sign", "scaled"):
-        for counts in (_FEW, _MANY):
+        for counts in (_SMALL_WEIGHTS, _LARGE_WEIGHTS):
             for decay in (0.0, _DECAY):
                 _check_step(device, step, counts, decay)
 
@@ -71,7 +71,7 @@ def _check_step(device: torch.device, step: Step, counts: Sequence[int], decay: 
     parameters = [torch.tensor(values, device=device) for values in start]
     apply_step(parameters, layout, updates, _RATE, decay, counts, step=step)
     expected = [
-        _stepped(values, tensor, index, updates, counts, decay, step)
+        _expected_values(values, tensor, index, updates, counts, decay, step)
         for index, (values, tensor) in enumerate(zip(start, layout.tensors, strict=True))
     ]
     differing = sum(
@@ -80,13 +80,13 @@ def _check_step(device: torch.device, step: Step, counts: Sequence[int], decay: 
     )
     if differing:
         elements = sum(values.size for values in start)
-        raise _refused(
+        raise _inexact(
             device,
             f"{differing} of {elements} parameters after a {step} step with "
             f"{'some' if decay else 'no'} weight decay",
         )
     if fingerprint(parameters) != _fingerprint(expected):
-        raise _refused(device, "the fingerprint of the parameters")
+        raise _inexact(device, "the fingerprint of the parameters")
 
 
 def _product_sizes(
@@ -100,8 +100,8 @@ def _product_sizes(
             rows = stripe.rows.stop - stripe.rows.start
             size = (rows, tensor.columns, tensor.block_rows, tensor.block_columns)
             sizes.setdefault(size, (tensor, rows))
-    possible = [size for size in sizes if size[0] * size[1] <= _LARGEST]
-    for size in sorted(possible, key=lambda each: each[0] * each[1], reverse=True)[:_SIZES]:
+    possible = [size for size in sizes if size[0] * size[1] <= _MAX_ELEMENTS]
+    for size in sorted(possible, key=lambda each: each[0] * each[1], reverse=True)[:_MAX_SIZES]:
         yield sizes[size]
 
 
@@ -113,12 +113,12 @@ def _check_product(
     if in_float32 and not most:
         # With so many coefficients per block even a single update needs float64.
         return
-    largest = most if in_float32 else _BEYOND * max(1, most)
+    largest = most if in_float32 else _FLOAT64_FACTOR * max(1, most)
     generator = np.random.default_rng(0)
     # The largest possible sums, at the lowest frequencies of the first block; elsewhere random ones.
     grid = np.zeros((rows // a, a, tensor.across, b), dtype=np.float32)
     blocks = rows // a * tensor.across
-    chosen = generator.choice(blocks, min(blocks, _COMPARED), replace=False)
+    chosen = generator.choice(blocks, min(blocks, _COMPARED_BLOCKS), replace=False)
     compared = sorted({0, blocks - 1, *map(int, chosen)})
     for block in compared:
         values = generator.integers(-largest, largest + 1, top_k) if block else largest
@@ -126,23 +126,23 @@ def _check_product(
         grid[block // tensor.across, places // b, block % tensor.across, places % b] = values
     sums = torch.from_numpy(grid.reshape(rows, tensor.columns)).to(device)
     found = inverse_sums(sums, tensor, in_float32=in_float32).cpu().numpy().reshape(grid.shape)
-    left, right = _whole_basis(a), _whole_basis(b)
+    left, right = _integer_basis(a), _integer_basis(b)
     for block in compared:
         place = block // tensor.across, slice(None), block % tensor.across
         expected = left.T @ grid[place].astype(np.int64) @ right
         if not np.array_equal(found[place], expected.astype(np.float32)):
-            raise _refused(
+            raise _inexact(
                 device,
                 f"products of {rows} x {tensor.columns} in float{32 if in_float32 else 64}",
             )
 
 
-def _whole_basis(side: int) -> npt.NDArray[np.int64]:
+def _integer_basis(side: int) -> npt.NDArray[np.int64]:
     # A side of 1 is not transformed.
     return integer_basis(side).astype(np.int64) if side > 1 else np.ones((1, 1), np.int64)
 
 
-def _refused(device: torch.device, what: str) -> TrainerFailed:
+def _inexact(device: torch.device, what: str) -> TrainerFailed:
     return TrainerFailed(
         "no_device",
         f"{device} does not compute exactly and would leave the swarm in its first round: {what} differ",
@@ -164,7 +164,7 @@ def _random_update(layout: UpdateLayout, generator: np.random.Generator) -> Deco
     return DecodedUpdate(positions, signs)
 
 
-def _stepped(
+def _expected_values(
     old: npt.NDArray[np.float32],
     tensor: TensorLayout,
     index: int,
@@ -183,16 +183,16 @@ def _stepped(
     sums = left.T @ sign_sums.reshape(-1, a, b) @ right
     rate = np.float32(_RATE)
     if step == "sign" or not scalable(tensor):
-        moved = rate * np.sign(sums).astype(np.float32)
+        change_blocks = rate * np.sign(sums).astype(np.float32)
     else:
         mean = Fraction(int((sign_sums**2).sum()), tensor.blocks)
-        furthest = np.float32(MAX_MOVE) * rate
+        max_move = np.float32(MAX_MOVE) * rate
         factor = np.float32(step_factor(_RATE, mean))
-        moved = np.clip(sums.astype(np.float32) * factor, -furthest, furthest)
-    grid = moved.reshape(tensor.rows // a, tensor.columns // b, a, b)
-    whole = grid.transpose(0, 2, 1, 3).reshape(old.shape).astype(np.float32, copy=False)
+        change_blocks = np.clip(sums.astype(np.float32) * factor, -max_move, max_move)
+    grid = change_blocks.reshape(tensor.rows // a, tensor.columns // b, a, b)
+    change = grid.transpose(0, 2, 1, 3).reshape(old.shape).astype(np.float32, copy=False)
     kept = np.float32(nearest_float32(1 - Fraction(_RATE) * Fraction(decay)))
-    result: npt.NDArray[np.float32] = (old * kept if decay else old) - whole
+    result: npt.NDArray[np.float32] = (old * kept if decay else old) - change
     return result
 
 

@@ -34,7 +34,7 @@ from ....protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
 from ....protocol.wire.manifest import Step
 from ...training.memory_options import CPU_KEPT_SUMS, GPU_KEPT_SUMS
 from ..device import copies_while_computing
-from .blocks import Stripe, inverse_transform_rows, stripes, whole_basis
+from .blocks import Stripe, integer_basis_as_float, inverse_transform_rows, stripes
 
 Basis = Callable[[int, torch.dtype, torch.device], torch.Tensor]
 """Side, float type, device → the matrix of the transform: row = frequency, column = position."""
@@ -59,7 +59,7 @@ def apply_step(
     *,
     step: Step = "sign",
     means: Means | None = None,
-    basis: Basis = whole_basis,
+    basis: Basis = integer_basis_as_float,
 ) -> None:
     """Take one step with these updates, in any order; without updates nothing changes.
 
@@ -74,8 +74,8 @@ def apply_step(
     counts = [1] * len(updates) if counts is None else counts
     decay = nearest_float32(1 - Fraction(learning_rate) * Fraction(weight_decay))
     device = parameters[0].device if parameters else torch.device("cpu")
-    votes = _Votes(updates, counts, layout, device)
-    steps = votes.signed() if step == "sign" else votes.scaled(learning_rate, means)
+    weighted = _WeightedSigns(updates, counts, layout, device)
+    steps = weighted.sign_steps() if step == "sign" else weighted.scaled_steps(learning_rate, means)
     for index, sums, factor in steps:
         parameter, tensor = parameters[index], layout.tensors[index]
         in_float32 = exact_in_float32(
@@ -91,8 +91,8 @@ def apply_step(
             if factor is None:
                 rows.sub_(direction.sign_(), alpha=learning_rate)
             else:
-                furthest = MAX_MOVE * learning_rate
-                rows.sub_(direction.mul_(factor).clamp_(-furthest, furthest))
+                max_move = MAX_MOVE * learning_rate
+                rows.sub_(direction.mul_(factor).clamp_(-max_move, max_move))
         if not target.is_contiguous():
             target.copy_(dense)
 
@@ -102,7 +102,7 @@ def inverse_sums(
     tensor: TensorLayout,
     *,
     in_float32: bool,
-    basis: Basis = whole_basis,
+    basis: Basis = integer_basis_as_float,
 ) -> torch.Tensor:
     """Return the integer inverse transform of some block rows, each number as the nearest float32.
 
@@ -119,7 +119,7 @@ def inverse_sums(
     return sums.to(torch.float32).to(device)
 
 
-class _Votes:
+class _WeightedSigns:
     """The signs of all updates on the device, each times its update's weight (here: a vote)."""
 
     def __init__(
@@ -132,12 +132,12 @@ class _Votes:
         self._layout = layout
         self._positions_UC, self._signs_UC = weighted_signs(updates, counts, layout, device)
 
-    def signed(self) -> Iterator[_TensorStep]:
+    def sign_steps(self) -> Iterator[_TensorStep]:
         """Yield the sums for a sign step, tensor by tensor."""
         for index in range(len(self._layout.tensors)):
             yield index, self._sums(index), None
 
-    def scaled(self, learning_rate: float, means: Means | None) -> Iterator[_TensorStep]:
+    def scaled_steps(self, learning_rate: float, means: Means | None) -> Iterator[_TensorStep]:
         """Yield the sums for a scaled step, tensor by tensor, each with its factor (None for vectors).
 
         A tensor's factor depends on all of its sums. So tensors are processed in groups, whose sums are
@@ -151,7 +151,7 @@ class _Votes:
         for group in groups:
             squares, kept = self._squares(group, limit)
             each = (
-                own_means([tensors[index] for index in group], squares)
+                local_means([tensors[index] for index in group], squares)
                 if means is None
                 # Called even if no tensor needs it: with several ranks it is a collective, in which
                 # the other ranks wait.
@@ -162,7 +162,7 @@ class _Votes:
                 yield index, kept.pop(index, None) or self._sums(index), factor
 
     def _sums(self, index: int) -> Iterator[_StripeSums]:
-        for stripe, sign_sums, _, _ in self._added(index):
+        for stripe, sign_sums, _, _ in self._stripe_sums(index):
             yield stripe, sign_sums
 
     def _squares(
@@ -180,17 +180,17 @@ class _Votes:
             if keep:
                 limit -= tensor.blocks * tensor.elements
                 kept[index] = []
-            for stripe, sign_sums, places, weights in self._added(index):
+            for stripe, sign_sums, places, weights in self._stripe_sums(index):
                 # The votes of a coefficient, each times their sum, add up to the square of the sum.
                 # So only coefficients with votes are visited. 64-bit integers, exact in any order.
-                met = sign_sums.view(-1).index_select(0, places).to(torch.int64)
-                totals[place] += (met * weights.to(torch.int64)).sum()
+                sums = sign_sums.view(-1).index_select(0, places).to(torch.int64)
+                totals[place] += (sums * weights.to(torch.int64)).sum()
                 if keep:
                     kept[index].append((stripe, sign_sums))
         # Read once at the end, so that the host does not wait for the GPU in between.
         return totals.tolist(), kept
 
-    def _added(
+    def _stripe_sums(
         self, index: int
     ) -> Iterator[tuple[Stripe, torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Yield, stripe by stripe, the sums, and all votes with their offsets in the stripe."""
@@ -217,7 +217,7 @@ def scalable(tensor: TensorLayout) -> bool:
     return tensor.sides == 2
 
 
-def own_means(tensors: Sequence[TensorLayout], sums: Sequence[int]) -> list[Fraction]:
+def local_means(tensors: Sequence[TensorLayout], sums: Sequence[int]) -> list[Fraction]:
     """Compute `Means` for tensors whose blocks are all in this process."""
     return [Fraction(total, tensor.blocks) for total, tensor in zip(sums, tensors, strict=True)]
 
@@ -249,18 +249,18 @@ def weighted_signs(
     """
     shape = (len(updates), layout.coefficients)
     pinned = copies_while_computing(device)
-    held = (
+    buffers = (
         torch.empty(shape, dtype=torch.int16, pin_memory=pinned),
         torch.empty(shape, dtype=torch.int8, pin_memory=pinned),
     )
-    positions, signs = (each.numpy() for each in held)
-    said = enumerate(zip(updates, counts, strict=True)) if layout.tensors else ()
-    for member, (update, count) in said:
+    positions, signs = (each.numpy() for each in buffers)
+    members = enumerate(zip(updates, counts, strict=True)) if layout.tensors else ()
+    for member, (update, count) in members:
         flat = [positions_BK.reshape(-1) for positions_BK in update.positions]
         np.concatenate(flat, out=positions[member], casting="same_kind")
         np.concatenate([sign.reshape(-1) for sign in update.signs], out=signs[member])
         signs[member] *= np.int8(count)
-    positions_UC, signs_UC = (each.to(device, non_blocking=pinned) for each in held)
+    positions_UC, signs_UC = (each.to(device, non_blocking=pinned) for each in buffers)
     return positions_UC, signs_UC
 
 

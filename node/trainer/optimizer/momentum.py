@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from ....protocol.wire.manifest import ParameterSpec
 from ...storage.atomic_write import replacing
-from ..memory.optimizer_state import PARTS, StateTensor, put, values_of
+from ..memory.optimizer_state import PARTS, StateTensor, decode_parts, restore
 from .optimizer import LocalOptimizer
 
 _log = logging.getLogger(__name__)
@@ -40,14 +40,14 @@ def save_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
         for part, tensor in state.parts().items()
     }
     tensors[_STEPS] = torch.tensor(optimizer.steps)
-    check = blake3()
+    digest = blake3()
     for key in sorted(tensors):
-        _note(check, key, tensors[key])
+        _update_hash(digest, key, tensors[key])
     # The library writes to a temporary file first, which remains if the process is killed.
-    for left in path.parent.glob(".tmp*"):
-        left.unlink(missing_ok=True)
+    for leftover in path.parent.glob(".tmp*"):
+        leftover.unlink(missing_ok=True)
     with replacing(path) as file:
-        save_file(tensors, file, metadata={_CHECK: check.hexdigest()})
+        save_file(tensors, file, metadata={_CHECK: digest.hexdigest()})
 
 
 @torch.no_grad()
@@ -60,30 +60,30 @@ def load_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
     wanted = _states(optimizer, table)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            there = set(file.keys())
+            keys = set(file.keys())
             known = {f"{key}{part}" for key in wanted for part in PARTS}
-            if not {*wanted, _STEPS} <= there <= known | {_STEPS}:
-                return _refuse(path, "it belongs to another model")
+            if not {*wanted, _STEPS} <= keys <= known | {_STEPS}:
+                return _discard(path, "it belongs to another model")
             steps = file.get_tensor(_STEPS)
             if steps.dtype != torch.int64 or steps.shape != () or not 0 <= int(steps) < 1 << 62:
-                return _refuse(path, "its step count is invalid")
+                return _discard(path, "its step count is invalid")
             # All is checked before anything changes; a tensor at a time, so that memory stays small.
-            check = blake3()
-            for name in sorted(there):
-                _note(check, name, file.get_tensor(name))
-            if (file.metadata() or {}).get(_CHECK) != check.hexdigest():
-                return _refuse(path, "its checksum is wrong")
+            digest = blake3()
+            for name in sorted(keys):
+                _update_hash(digest, name, file.get_tensor(name))
+            if (file.metadata() or {}).get(_CHECK) != digest.hexdigest():
+                return _discard(path, "its checksum is wrong")
             for key, state in wanted.items():
-                values_of(_parts(file, there, key), state)
+                decode_parts(_parts(file, keys, key), state)
             for key, state in wanted.items():
-                parts = _parts(file, there, key)
-                put(state, parts, values_of(parts, state))
+                parts = _parts(file, keys, key)
+                restore(state, parts, decode_parts(parts, state))
     except FileNotFoundError:
         return False
     except (OSError, safetensors.SafetensorError) as error:
-        return _refuse(path, str(error))
+        return _discard(path, str(error))
     except ValueError as error:
-        return _refuse(path, f"it contains {error}")
+        return _discard(path, f"it contains {error}")
     optimizer.steps = int(steps)
     optimizer.forget_all()
     return True
@@ -98,17 +98,17 @@ def _states(optimizer: LocalOptimizer, table: Sequence[ParameterSpec]) -> dict[s
     return states
 
 
-def _parts(file: Any, there: Collection[str], key: str) -> dict[str, torch.Tensor]:
+def _parts(file: Any, keys: Collection[str], key: str) -> dict[str, torch.Tensor]:
     """Return the tensors of the file that make up one state."""
-    return {part: file.get_tensor(f"{key}{part}") for part in PARTS if f"{key}{part}" in there}
+    return {part: file.get_tensor(f"{key}{part}") for part in PARTS if f"{key}{part}" in keys}
 
 
-def _note(check: blake3, key: str, tensor: torch.Tensor) -> None:
-    check.update(key.encode())
-    check.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+def _update_hash(digest: blake3, key: str, tensor: torch.Tensor) -> None:
+    digest.update(key.encode())
+    digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
-def _refuse(path: Path, problem: str) -> bool:
+def _discard(path: Path, problem: str) -> bool:
     _log.warning(
         "the saved momentum %s is discarded, and momentum starts at zero: %s", path, problem
     )

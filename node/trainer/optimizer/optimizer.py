@@ -112,12 +112,12 @@ class LocalOptimizer:
     @property
     def momentum(self) -> list[torch.Tensor]:
         """The momentum's coefficients in float32, (blocks, elements) for each tensor."""
-        return [state.whole() for state in self.coefficients]
+        return [state.read_all() for state in self.coefficients]
 
     @property
     def second_moment(self) -> list[torch.Tensor]:
         """The second moment in float32, in the parameters' shapes; empty if it is not used."""
-        return [state.whole() for state in self.squares]
+        return [state.read_all() for state in self.squares]
 
     @property
     def by_rows(self) -> dict[str, list[StateTensor]]:
@@ -138,14 +138,14 @@ class LocalOptimizer:
         """
         self.steps += 1
         for index, gradient in enumerate(gradients):
-            self._gather(index, gradient)
+            self._accumulate_tensor(index, gradient)
 
     @torch.no_grad()
     def decay(self) -> None:
         """Decay the momentum and the smoothed gradient as with a gradient of zero, for a round
         without samples."""
         for index in range(len(self._layout.tensors)):
-            self._gather(index, None)
+            self._accumulate_tensor(index, None)
 
     @torch.no_grad()
     def take(self, round_number: int) -> Taken:
@@ -157,7 +157,7 @@ class LocalOptimizer:
         self.refund(round_number)
         while len(self._pending) >= _MAX_PENDING:
             self.refund(min(self._pending))
-        sent = _on_the_cpu([self._take_tensor(i) for i in range(len(self._layout.tensors))])
+        sent = _to_main_memory([self._take_tensor(i) for i in range(len(self._layout.tensors))])
         self._pending[round_number] = sent
         values = [amounts.numpy() for _, amounts in sent]
         return Taken(
@@ -167,22 +167,22 @@ class LocalOptimizer:
         )
 
     @torch.no_grad()
-    def tell(self, rotation_steps: int, step: int) -> list[Signs]:
+    def vote_signs(self, rotation_steps: int, step: int) -> list[Signs]:
         """Return the signs of the coefficients that are due at this step (`codec.sign_vote`). They are
         read from the momentum, which with committees contains only the last gradient; nothing is taken
         out. The sign sent for a zero changes from one cycle of `rotation_steps` to the next."""
         at_zero = zero_sign(rotation_steps, step)
         values: list[torch.Tensor] = []
         for tensor, state in zip(self._layout.tensors, self.coefficients, strict=True):
-            heard = selected_positions(tensor.elements, rotation_steps, step)
-            columns = torch.from_numpy(heard.astype(np.int64)).to(state.device)
+            selected = selected_positions(tensor.elements, rotation_steps, step)
+            columns = torch.from_numpy(selected.astype(np.int64)).to(state.device)
             here = [
                 state.read(stripe.blocks).index_select(1, columns)
                 for stripe in stripes(tensor, state.device)
             ]
             values.append(torch.cat(here))
         # All are copied together after the last tensor, because every copy waits for the GPU.
-        arrays = [each.numpy() for each in _copied_together(values)]
+        arrays = [each.numpy() for each in _copy_together(values)]
         return [np.where(each == 0, at_zero, np.sign(each)).astype(np.int8) for each in arrays]
 
     def sent(self, round_number: int, update: DecodedUpdate) -> bool:
@@ -218,7 +218,7 @@ class LocalOptimizer:
         return self._pending.pop(round_number, None) is not None
 
     @torch.no_grad()
-    def yield_to(self, updates: Sequence[DecodedUpdate]) -> None:
+    def damp(self, updates: Sequence[DecodedUpdate]) -> None:
         """Damp the momentum, m ← (1 - damping)·m, at every coefficient that one of these updates
         contains.
 
@@ -231,8 +231,8 @@ class LocalOptimizer:
             state = self.coefficients[index]
             for stripe in stripes(tensor, state.device):
                 momentum = state.read(stripe.blocks)
-                spoken = [update.positions[index][stripe.blocks] for update in updates]
-                indices = torch.from_numpy(np.concatenate(spoken, axis=1).astype(np.int16))
+                sent_positions = [update.positions[index][stripe.blocks] for update in updates]
+                indices = torch.from_numpy(np.concatenate(sent_positions, axis=1).astype(np.int16))
                 indices = indices.to(momentum.device).to(torch.int64)
                 # If several updates contain the same coefficient, the same value is written several
                 # times, so it is damped once.
@@ -256,7 +256,7 @@ class LocalOptimizer:
                     rows: slice = getattr(stripe, rows_of)
                     state.write(rows, torch.zeros_like(state.read(rows)))
 
-    def _gather(self, index: int, gradient: torch.Tensor | None) -> None:
+    def _accumulate_tensor(self, index: int, gradient: torch.Tensor | None) -> None:
         """Add a tensor's gradient to its momentum; without one, only decay the momentum."""
         tensor, state = self._layout.tensors[index], self.coefficients[index]
         if gradient is not None:
@@ -288,7 +288,7 @@ class LocalOptimizer:
         second = self.squares[index].read(stripe.rows).mul_(beta)
         second.addcmul_(gradient, gradient, value=1 - beta)
         self.squares[index].write(stripe.rows, second)
-        gradient.div_(root_of(second, beta, self.steps))
+        gradient.div_(rms_divisor(second, beta, self.steps))
 
     def _take_tensor(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the positions (int16) and values (float32) taken from one tensor, both (blocks, k),
@@ -307,7 +307,7 @@ class LocalOptimizer:
         return torch.cat(all_positions), torch.cat(all_values)
 
 
-def _on_the_cpu(
+def _to_main_memory(
     pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return pairs of two-dimensional tensors in main memory. They are copied together per device and
@@ -318,14 +318,14 @@ def _on_the_cpu(
         if positions.device.type != "cpu":
             by_device.setdefault(positions.device, []).append(index)
     for indices in by_device.values():
-        kinds = (_copied_together([pairs[index][kind] for index in indices]) for kind in (0, 1))
+        kinds = (_copy_together([pairs[index][kind] for index in indices]) for kind in (0, 1))
         for index, positions, values in zip(indices, *kinds, strict=True):
             # Cloned, so that each tensor's memory can be freed without the others'.
             moved[index] = positions.clone(), values.clone()
     return moved
 
 
-def _copied_together(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _copy_together(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return tensors of one device and type in main memory, as views of one copy."""
     if not tensors:
         return []
@@ -334,12 +334,12 @@ def _copied_together(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [piece.view(each.shape) for piece, each in zip(pieces, tensors, strict=True)]
 
 
-def root_of(second_moment: torch.Tensor, beta: float, steps: int) -> torch.Tensor:
+def rms_divisor(second_moment: torch.Tensor, beta: float, steps: int) -> torch.Tensor:
     """Return the divisor of a gradient: sqrt(v / (1 - β₂ᵗ)) + ε, after t = `steps` steps."""
     return (second_moment / (1 - beta**steps)).sqrt_().add_(_EPSILON)
 
 
-def transformed(
+def transformed_stripes(
     gradient: torch.Tensor, tensor: TensorLayout, spec: OptimizerSpec
 ) -> Iterator[tuple[Stripe, torch.Tensor]]:
     """Yield `transformed_stripe` for each stripe of a gradient."""
@@ -361,7 +361,7 @@ def transformed_stripe(
     rounds = _QUINTIC_ROUNDS.get(spec.preconditioner)
     if rounds is not None and tensor.sides == 2:
         # The transform multiplies by orthogonal matrices on both sides, so the order does not matter.
-        coefficients = orthogonalised(coefficients, rounds, _quintic_type(gradient.device))
+        coefficients = orthogonalise(coefficients, rounds, _quintic_type(gradient.device))
     return coefficients.view(stripe.count, -1)
 
 
@@ -382,7 +382,7 @@ def _quintic_type(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if narrow_type(device) is torch.bfloat16 else torch.float32
 
 
-def orthogonalised(
+def orthogonalise(
     blocks_NAB: torch.Tensor, rounds: int, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
     """Return U·f(S)·Vᵀ for each block U·S·Vᵀ, in float32, with f(S) close to 1 and scaled so that the

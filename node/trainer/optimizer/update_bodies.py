@@ -26,14 +26,14 @@ def make_body(
     the whole model as a single section. Return empty bytes if another rank returns the body."""
     committees = manifest.committees
     if committees is None:
-        taken = part.merged(optimizer.take(round))
+        taken = part.gather_taken(optimizer.take(round))
         return b"" if taken is None else encode_update(layout, taken.positions, taken.signs)
     rotation_steps, step = committees.rotation_steps, step_of(round)
-    told = part.told(
-        optimizer.tell(rotation_steps, step),
+    signs = part.gather_signs(
+        optimizer.vote_signs(rotation_steps, step),
         lambda tensor: selected_count(tensor, rotation_steps, step),
     )
-    return b"" if told is None else encode_part(sections(layout, 1)[0], told)
+    return b"" if signs is None else encode_part(sections(layout, 1)[0], signs)
 
 
 def coefficients_of(manifest: Manifest, layout: UpdateLayout, round: int) -> int:

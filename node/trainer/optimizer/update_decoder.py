@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 
 class UpdateDecoder(Generic[T]):
-    """The decoded updates of rounds that are not applied yet, at most `most` of them."""
+    """The decoded updates of rounds that are not applied yet, at most `limit` of them."""
 
-    def __init__(self, store: BlobStore, decode: Callable[[bytes], T], most: int) -> None:
+    def __init__(self, store: BlobStore, decode: Callable[[bytes], T], limit: int) -> None:
         self._store = store
         self._decode = decode
-        self._most = most
+        self._limit = limit
         self._lock = threading.Lock()
         # By content id: the round whose record may name the update, and the decoded update.
         self._decoded: dict[ContentId, tuple[int, T]] = {}
@@ -59,7 +59,7 @@ class UpdateDecoder(Generic[T]):
 
     def decode(self, expected: ExpectedUpdate) -> bool:
         """Decode an update and keep it; return False, with nothing changed, if it is not needed, is not
-        in the store, does not decode, or if `most` updates are kept."""
+        in the store, does not decode, or if `limit` updates are kept."""
         if not self._is_wanted(expected):
             return False
         body = self._store.get(expected.update)
@@ -77,7 +77,7 @@ class UpdateDecoder(Generic[T]):
 
     def _is_wanted(self, expected: ExpectedUpdate) -> bool:
         known = expected.update in self._decoded
-        return expected.round > self._applied and not known and len(self._decoded) < self._most
+        return expected.round > self._applied and not known and len(self._decoded) < self._limit
 
     def _run(self, expected: queue.SimpleQueue[ExpectedUpdate]) -> None:
         while True:

@@ -53,18 +53,18 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_logging()
     if arguments.tell is not None:
-        _take_part(arguments)
+        _run_generation(arguments)
     else:
         try:
             with tempfile.TemporaryDirectory(prefix="distro-node-rank-") as scratch:
-                code = _follow(scratch)
+                code = _run_generations(scratch)
         except OSError as error:
             _log.error("there is no space for temporary files: %s", error)
             code = NO_STORE
         sys.exit(code)
 
 
-def _follow(scratch: str) -> int:
+def _run_generations(scratch: str) -> int:
     after = 0
     program = [sys.executable, "-P", "-m", "distro_node.node.trainer.ranks.elastic_rank"]
     # A closed connection is reported in one line; the library would print its own stack as well.
@@ -73,20 +73,20 @@ def _follow(scratch: str) -> int:
         # A rank's process may not get the rights to make the file, and perhaps no node here has made it.
         make_device_node()
         reading, writing = os.pipe()
-        words = ["--writable", scratch, "--after", str(after), "--tell", str(writing)]
+        options = ["--writable", scratch, "--after", str(after), "--tell", str(writing)]
         code = subprocess.run(
-            [*program, *sys.argv[1:], *words], env=variables, check=False, pass_fds=[writing]
+            [*program, *sys.argv[1:], *options], env=variables, check=False, pass_fds=[writing]
         ).returncode
         os.close(writing)
-        with open(reading, "rb") as told:
-            after = int(told.read() or after)
+        with open(reading, "rb") as report:
+            after = int(report.read() or after)
         if code in (NODE_ENDED, NO_STORE):
             return code
         # Wait, so that a process that cannot even start does not keep the machine busy.
         time.sleep(_PAUSE_SECONDS)
 
 
-def _take_part(arguments: argparse.Namespace) -> None:
+def _run_generation(arguments: argparse.Namespace) -> None:
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

@@ -10,7 +10,7 @@ import time
 from typing import NoReturn
 
 from ...training.torchrun import NO_STORE, NODE_ENDED, RESTART, RankAssignment
-from .launch import POLL_SECONDS, Gathering, launch_here, local_device
+from .launch import POLL_SECONDS, LauncherStore, launch_here, local_device
 from .ranks import RankLost
 from .worker import RankWorker
 
@@ -22,16 +22,16 @@ def follow(arguments: argparse.Namespace) -> NoReturn:
     is written to the descriptor `arguments.tell`."""
     launch = launch_here()
     try:
-        gathering = Gathering(launch)
-        found = gathering.next(arguments.after)
+        launcher_store = LauncherStore(launch)
+        found = launcher_store.next(arguments.after)
         if found is None:
             os._exit(NODE_ENDED)
-        number, store, asked = found
+        number, store, open_arguments = found
         os.write(arguments.tell, str(number).encode())
         threading.Thread(target=_watch, args=(launch, number), daemon=True).start()
-        worker = RankWorker(_gives_up, arguments.patience, launch)
-        device = local_device(asked["settings"]["device"], launch)
-        worker.follow(store, launch.rank, launch.size, device, asked)
+        worker = RankWorker(_raise_lost, arguments.patience, launch)
+        device = local_device(open_arguments["settings"]["device"], launch)
+        worker.follow(store, launch.rank, launch.size, device, open_arguments)
     except RankLost as error:
         _log.info("rank %d starts again: %s", launch.rank, error)
         os._exit(RESTART)
@@ -41,7 +41,7 @@ def follow(arguments: argparse.Namespace) -> NoReturn:
         os._exit(NO_STORE)
 
 
-def _gives_up(reason: str, micro_batch: int | None) -> NoReturn:
+def _raise_lost(reason: str, micro_batch: int | None) -> NoReturn:
     """Raise `RankLost`: only rank 0 has a node to report to."""
     raise RankLost(reason)
 
@@ -51,10 +51,10 @@ def _watch(launch: RankAssignment, number: int) -> None:
     exchanges of its own generation would still wait."""
     try:
         # It needs a connection of its own, since the other one may be blocked.
-        gathering = Gathering(launch)
-        while gathering.generation == number and not gathering.is_over:
+        launcher_store = LauncherStore(launch)
+        while launcher_store.generation == number and not launcher_store.node_ended:
             time.sleep(POLL_SECONDS)
-        code = NODE_ENDED if gathering.is_over else RESTART
+        code = NODE_ENDED if launcher_store.node_ended else RESTART
     except (RankLost, RuntimeError) as error:
         _log.warning("rank %d ends: %s", launch.rank, error)
         code = NO_STORE

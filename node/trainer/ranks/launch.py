@@ -33,10 +33,10 @@ POLL_SECONDS = 0.5
 """How often a rank checks for a new generation."""
 # If the launcher's store does not answer within this time, it counts as gone.
 _STORE_SECONDS = 60.0
-_GENERATION, _OVER = "generation", "over"
+_GENERATION, _NODE_ENDED = "generation", "over"
 
 
-class Gathering:
+class LauncherStore:
     """The launcher's store, shared by the ranks of one launch."""
 
     def __init__(self, launch: RankAssignment) -> None:
@@ -52,7 +52,7 @@ class Gathering:
             raise RankLost(f"the launcher's store cannot be reached: {error}") from None
         self._store = PrefixStore(f"distro-node/{launch.name}", store)
 
-    def begin(self, opened: Mapping[str, Any]) -> Store:
+    def begin(self, open_arguments: Mapping[str, Any]) -> Store:
         """Start a new generation, in which all ranks `open` with these arguments. Only rank 0 calls
         this.
 
@@ -60,17 +60,17 @@ class Gathering:
         """
         number = self._store.add(_GENERATION, 1)
         # The store's interface takes values as text.
-        self._store.set(f"{number}/open", base64.b64encode(pack(dict(opened))).decode())
-        return self._of(number)
+        self._store.set(f"{number}/open", base64.b64encode(pack(dict(open_arguments))).decode())
+        return self._generation_store(number)
 
     def next(self, after: int) -> tuple[int, Store, dict[str, Any]] | None:
         """Wait for a generation after number `after`; return its number, its store and the arguments of
         `begin`, or None if the node has ended. All ranks except rank 0 call this."""
-        while not self.is_over:
+        while not self.node_ended:
             number = self.generation
             if number > after:
-                opened = base64.b64decode(self._store.get(f"{number}/open"))
-                return number, self._of(number), unpack(opened)
+                open_arguments = base64.b64decode(self._store.get(f"{number}/open"))
+                return number, self._generation_store(number), unpack(open_arguments)
             time.sleep(POLL_SECONDS)
         return None
 
@@ -80,15 +80,15 @@ class Gathering:
         return self._store.add(_GENERATION, 0)
 
     @property
-    def is_over(self) -> bool:
+    def node_ended(self) -> bool:
         """Whether the node has ended."""
-        return self._store.check([_OVER])
+        return self._store.check([_NODE_ENDED])
 
     def end(self) -> None:
         """Announce that the node has ended."""
-        self._store.set(_OVER, "1")
+        self._store.set(_NODE_ENDED, "1")
 
-    def _of(self, number: int) -> Store:
+    def _generation_store(self, number: int) -> Store:
         return PrefixStore(f"{number}", self._store)
 
 
@@ -110,6 +110,6 @@ def local_device(name: str, launch: RankAssignment) -> str:
 def end_all() -> None:
     """Announce to all ranks that the node has ended. Nothing is raised if they are gone already."""
     try:
-        Gathering(launch_here()).end()
+        LauncherStore(launch_here()).end()
     except (RankLost, RuntimeError) as error:
         _log.info("the other ranks are not notified: %s", error)

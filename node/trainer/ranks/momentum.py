@@ -35,8 +35,8 @@ class MomentumDivision:
 
     def plan(self, layout: UpdateLayout, table: Sequence[ParameterSpec]) -> BandPlan:
         """Return the bands of each rank."""
-        whole = unshardable_tensors(layout, table, self.size) if self.shards else ()
-        return plan_bands(layout, table, self.size, whole)
+        unshardable = unshardable_tensors(layout, table, self.size) if self.shards else ()
+        return plan_bands(layout, table, self.size, unshardable)
 
     def path(self, path: Path, rank: int) -> Path:
         """Return a rank's file, given the `path` that a single process would use."""
@@ -53,21 +53,21 @@ class RankPlace:
     """A rank's place in a division."""
 
     plan: BandPlan
-    cut: MomentumDivision = MomentumDivision()
+    division: MomentumDivision = MomentumDivision()
     rank: int = 0
 
 
-def save_part(optimizer: LocalOptimizer, seat: RankPlace, path: Path) -> None:
+def save_part(optimizer: LocalOptimizer, place: RankPlace, path: Path) -> None:
     """Write one rank's state to its file (`MomentumDivision.path`). Raises as `save_momentum` does."""
-    mine = seat.cut.path(path, seat.rank)
-    mine.parent.mkdir(parents=True, exist_ok=True)
-    save_momentum(optimizer, seat.plan.table_of(seat.rank), mine)
+    own_path = place.division.path(path, place.rank)
+    own_path.parent.mkdir(parents=True, exist_ok=True)
+    save_momentum(optimizer, place.plan.table_of(place.rank), own_path)
 
 
-def remove_others(cut: MomentumDivision, path: Path) -> None:
-    """Remove what was saved with other divisions than `cut`. All files of `cut` must be written: then
-    the others are outdated."""
-    kept = {cut.path(path, rank) for rank in range(cut.size)}
+def remove_others(division: MomentumDivision, path: Path) -> None:
+    """Remove what was saved with other divisions than `division`. All files of `division` must be
+    written: then the others are outdated."""
+    kept = {division.path(path, rank) for rank in range(division.size)}
     if path not in kept:
         path.unlink(missing_ok=True)
     for folder in _folders(path):
@@ -76,40 +76,40 @@ def remove_others(cut: MomentumDivision, path: Path) -> None:
                 shutil.rmtree(folder)
 
 
-def load_part(optimizer: LocalOptimizer, seat: RankPlace, path: Path, spec: OptimizerSpec) -> bool:
+def load_part(optimizer: LocalOptimizer, place: RankPlace, path: Path, spec: OptimizerSpec) -> bool:
     """Read one rank's state. Return False, with nothing changed, if there is none or it is invalid.
 
     If the state was saved with another division, the saved ranks' states are read one at a time, each
     in float32.
     """
-    plan, cut, rank = seat.plan, seat.cut, seat.rank
+    plan, division, rank = place.plan, place.division, place.rank
     saved = _newest(path)
     if saved is None:
         return False
-    if saved == cut:
-        return load_momentum(optimizer, plan.table_of(rank), cut.path(path, rank))
+    if saved == division:
+        return load_momentum(optimizer, plan.table_of(rank), division.path(path, rank))
     theirs = saved.plan(plan.layout, plan.table)
 
-    def piece(other: int) -> LocalOptimizer | None:
+    def read_rank(other: int) -> LocalOptimizer | None:
         names = theirs.table_of(other)
         shapes = [torch.empty(each.shape) for each in names]
         read = LocalOptimizer(theirs.layout_of(other), shapes, spec)
         return read if load_momentum(read, names, saved.path(path, other)) else None
 
     # All are read once before anything is changed: one may be invalid.
-    if any(piece(other) is None for other in range(saved.size)):
+    if any(read_rank(other) is None for other in range(saved.size)):
         return False
     for other in range(saved.size):
-        read = piece(other)
+        read = read_rank(other)
         if read is None:
             return False
-        for there, origin in enumerate(theirs.of(other)):
-            for here, band in enumerate(plan.of(rank)):
-                first, stop = max(band.first, origin.first), min(band.stop, origin.stop)
-                if band.tensor == origin.tensor and first < stop:
+        for their_index, their_band in enumerate(theirs.of(other)):
+            for our_index, band in enumerate(plan.of(rank)):
+                first, stop = max(band.first, their_band.first), min(band.stop, their_band.stop)
+                if band.tensor == their_band.tensor and first < stop:
                     _copy(
-                        (optimizer, here, _Rows(plan.layout, band, first, stop)),
-                        (read, there, _Rows(plan.layout, origin, first, stop)),
+                        (optimizer, our_index, _Rows(plan.layout, band, first, stop)),
+                        (read, their_index, _Rows(plan.layout, their_band, first, stop)),
                     )
         optimizer.steps = read.steps
     optimizer.forget_all()
@@ -130,23 +130,24 @@ class _Rows:
         )
 
 
-_Place = tuple[LocalOptimizer, int, _Rows]
+_RowsInState = tuple[LocalOptimizer, int, _Rows]
 
 
 @torch.no_grad()
-def _copy(to: _Place, origin: _Place) -> None:
-    ours, here, target = to
-    theirs, there, source = origin
+def _copy(to: _RowsInState, their_band: _RowsInState) -> None:
+    ours, our_index, target = to
+    theirs, their_index, source = their_band
     _copy_rows(
-        (ours.coefficients[here], target.blocks), (theirs.coefficients[there], source.blocks)
+        (ours.coefficients[our_index], target.blocks),
+        (theirs.coefficients[their_index], source.blocks),
     )
     for kind, states in ours.by_rows.items():
         origins = theirs.by_rows[kind]
-        _copy_rows((states[here], target.rows), (origins[there], source.rows))
+        _copy_rows((states[our_index], target.rows), (origins[their_index], source.rows))
 
 
-def _copy_rows(to: tuple[StateTensor, slice], origin: tuple[StateTensor, slice]) -> None:
-    (ours, target), (theirs, source) = to, origin
+def _copy_rows(to: tuple[StateTensor, slice], their_band: tuple[StateTensor, slice]) -> None:
+    (ours, target), (theirs, source) = to, their_band
     ours.write(target, theirs.read(source).to(ours.device))
 
 
@@ -166,8 +167,10 @@ def _newest(path: Path) -> MomentumDivision | None:
         kind, rank, size = match[1], int(match[2]), int(match[3])
         if size > 1 and rank <= size:
             files.append((MomentumDivision(size, kind == "shards"), folder / path.name))
-    for cut, file in files:
+    for division, file in files:
         with contextlib.suppress(OSError):
-            found.setdefault(cut, []).append(file.stat().st_mtime)
-    whole = {cut: min(times) for cut, times in found.items() if len(times) == cut.size}
-    return max(whole, key=lambda cut: whole[cut], default=None)
+            found.setdefault(division, []).append(file.stat().st_mtime)
+    complete = {
+        division: min(times) for division, times in found.items() if len(times) == division.size
+    }
+    return max(complete, key=lambda division: complete[division], default=None)

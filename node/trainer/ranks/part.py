@@ -28,7 +28,7 @@ from ...training.bands import Band
 from ..error_report import describe
 from ..models.probe_parameters import ParameterFill
 from ..models.snapshot import check_count, read_values
-from ..optimizer.exact_step import own_means
+from ..optimizer.exact_step import local_means
 from ..optimizer.fingerprint import fingerprint_pieces
 from ..optimizer.optimizer import Taken
 from .momentum import RankPlace
@@ -47,32 +47,32 @@ class RankPart:
     def __init__(
         self,
         ranks: Ranks,
-        seat: RankPlace,
+        place: RankPlace,
         parameters: Sequence[torch.nn.Parameter],
         sharded: Collection[int] = (),
     ) -> None:
         self._ranks = ranks
         self._all = parameters
         self._sharded = frozenset(sharded)
-        self.seat = seat
-        self.plan = seat.plan
+        self.place = place
+        self.plan = place.plan
         self.layout = self.plan.layout_of(ranks.rank)
         self._bands = self.plan.of(ranks.rank)
         self.parameters: Sequence[torch.Tensor] = [self._rows(band) for band in self._bands]
 
-    def deal(self, samples: Sequence[int]) -> Sequence[int]:
+    def own_samples(self, samples: Sequence[int]) -> Sequence[int]:
         rank, size = self._ranks.rank, self._ranks.size
         return samples[len(samples) * rank // size : len(samples) * (rank + 1) // size]
 
     def passes(self, samples: Sequence[int]) -> int:
         longest = -(-len(samples) // self._ranks.size)
-        return longest if self._sharded else len(self.deal(samples))
+        return longest if self._sharded else len(self.own_samples(samples))
 
-    def agreed(self, prepare: Callable[[], T]) -> T:
-        return self._ranks.agreed(prepare) if self._sharded else prepare()
+    def prepare_together(self, prepare: Callable[[], T]) -> T:
+        return self._ranks.run_together(prepare) if self._sharded else prepare()
 
-    def summed(self, compute: Callable[[], tuple[float, int]]) -> tuple[float, int]:
-        found = in_step(compute) if self._sharded else self._ranks.agreed(compute)
+    def sum_losses(self, compute: Callable[[], tuple[float, int]]) -> tuple[float, int]:
+        found = compute_together(compute) if self._sharded else self._ranks.run_together(compute)
         totals = self._ranks.exchange(found)
         return sum(loss for loss, _ in totals), sum(count for _, count in totals)
 
@@ -100,9 +100,11 @@ class RankPart:
     def everywhere(self, here: bool) -> bool:
         return all(self._ranks.exchange(here))
 
-    def merged(self, taken: Taken) -> Taken | None:
-        positions = self._collected([each.astype(np.int16) for each in taken.positions], np.int16)
-        signs = self._collected(taken.signs, np.int8)
+    def gather_taken(self, taken: Taken) -> Taken | None:
+        positions = self._gather_arrays(
+            [each.astype(np.int16) for each in taken.positions], np.int16
+        )
+        signs = self._gather_arrays(taken.signs, np.int8)
         if positions is None or signs is None:
             return None
         # Each rank keeps the values of its own bands.
@@ -110,17 +112,17 @@ class RankPart:
             positions=[each.astype(np.int32) for each in positions], values=[], signs=signs
         )
 
-    def told(
-        self, signs: Sequence[Signs], heard: Callable[[TensorLayout], int]
+    def gather_signs(
+        self, signs: Sequence[Signs], signs_per_block: Callable[[TensorLayout], int]
     ) -> Sequence[Signs] | None:
-        return self._collected(signs, np.int8, heard)
+        return self._gather_arrays(signs, np.int8, signs_per_block)
 
-    def gathered(
+    def gather_values(
         self, values: Sequence[npt.NDArray[np.float32]]
     ) -> Sequence[npt.NDArray[np.float32]] | None:
-        return self._collected(values, np.float32)
+        return self._gather_arrays(values, np.float32)
 
-    def own(self, update: DecodedUpdate) -> DecodedUpdate:
+    def own_part(self, update: DecodedUpdate) -> DecodedUpdate:
         return self.plan.part_of(self._ranks.rank, update)
 
     def means(self, sums: Sequence[int]) -> Sequence[Fraction]:
@@ -130,10 +132,10 @@ class RankPart:
         here = [(band.tensor, total) for band, total in zip(self._bands, sums, strict=True)]
         for index, total in itertools.chain.from_iterable(self._ranks.exchange(here)):
             totals[index] += total
-        whole = own_means(self.plan.layout.tensors, totals)
+        whole = local_means(self.plan.layout.tensors, totals)
         return [whole[band.tensor] for band in self._bands]
 
-    def spread(self) -> None:
+    def broadcast(self) -> None:
         for band in self.plan.bands:
             if band.tensor not in self._sharded:
                 self._ranks.broadcast(self._rows(band), band.owner)
@@ -146,14 +148,14 @@ class RankPart:
     @torch.no_grad()
     def read(self, store: BlobStore, chunks: Sequence[ContentId]) -> None:
         """Replace the model by a snapshot. Every rank reads only the chunks that contain its bands."""
-        self._ranks.agreed(lambda: self._check(store, chunks))
-        self._ranks.agreed(lambda: self._fill(store, chunks))
-        self.spread()
+        self._ranks.run_together(lambda: self._check(store, chunks))
+        self._ranks.run_together(lambda: self._fill(store, chunks))
+        self.broadcast()
 
     def fill(self, fill: ParameterFill) -> None:
         for band, rows in zip(self._bands, self.parameters, strict=True):
-            fill.part(rows.view(-1), band.tensor, band.start)
-        self.spread()
+            fill.fill_part(rows.view(-1), band.tensor, band.start)
+        self.broadcast()
 
     def write(self, store: BlobStore) -> BlobList:
         """Store a snapshot's chunks. The ranks take turns in writing one, from the parts that the
@@ -161,7 +163,7 @@ class RankPart:
         ours, failure = [], None
         for chunk in range(-(-self._elements // _CHUNK_ITEMS)):
             writer = chunk % self._ranks.size
-            values = self._gathered(chunk, writer)
+            values = self._gather_chunk(chunk, writer)
             if values is not None and failure is None:
                 try:
                     ours.append(store.put(values.astype("<f4", copy=False).tobytes()))
@@ -174,7 +176,7 @@ class RankPart:
                 raise failure
             return ours
 
-        written = self._ranks.exchange(self._ranks.agreed(done))
+        written = self._ranks.exchange(self._ranks.run_together(done))
         queues = [iter(each) for each in written]
         count = sum(len(each) for each in written)
         ids = tuple(ContentId(next(queues[chunk % self._ranks.size])) for chunk in range(count))
@@ -211,7 +213,7 @@ class RankPart:
         assert isinstance(tensor, DTensor)
         return tensor.to_local().detach()
 
-    def _collected(
+    def _gather_arrays(
         self,
         arrays: Sequence[np.ndarray],
         dtype: type[np.generic],
@@ -250,7 +252,7 @@ class RankPart:
                 filled += stop - first
 
     @torch.no_grad()
-    def _gathered(self, chunk: int, writer: int) -> np.ndarray | None:
+    def _gather_chunk(self, chunk: int, writer: int) -> np.ndarray | None:
         """Return a chunk's values at the rank that writes it; None elsewhere."""
         rank, begin = self._ranks.rank, chunk * _CHUNK_ITEMS
         end = min(begin + _CHUNK_ITEMS, self._elements)
@@ -279,7 +281,7 @@ class RankPart:
             yield chunk, max(band.start, base) - base, min(end, base + _CHUNK_ITEMS) - base
 
 
-def in_step(compute: Callable[[], T]) -> T:
+def compute_together(compute: Callable[[], T]) -> T:
     """Compute together with all ranks. A failure at one leaves the others waiting for it, so the whole
     group must end.
 

@@ -80,15 +80,15 @@ class RankProcesses(RankSupervision):
         Returns that file, in rank 0's process only.
         """
         # A file, which only this user can open, whereas other programs might reach a listening socket.
-        meeting = Path(tempfile.mkdtemp(prefix="ranks-")) / "meeting"
+        rendezvous = Path(tempfile.mkdtemp(prefix="ranks-")) / "meeting"
         for rank in range(1, len(self._devices)):
             pid = os.fork()
             if pid == 0:
-                _follow(rank, meeting, follow)
+                _run_forked_rank(rank, rendezvous, follow)
             self._pids[pid] = rank
         for pid, rank in self._pids.items():
             threading.Thread(target=self._watch, args=(pid, rank), daemon=True).start()
-        return meeting
+        return rendezvous
 
     @property
     def pids(self) -> list[int]:
@@ -103,12 +103,12 @@ class RankProcesses(RankSupervision):
 
     def _watch(self, pid: int, rank: int) -> None:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        how = f"ended with exit code {code}"
+        end = f"ended with exit code {code}"
         if code == _NO_MEMORY:
-            how = "ran out of memory"
+            end = "ran out of memory"
         if code < 0:
-            how = f"was ended by signal {-code}{_ENDED_BY.get(-code, '')}"
-        reason = f"its rank {rank}, on {self._devices[rank]}, {how}"
+            end = f"was ended by signal {-code}{_ENDED_BY.get(-code, '')}"
+        reason = f"its rank {rank}, on {self._devices[rank]}, {end}"
         self._give_up(reason, out_of_memory=code == _NO_MEMORY)
 
 
@@ -143,15 +143,15 @@ def devices_of(name: str) -> list[str]:
     return [f"cuda:{index}" for index in range(gpus)]
 
 
-def store_at(meeting: Path, size: int) -> Store:
+def rendezvous_store(rendezvous: Path, size: int) -> Store:
     """Return the store by which `size` processes of one machine find each other."""
     # Their traffic stays on the loopback interface.
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     # Documented, though missing from the library's own list of exports.
-    return dist.FileStore(str(meeting), size)  # pyright: ignore[reportPrivateImportUsage]
+    return dist.FileStore(str(rendezvous), size)  # pyright: ignore[reportPrivateImportUsage]
 
 
-def meet(store: Store, rank: int, size: int, name: str, patience: float) -> Ranks:
+def connect_ranks(store: Store, rank: int, size: int, name: str, patience: float) -> Ranks:
     """Open the device of this name, and connect to the other ranks.
 
     Raises `TrainerFailed` (`no_device`) at all of them if one cannot open its device, and `RankLost`.
@@ -174,13 +174,13 @@ def meet(store: Store, rank: int, size: int, name: str, patience: float) -> Rank
     return open_ranks(store, rank, size, device, patience)
 
 
-def _follow(rank: int, meeting: Path, follow: Callable[[int, Path], None]) -> NoReturn:
+def _run_forked_rank(rank: int, rendezvous: Path, follow: Callable[[int, Path], None]) -> NoReturn:
     code = 1
     try:
         parent = os.getppid()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == parent:
-            follow(rank, meeting)
+            follow(rank, rendezvous)
             code = 0
     except RankOutOfMemory as error:
         _log.warning("rank %d ran out of memory: %s", rank, error)

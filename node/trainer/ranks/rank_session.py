@@ -95,19 +95,19 @@ class RankSession(TrainingSession):
         self._sharded = [index for index in range(len(layout.tensors)) if index not in unshardable]
         parameters = ordered_parameters(model, manifest.parameters)
         copied = {parameters[index] for index in unshardable}
-        _cut(model, copied, self._ranks)
+        _shard(model, copied, self._ranks)
         _copy_tables(tables, model)
         return model, ordered_parameters(model, manifest.parameters)
 
     def _part(self) -> ModelShard:
-        cut = MomentumDivision(self._ranks.size, self.in_shards)
-        plan = cut.plan(self.layout, self.manifest.parameters)
-        seat = RankPlace(plan, cut, self._ranks.rank)
-        return RankPart(self._ranks, seat, self.parameters, self._sharded)
+        division = MomentumDivision(self._ranks.size, self.in_shards)
+        plan = division.plan(self.layout, self.manifest.parameters)
+        place = RankPlace(plan, division, self._ranks.rank)
+        return RankPart(self._ranks, place, self.parameters, self._sharded)
 
-    def compile_layers(self, wish: Compile) -> str | None:
+    def compile_layers(self, setting: Compile) -> str | None:
         # With shards a pass needs all ranks at once, and a trial may fail at one of them alone.
-        return None if self.in_shards else super().compile_layers(wish)
+        return None if self.in_shards else super().compile_layers(setting)
 
     def _within_memory(self, compute: Callable[[], T]) -> T:
         # With shards the other ranks are in the middle of a pass, which one rank cannot restart alone.
@@ -117,14 +117,14 @@ class RankSession(TrainingSession):
 def rooms_of(ranks: Ranks, memory: int | None = None) -> list[FreeMemory]:
     """Return the memory for each rank: `memory` bytes on the device, or else what is free. CPU
     ranks share one memory, so the smallest amount that one of them found applies to all."""
-    found = ranks.agreed(lambda: free_memory(ranks.device, memory))
+    found = ranks.run_together(lambda: free_memory(ranks.device, memory))
     rooms = [FreeMemory(device=d, host=h) for d, h in ranks.exchange([found.device, found.host])]
     if ranks.device.type == "cpu":
         rooms = [min(rooms, key=lambda room: room.device)] * ranks.size
     return rooms
 
 
-def _cut(model: PreTrainedModel, copied: set[torch.nn.Parameter], ranks: Ranks) -> None:
+def _shard(model: PreTrainedModel, copied: set[torch.nn.Parameter], ranks: Ranks) -> None:
     """Shard all parameters except those in `copied`, and allocate memory for all of them."""
     mesh = DeviceMesh(ranks.device.type, list(range(ranks.size)))
     # As with `autocast` on one GPU, the parameters that the step changes stay float32.

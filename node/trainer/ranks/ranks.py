@@ -42,8 +42,8 @@ class AgreedFailure(TrainerFailed):
 
 
 class Ranks:
-    """One rank's end of the process groups. Exchanges in `group` have a time limit, those in `waiting`
-    have none; both include gloo, for tensors in main memory."""
+    """One rank's end of the process groups. Exchanges in `group` have a time limit, those in
+    `untimed_group` have none; both include gloo, for tensors in main memory."""
 
     def __init__(
         self,
@@ -51,26 +51,26 @@ class Ranks:
         size: int,
         device: torch.device,
         group: dist.ProcessGroup,
-        waiting: dist.ProcessGroup,
+        untimed_group: dist.ProcessGroup,
     ) -> None:
         self.rank = rank
         self.size = size
         self.device = device
         self._group = group
-        self._waiting = waiting
-        self._told: object = None
+        self._untimed_group = untimed_group
+        self._pending_signal: object = None
 
-    def tell(self, request: dict[str, Any]) -> None:
+    def send_request(self, request: dict[str, Any]) -> None:
         """Send a request to all other ranks. Only rank 0 calls this."""
         # This broadcast is not waited for, because it has no time limit. A rank that hangs is late for
         # the exchange after it, which has one.
-        bell = torch.ones(1, dtype=torch.int64)
-        self._told = bell, self._waiting.broadcast(bell, 0)
+        signal = torch.ones(1, dtype=torch.int64)
+        self._pending_signal = signal, self._untimed_group.broadcast(signal, 0)
         self._broadcast(pack(request))
 
-    def hear(self) -> dict[str, Any]:
+    def receive_request(self) -> dict[str, Any]:
         """Wait for the next request and return it. All ranks except rank 0 call this."""
-        self._wait(lambda: self._waiting.broadcast(torch.zeros(1, dtype=torch.int64), 0))
+        self._wait(lambda: self._untimed_group.broadcast(torch.zeros(1, dtype=torch.int64), 0))
         return unpack(self._broadcast(b""))
 
     def exchange(self, value: Any) -> list[Any]:
@@ -119,7 +119,7 @@ class Ranks:
         """Copy one rank's tensor into every rank's."""
         self._wait(lambda: self._group.broadcast(tensor, origin))
 
-    def agreed(self, act: Callable[[], T]) -> T:
+    def run_together(self, act: Callable[[], T]) -> T:
         """Run a function at every rank. If it fails at any, all ranks raise the same `AgreedFailure`.
 
         `act` may not wait for other ranks, since one at which it has failed does not arrive.
@@ -165,13 +165,13 @@ def open_ranks(store: Store, rank: int, size: int, device: torch.device, patienc
             world_size=size,
             timeout=timedelta(seconds=patience),
         )
-        waiting = dist.new_group(backend="gloo", timeout=_UNLIMITED)
+        untimed_group = dist.new_group(backend="gloo", timeout=_UNLIMITED)
     except (RuntimeError, ValueError) as error:
         raise RankLost(first_line(error, 300, empty="no reason")) from None
     group = dist.group.WORLD
     assert group is not None
-    assert isinstance(waiting, dist.ProcessGroup)
-    return Ranks(rank, size, device, group, waiting)
+    assert isinstance(untimed_group, dist.ProcessGroup)
+    return Ranks(rank, size, device, group, untimed_group)
 
 
 def pack(value: Any) -> bytes:

@@ -18,7 +18,7 @@ from ...training.task_names import ImageSettings
 from ..models.denoisers import noise_schedule
 from ..training_session import TrainingSession
 from .image_tasks import Diffusion
-from .seeded_random import normal
+from .seeded_random import draw_normal
 
 
 def draw_images(session: TrainingSession, count: int, seed: int, steps: int) -> Iterator[bytes]:
@@ -63,7 +63,9 @@ def draw_together(
     )
     schedule.set_timesteps(min(steps, settings.steps))
     shape = (len(numbers), settings.channels, settings.size, settings.size)
-    noise = np.stack([normal("diffusion image 1", (seed, i), settings.values) for i in numbers])
+    noise = np.stack(
+        [draw_normal("diffusion image 1", (seed, i), settings.values) for i in numbers]
+    )
     images = torch.from_numpy(noise).reshape(shape).to(device)
     labels = None
     if settings.classes:
@@ -71,8 +73,8 @@ def draw_together(
         labels = torch.tensor(classes, device=device)
     for step in schedule.timesteps:
         times = torch.full((len(numbers),), int(step), device=device)
-        said = model(images, times, labels).float()
-        images = schedule.step(said, step, images).prev_sample
+        predicted = model(images, times, labels).float()
+        images = schedule.step(predicted, step, images).prev_sample
     # A value that is NaN becomes black, so that there is an image all the same.
     values = torch.nan_to_num(images.cpu(), nan=-1.0).clamp(-1, 1)
     pixels = ((values + 1) * 127.5).round().to(torch.uint8)

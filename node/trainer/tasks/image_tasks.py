@@ -20,7 +20,7 @@ from ....protocol.wire.structure import StructureError
 from ...training.errors import TrainerFailed
 from ...training.task_names import ImageSettings, built_in_settings
 from ..models.denoisers import DenoiserConfig, noise_schedule
-from .seeded_random import drawn, normal
+from .seeded_random import draw_integers, draw_normal
 from .task_batches import Batch, Loss, StoredSample
 
 # The middle of a byte's range maps to 0.
@@ -44,9 +44,9 @@ class Diffusion:
         self.settings = settings
         self._check_model(config)
         self._check_data()
-        left = noise_schedule(settings).alphas_cumprod.double()
-        self._image_share = left.sqrt().float()
-        self._noise_share = (1 - left).sqrt().float()
+        image_power = noise_schedule(settings).alphas_cumprod.double()
+        self._image_share = image_power.sqrt().float()
+        self._noise_share = (1 - image_power).sqrt().float()
 
     def batch(self, samples: Sequence[StoredSample]) -> Batch:
         """Return `noisy` and `noise`, float32 (count, channels, size, size), `times`, int64 (count,),
@@ -55,12 +55,16 @@ class Diffusion:
         settings = self.settings
         row = (len(samples), self.manifest.data.sequence_length + 1)
         stored = np.frombuffer(b"".join(sample.data for sample in samples), np.uint8).reshape(row)
-        ahead = settings.label_bytes
+        label_bytes = settings.label_bytes
         shape = (len(samples), settings.size, settings.size, settings.channels)
         # A sample is one byte longer than an image with its class: the last byte is the next image's.
-        pixels = stored[:, ahead : ahead + settings.values].reshape(shape).transpose(0, 3, 1, 2)
+        pixels = (
+            stored[:, label_bytes : label_bytes + settings.values]
+            .reshape(shape)
+            .transpose(0, 3, 1, 2)
+        )
         images = torch.from_numpy(pixels.astype(np.float32) / _MIDDLE - 1)
-        times, noise = zip(*(self._drawn(sample) for sample in samples), strict=True)
+        times, noise = zip(*(self._draw(sample) for sample in samples), strict=True)
         steps = torch.tensor(times)
         noises = torch.from_numpy(np.stack(noise)).reshape(images.shape)
         image_share, noise_share = (
@@ -72,28 +76,28 @@ class Diffusion:
             "times": steps,
         }
         if settings.classes:
-            batch["labels"] = torch.from_numpy(self._labels(stored[:, :ahead]))
+            batch["labels"] = torch.from_numpy(self._labels(stored[:, :label_bytes]))
         return batch
 
     def probe(self, number: int, length: int) -> Batch:
         """See `HasProbe`: an image of random bytes, whose class follows from its number."""
         settings = self.settings
-        pixels = drawn("probe pixels 1", (number,), settings.values + 1) % 256
+        pixels = draw_integers("probe pixels 1", (number,), settings.values + 1) % 256
         label = number % max(1, len(settings.classes))
         stored = label.to_bytes(settings.label_bytes, "little") + bytes(pixels.tolist())
         return self.batch([StoredSample(stored, number, 0, heldout=True)])
 
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
         """Return the sum of squared errors over all values of all pixels."""
-        said = model(batch["noisy"], batch["times"], batch.get("labels")).float()
-        return Loss((said - batch["noise"]).square().sum(), said.numel())
+        predicted = model(batch["noisy"], batch["times"], batch.get("labels")).float()
+        return Loss((predicted - batch["noise"]).square().sum(), predicted.numel())
 
-    def _drawn(self, sample: StoredSample) -> tuple[int, np.ndarray]:
+    def _draw(self, sample: StoredSample) -> tuple[int, np.ndarray]:
         """Return a sample's step and its noise, (values,)."""
         key = (self.manifest.seed, sample.round, sample.number, int(sample.heldout))
         # 2³² is so much larger than the number of steps that none is noticeably more frequent.
-        step = int(drawn("diffusion step 1", key, 1)[0]) % self.settings.steps
-        return step, normal("diffusion noise 1", key, self.settings.values)
+        step = int(draw_integers("diffusion step 1", key, 1)[0]) % self.settings.steps
+        return step, draw_normal("diffusion noise 1", key, self.settings.values)
 
     def _labels(self, stored: np.ndarray) -> np.ndarray:
         weights = 256 ** np.arange(stored.shape[1])

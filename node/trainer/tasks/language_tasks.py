@@ -18,22 +18,22 @@ from ...training.task_names import MaskedSettings, built_in_settings
 from ..models.cross_entropy import token_loss
 from .data import Tokens, read_tokens
 from .packing import check_attention, document_inputs, starts_after
-from .seeded_random import drawn
+from .seeded_random import draw_integers
 from .task_batches import Batch, Loss, StoredSample
 
 # The target of a position without a loss.
-_LEFT_OUT = -100
+_IGNORED_TARGET = -100
 # A token to be predicted is masked with probability 0.8, replaced by a random token with 0.1, and kept
 # with 0.1, so that the model learns something at unmasked places, too (Devlin et al., arXiv 1810.04805).
-_HIDDEN, _REPLACED = 0.8, 0.9
-_WHOLE = 1 << 32
+_MASKED_BELOW, _REPLACED_BELOW = 0.8, 0.9
+_DRAW_RANGE = 1 << 32
 
 
 class CausalLM:
     """Task: predict each token from those before it."""
 
     unit = "nats a token"
-    both_ways = False
+    bidirectional = False
 
     def __init__(self, manifest: Manifest, config: PretrainedConfig) -> None:
         self.manifest = manifest
@@ -46,8 +46,8 @@ class CausalLM:
             raise _bad(
                 f"{manifest.task!r} does not go with a {config.model_type!r}, which is an image model"
             )
-        if is_bidirectional(config.model_type) != self.both_ways:
-            what = "sees only" if self.both_ways else "does not only see"
+        if is_bidirectional(config.model_type) != self.bidirectional:
+            what = "sees only" if self.bidirectional else "does not only see"
             raise _bad(
                 f"the task {manifest.task!r} does not go with a {config.model_type!r}, which {what} "
                 "the tokens before each token"
@@ -81,7 +81,7 @@ class CausalLM:
     def probe(self, number: int, length: int) -> Batch:
         """See `HasProbe`: random tokens, with the end of a document in the middle."""
         data = self.manifest.data
-        ids = drawn("probe tokens 1", (number,), data.sequence_length + 1) % data.vocabulary
+        ids = draw_integers("probe tokens 1", (number,), data.sequence_length + 1) % data.vocabulary
         middle = length // 2
         if data.end_token is not None:
             ids[middle - 1] = data.end_token
@@ -114,17 +114,21 @@ class CausalLM:
         assert data.end_token is not None  # or the manifest would have been refused
         return {"begins": starts_after(torch.from_numpy(tokens.ids), data.end_token)}
 
-    def within(self, batch: Mapping[str, torch.Tensor], length: int) -> Batch:
+    def document_inputs(self, batch: Mapping[str, torch.Tensor], length: int) -> Batch:
         """Return the inputs that keep attention within documents, for the first `length` tokens."""
         if "begins" not in batch:
             return {}
         begins = batch["begins"][:, :length]
-        return document_inputs(begins, self.config, both_ways=self.both_ways)
+        return document_inputs(begins, self.config, bidirectional=self.bidirectional)
 
     def inputs(self, batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         """Return the model's inputs: all tokens but the last of each sample."""
         tokens = batch["tokens"][:, :-1]
-        return {"input_ids": tokens, "use_cache": False, **self.within(batch, tokens.shape[1])}
+        return {
+            "input_ids": tokens,
+            "use_cache": False,
+            **self.document_inputs(batch, tokens.shape[1]),
+        }
 
 
 class InstructionTuning(CausalLM):
@@ -164,7 +168,7 @@ class MaskedLM(CausalLM):
     """
 
     unit = "nats a hidden token"
-    both_ways = True
+    bidirectional = True
     settings: MaskedSettings
 
     def check_data(self) -> None:
@@ -180,43 +184,43 @@ class MaskedLM(CausalLM):
         """Return `tokens` with masks, and `targets` (-100 where there is no loss): (samples, length)."""
         tokens = self.read(samples)
         ids = tokens.ids[:, :-1]
-        hidden, targets = np.array(ids), np.full_like(ids, _LEFT_OUT)
+        masked, targets = np.array(ids), np.full_like(ids, _IGNORED_TARGET)
         for row, sample in enumerate(samples):
-            self._hide(hidden[row], targets[row], sample)
+            self._mask(masked[row], targets[row], sample)
         borders = self.borders(tokens)
-        return {"tokens": torch.from_numpy(hidden), "targets": torch.from_numpy(targets), **borders}
+        return {"tokens": torch.from_numpy(masked), "targets": torch.from_numpy(targets), **borders}
 
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
         """Return the loss summed over the masked tokens."""
         tokens, targets = batch["tokens"], batch["targets"]
-        inputs = {"input_ids": tokens, **self.within(batch, tokens.shape[1])}
+        inputs = {"input_ids": tokens, **self.document_inputs(batch, tokens.shape[1])}
         found = self.learned(batch)
         targets = targets[found]
         return Loss(token_loss(model, inputs, targets, found), len(targets))
 
     def learned(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return which tokens are predicted: the masked ones."""
-        return batch["targets"] != _LEFT_OUT
+        return batch["targets"] != _IGNORED_TARGET
 
-    def _hide(self, ids: np.ndarray, targets: np.ndarray, sample: StoredSample) -> None:
+    def _mask(self, ids: np.ndarray, targets: np.ndarray, sample: StoredSample) -> None:
         """Mask tokens of a sample's ids in place, and record the originals in `targets`."""
         data, settings = self.manifest.data, self.settings
-        numbers = _drawn(self.manifest.seed, sample, len(ids))
-        wanted = numbers[0] < int(settings.share * _WHOLE)
+        numbers = _draw(self.manifest.seed, sample, len(ids))
+        predicted = numbers[0] < int(settings.share * _DRAW_RANGE)
         for border in (data.start_token, data.end_token):
             if border is not None:
-                wanted &= ids != border
-        targets[wanted] = ids[wanted]
-        ids[wanted & (numbers[1] < int(_HIDDEN * _WHOLE))] = settings.mask_token
-        seen = numbers[1] >= int(_HIDDEN * _WHOLE)
-        others = wanted & seen & (numbers[1] < int(_REPLACED * _WHOLE))
+                predicted &= ids != border
+        targets[predicted] = ids[predicted]
+        ids[predicted & (numbers[1] < int(_MASKED_BELOW * _DRAW_RANGE))] = settings.mask_token
+        unmasked = numbers[1] >= int(_MASKED_BELOW * _DRAW_RANGE)
+        others = predicted & unmasked & (numbers[1] < int(_REPLACED_BELOW * _DRAW_RANGE))
         ids[others] = numbers[2][others] % data.vocabulary
 
 
-def _drawn(seed: int, sample: StoredSample, length: int) -> np.ndarray:
+def _draw(seed: int, sample: StoredSample, length: int) -> np.ndarray:
     """Return three random numbers of 32 bits for each token: int64 (3, length)."""
     key = (seed, sample.round, sample.number, int(sample.heldout))
-    return drawn("masked_lm 1", key, 3 * length).reshape(3, length)
+    return draw_integers("masked_lm 1", key, 3 * length).reshape(3, length)
 
 
 def _bad(problem: str) -> TrainerFailed:

@@ -24,22 +24,22 @@ def starts_after(tokens: torch.Tensor, end_token: int) -> torch.Tensor:
 
 
 def document_inputs(
-    begins: torch.Tensor, config: PretrainedConfig, *, both_ways: bool = False
+    begins: torch.Tensor, config: PretrainedConfig, *, bidirectional: bool = False
 ) -> dict[str, torch.Tensor]:
     """Return a model's inputs other than the tokens, given where documents begin, (batch, length):
     `position_ids` of the same shape, and an `attention_mask` (batch, 1, length, length) in the form
     that its attention implementation takes.
 
-    With `both_ways` a token also attends to later tokens of its document.
+    With `bidirectional` a token also attends to later tokens of its document.
     """
     length = begins.shape[1]
     positions = torch.arange(length, device=begins.device)
     document = begins.cumsum(1)
     first = torch.where(begins, positions, 0).cummax(1).values
-    seen = document[:, :, None] == document[:, None, :]
-    if not both_ways:
-        seen &= positions[:, None] >= positions[None, :]
-    mask = seen[:, None]
+    visible = document[:, :, None] == document[:, None, :]
+    if not bidirectional:
+        visible &= positions[:, None] >= positions[None, :]
+    mask = visible[:, None]
     if config._attn_implementation != "sdpa":
         # Torch's own attention takes a boolean mask; other implementations add the mask to the scores.
         lowest = torch.finfo(torch.float32).min

@@ -12,7 +12,7 @@ from blake3 import blake3
 _WHOLE = 2.0**32
 
 
-def drawn(purpose: str, key: tuple[int, ...], count: int) -> np.ndarray:
+def draw_integers(purpose: str, key: tuple[int, ...], count: int) -> np.ndarray:
     """Return `count` numbers of 32 bits derived from a key of integers below 2⁶⁴: int64 (count,).
     `purpose` separates the numbers of different uses."""
     joined = b"".join(number.to_bytes(8, "little") for number in key)
@@ -20,14 +20,14 @@ def drawn(purpose: str, key: tuple[int, ...], count: int) -> np.ndarray:
     return np.frombuffer(stream, "<u4").astype(np.int64)
 
 
-def normal(purpose: str, key: tuple[int, ...], count: int) -> np.ndarray:
+def draw_normal(purpose: str, key: tuple[int, ...], count: int) -> np.ndarray:
     """Return `count` numbers of the standard normal distribution: float32 (count,).
 
     Each pair is made from two uniform numbers (Box and Muller, 1958). No number exceeds 6.7 in
     magnitude.
     """
     pairs = (count + 1) // 2
-    uniform = drawn(purpose, key, 2 * pairs).astype(np.float64)
+    uniform = draw_integers(purpose, key, 2 * pairs).astype(np.float64)
     # The argument of the logarithm is never 0.
     radius = np.sqrt(-2.0 * np.log((uniform[:pairs] + 1.0) / _WHOLE))
     angle = 2.0 * np.pi * uniform[pairs:] / _WHOLE

@@ -14,7 +14,7 @@ from ...training.architectures import longest_sequence
 from ...training.chat import BadConversation, BadTemplate, ChatTemplate
 from ...training.errors import TrainerFailed
 from ...training.resource_limits import limited
-from ..models.export import cut, open_tokenizer, special_ids, turn_end
+from ..models.export import open_tokenizer, special_ids, tokenise, turn_end
 from ..training_session import TrainingSession
 from .language_tasks import MaskedLM
 
@@ -39,23 +39,23 @@ def write_text(
     Raises `TrainerFailed`: `bad_data` for a prompt that the model cannot take.
     """
     _, tokenizer, settings = open_tokenizer(session.manifest, store)
-    asks = session.manifest.data.marked and settings.chat_template is not None
-    if asks:
+    uses_template = session.manifest.data.marked and settings.chat_template is not None
+    if uses_template:
         try:
-            asked = [{"role": "user", "content": prompt}]
+            messages = [{"role": "user", "content": prompt}]
             with limited("bad_data", "rendering the chat template"):
-                prompt = ChatTemplate(settings).text(asked, prompt=True)
+                prompt = ChatTemplate(settings).text(messages, prompt=True)
         except UserError as error:
             raise TrainerFailed("bad_data", error.problem) from None
         except BadTemplate as error:
             raise TrainerFailed("bad_data", f"the chat template {error}") from None
         except BadConversation as error:
             raise TrainerFailed("bad_data", f"the prompt {error}") from None
-    ids = cut(tokenizer, prompt).ids
+    ids = tokenise(tokenizer, prompt).ids
     start = session.manifest.data.start_token
     # A chat template writes the start token itself, and a prompt may already begin with it.
-    if not asks and ids[:1] != [start]:
-        ids = cut(tokenizer, prompt, whole=True).ids
+    if not uses_template and ids[:1] != [start]:
+        ids = tokenise(tokenizer, prompt, whole=True).ids
     special = special_ids(tokenizer, settings)
     if not ids:
         first = (session.manifest.data.end_token, special["eos_token_id"])
@@ -113,13 +113,13 @@ def _write(
     stream = DecodeStream(skip_special_tokens=True)
     for token in ids:
         stream.step(tokenizer, token)
-    fed, past = ids, None
+    inputs, past = ids, None
     for _ in range(min(max_tokens, _longest(session) - len(ids))):
-        batch = torch.tensor([fed], device=session.device)
-        answer = session.model(input_ids=batch, past_key_values=past, use_cache=True)
-        past = answer.past_key_values
+        batch = torch.tensor([inputs], device=session.device)
+        output = session.model(input_ids=batch, past_key_values=past, use_cache=True)
+        past = output.past_key_values
         # Rows beyond the vocabulary only pad the matrix's size; they are not tokens.
-        scores = answer.logits[0, -1, :vocabulary].float().cpu()
+        scores = output.logits[0, -1, :vocabulary].float().cpu()
         if temperature == 0:
             token = int(scores.argmax())
         else:
@@ -127,5 +127,5 @@ def _write(
             token = int(torch.multinomial(chances, 1, generator=generator))
         if token in ends:
             return
-        fed = [token]
+        inputs = [token]
         yield stream.step(tokenizer, token) or ""
