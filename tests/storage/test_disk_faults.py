@@ -463,8 +463,8 @@ def momentum(root: Path) -> None:
     write_past(path.parent / "copies-1-of-2" / "momentum", b"what two devices have left")
 
     def save() -> None:
-        save_part(session.optimizer, session.part.seat, path)
-        remove_others(session.part.seat.cut, path)
+        save_part(session.optimizer, session.part.place, path)
+        remove_others(session.part.place.division, path)
         remove_others(MomentumDivision(2), path.with_name("other"))
 
     as_the_trainer_tells_it(save, path.parent)

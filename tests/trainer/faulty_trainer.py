@@ -51,16 +51,16 @@ def main(fault: str, options: Sequence[str]) -> None:
 
 def break_step(fault: str) -> None:
     """Replace the step of this process by a wrong one."""
-    from distro_node.node.trainer import training_session as session
-    from distro_node.node.trainer.optimizer import device_check as exactness
+    from distro_node.node.trainer import training_session
+    from distro_node.node.trainer.optimizer import device_check
     from distro_node.node.trainer.optimizer.exact_step import apply_step
 
     if fault == "fused":
-        exactness.apply_step = session.apply_step = fused(apply_step)
+        device_check.apply_step = training_session.apply_step = fused(apply_step)
     elif fault == "worn":
-        session.apply_step = worn(apply_step)
+        training_session.apply_step = worn(apply_step)
     else:
-        session.apply_step = fatal
+        training_session.apply_step = fatal
 
 
 def fused(apply_step: Callable[..., None]) -> Callable[..., None]:

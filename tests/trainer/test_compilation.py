@@ -14,7 +14,7 @@ import pytest
 import torch
 from distro_node.node.settings.components import Compile
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import training_session as session_module
+from distro_node.node.trainer import training_session
 from distro_node.node.trainer.models.compilation import CompileTrial, compile_if_faster
 from distro_node.node.trainer.models.model import layers_of
 from distro_node.node.trainer.training_session import TrainingSession
@@ -155,7 +155,7 @@ def test_a_compiled_session_learns_the_same(
         layer._compiled_call_impl = torch.compile(layer._call_impl, backend="aot_eager")
 
     monkeypatch.setattr(torch.nn.Module, "compile", compile_quickly)
-    monkeypatch.setattr(session_module, "compile_if_faster", whatever_it_gains)
+    monkeypatch.setattr(training_session, "compile_if_faster", whatever_it_gains)
     words = compiled.compile_layers(Compile.ON)
     assert words is not None
     assert "layers are compiled" in words

@@ -13,8 +13,7 @@ import torch
 from distro_node.node.settings.components import Compile, TrainerSettings
 from distro_node.node.settings.setting import to_plain_settings
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import device, worker
-from distro_node.node.trainer import training_session as session
+from distro_node.node.trainer import device, training_session, worker
 from distro_node.node.trainer.device import (
     choose_device,
     copies_while_computing,
@@ -219,11 +218,11 @@ def test_where_memory_spills_a_session_takes_no_more_than_is_free(
 ) -> None:
     """Beyond it a driver would take main memory, a hundred times slower, and nothing would fail."""
     limits: list[int] = []
-    monkeypatch.setattr(session, "spills_to_main_memory", lambda _: shared)
-    monkeypatch.setattr(session, "free_memory", lambda *_: FreeMemory(device=10**9))
-    monkeypatch.setattr(session, "limit_memory", lambda _, limit: limits.append(limit))
+    monkeypatch.setattr(training_session, "spills_to_main_memory", lambda _: shared)
+    monkeypatch.setattr(training_session, "free_memory", lambda *_: FreeMemory(device=10**9))
+    monkeypatch.setattr(training_session, "limit_memory", lambda _, limit: limits.append(limit))
     manifest, _ = make_manifest(tmp_path)
-    session.TrainingSession(manifest, BlobStore(tmp_path), torch.device("cpu"))
+    training_session.TrainingSession(manifest, BlobStore(tmp_path), torch.device("cpu"))
     assert limits == ([10**9] if shared else [])
 
 

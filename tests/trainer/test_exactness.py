@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from distro_node.node.trainer.optimizer import blocks, exact_step
-from distro_node.node.trainer.optimizer import device_check as exactness
+from distro_node.node.trainer.optimizer import blocks, device_check, exact_step
 from distro_node.node.trainer.optimizer.device_check import check_exactness
 from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.training.environment import environment
@@ -107,7 +106,7 @@ def in_one_rounding(
 
 
 def test_a_step_that_fuses_two_roundings_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exactness, "apply_step", in_one_rounding)
+    monkeypatch.setattr(device_check, "apply_step", in_one_rounding)
     refused("parameters after a sign step with some weight decay")
 
 
@@ -118,7 +117,7 @@ def test_a_wrong_step_of_one_kind_is_found(of: str, monkeypatch: pytest.MonkeyPa
         if step == of:
             parameters[3][5] = torch.nextafter(parameters[3][5], torch.tensor(1.0))
 
-    monkeypatch.setattr(exactness, "apply_step", wrong)
+    monkeypatch.setattr(device_check, "apply_step", wrong)
     refused(f"1 of .* parameters after a {of} step")
 
 
@@ -134,7 +133,7 @@ def test_a_step_of_many_members_is_looked_at(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_wrong_fingerprint_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exactness, "fingerprint", lambda parameters: 0)
+    monkeypatch.setattr(device_check, "fingerprint", lambda parameters: 0)
     refused("fingerprint")
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import training_session as session_module
+from distro_node.node.trainer import training_session
 from distro_node.node.trainer.audit_score import AssignedSample
 from distro_node.node.trainer.models.initial_parameters import Lora
 from distro_node.node.trainer.optimizer.background_gradient import BackgroundGradient
@@ -293,13 +293,13 @@ def test_a_step_half_taken_is_never_built_upon(
 ) -> None:
     session = make_session(tmp_path)
     body = session.train(1, [0]).body
-    half = session_module.apply_step
+    half = training_session.apply_step
 
     def ends_halfway(*arguments: Any, **options: Any) -> None:
         half(*arguments, **options)
         raise RuntimeError("CUDA out of memory")
 
-    monkeypatch.setattr(session_module, "apply_step", ends_halfway)
+    monkeypatch.setattr(training_session, "apply_step", ends_halfway)
     with pytest.raises(RuntimeError, match="out of memory"):
         session.apply(1, [body], RATE, True)
     for call in (session.snapshot, lambda: session.train(2, [1]), lambda: session.evaluate(1)):
@@ -422,7 +422,7 @@ def test_work_of_several_rounds_takes_no_more_memory_than_the_plan_counts(
     their gradient: together they take what the plan counts for one gradient."""
     session, whole = make_session(tmp_path, lora=lora), make_session(tmp_path, lora=lora)
     whole.train(4, [0, 1])
-    monkeypatch.setattr(session_module, "available_bytes", lambda _: 0)
+    monkeypatch.setattr(training_session, "available_bytes", lambda _: 0)
     aside = BackgroundGradient(session, 4, [0, 1])
     copied = aside._shadow.parameters
     trained = 4 * sum(parameter.numel() for parameter in session.parameters)
@@ -611,7 +611,7 @@ def test_there_is_no_look_without_something_to_hold_it_against(
     checked = dataclasses.replace(session.manifest, audits=AuditsSpec())
     wanted = Workload.of(checked).audit_bytes
     for number, free in ((5, wanted - 1), (6, wanted)):
-        monkeypatch.setattr(session_module, "free_bytes", lambda device, free=free: free)
+        monkeypatch.setattr(training_session, "free_bytes", lambda device, free=free: free)
         session.train(number, [1], audits=True)
         assert session.audit(number, look) == (free == wanted)
 

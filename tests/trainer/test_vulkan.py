@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import training_session as session
+from distro_node.node.trainer import training_session
 from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.memory import model_shard
-from distro_node.node.trainer.optimizer import device_check as exactness
+from distro_node.node.trainer.optimizer import device_check
 from distro_node.node.trainer.optimizer.device_check import check_exactness
 from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
@@ -107,7 +107,7 @@ def test_a_step_that_is_wrong_there_is_found(
         apply_step(parameters, *others, **options)
         parameters[0][0, 0] += 2.0**-20
 
-    monkeypatch.setattr(exactness, "apply_step", wrong)
+    monkeypatch.setattr(device_check, "apply_step", wrong)
     with pytest.raises(TrainerFailed, match=r"1 of .* parameters"):
         check_exactness(vulkan, layout_of([(64, 64)]))
 
@@ -148,7 +148,7 @@ def test_a_session_whose_step_errs_is_told_from_one_on_a_cpu(
         chosen = faulty if parameters[0].device == vulkan else apply_step
         chosen(parameters, *others, **options)
 
-    monkeypatch.setattr(session, "apply_step", there)
+    monkeypatch.setattr(training_session, "apply_step", there)
     if blind:
         monkeypatch.setattr(model_shard, "fingerprint", lambda parameters: 0)
     spec = OptimizerSpec(weight_decay=0.1)
