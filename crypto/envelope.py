@@ -24,14 +24,19 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from .identity import PEER_ID_BYTES, SIGNATURE_BYTES, Identity, PeerId, verify
+from .identity import PEER_ID_BYTES, SIGNATURE_BYTES, Identity, PeerId
+from .identity import verify as verify_signature
 
 MAX_ENVELOPE_BYTES = 256 << 10
 """Gossip silently drops messages over 1 MiB; a quarter of that leaves room for several in one RPC."""
 
 SWARM_ID_BYTES = 32
+
+Verify = Callable[[str, bytes, PeerId, bytes, bytes], bool]
+"""(kind, swarm, sender, body, signature) → whether the signature is valid, as `verify_detached`."""
 
 _VERSION = 1
 _HEAD = bytes([0xD1, _VERSION])
@@ -131,8 +136,27 @@ def seal(
     return sign(identity, kind, swarm, body, max_bytes=max_bytes).encode()
 
 
-def open_envelope(data: bytes, *, swarm: bytes, max_bytes: int = MAX_ENVELOPE_BYTES) -> Envelope:
-    """Check `data` whole and return the envelope in it.
+def verify_detached(kind: str, swarm: bytes, sender: PeerId, body: bytes, signature: bytes) -> bool:
+    """Whether `signature` is the one of `sender` for an envelope of these fields.
+
+    For signatures kept without their envelope, as in certificates. Never raises: a kind or swarm-id
+    that no envelope can hold is simply not signed.
+    """
+    try:
+        message = signing_bytes(kind, swarm, body)
+    except ValueError:
+        return False
+    return verify_signature(sender, message, signature)
+
+
+def open_envelope(
+    data: bytes,
+    *,
+    swarm: bytes,
+    max_bytes: int = MAX_ENVELOPE_BYTES,
+    verify: Verify = verify_detached,
+) -> Envelope:
+    """Check `data` whole and return the envelope in it. `verify` checks the signature.
 
     Raises `EnvelopeError` and nothing else, with the reason `oversized` (more than `max_bytes`),
     `malformed` (not the layout above), `wrong_swarm`, or `bad_signature`; the costly check is last.
@@ -144,24 +168,9 @@ def open_envelope(data: bytes, *, swarm: bytes, max_bytes: int = MAX_ENVELOPE_BY
     envelope = _parse(data)
     if envelope.swarm != swarm:
         raise EnvelopeError("wrong_swarm", f"a {envelope.kind} of another swarm")
-    if not verify_detached(
-        envelope.kind, swarm, envelope.sender, envelope.body, envelope.signature
-    ):
+    if not verify(envelope.kind, swarm, envelope.sender, envelope.body, envelope.signature):
         raise EnvelopeError("bad_signature", f"the signature of a {envelope.kind} is not valid")
     return envelope
-
-
-def verify_detached(kind: str, swarm: bytes, sender: PeerId, body: bytes, signature: bytes) -> bool:
-    """Whether `signature` is the one of `sender` for an envelope of these fields.
-
-    For signatures kept without their envelope, as in certificates. Never raises: a kind or swarm-id
-    that no envelope can hold is simply not signed.
-    """
-    try:
-        message = signing_bytes(kind, swarm, body)
-    except ValueError:
-        return False
-    return verify(sender, message, signature)
 
 
 def _parse(data: bytes) -> Envelope:

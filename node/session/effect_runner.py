@@ -476,7 +476,9 @@ class Runner:
         return ingest.all_held
 
     def _open(self, raw: bytes) -> Envelope:
-        return open_envelope(raw, swarm=self._manifest.swarm)
+        # The ledger remembers signatures that were verified, here and in records (`SignatureCache`).
+        verify = self.member.ledger.verify
+        return open_envelope(raw, swarm=self._manifest.swarm, verify=verify)
 
     async def _recall(self, round: int) -> None:
         """Ask all other members what they have of `round`.

@@ -26,6 +26,7 @@ import trio
 from ...crypto.envelope import MAX_ENVELOPE_BYTES, Envelope, EnvelopeError, open_envelope
 from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import Identity, PeerId
+from ...crypto.signature_cache import SignatureCache
 from ...protocol.chain.entry_store import MAX_DECIDED_BYTES, decode_decided
 from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.checkpoint import Checkpoint
@@ -242,7 +243,10 @@ class SwarmStore:
                 temporary_path(path).unlink(missing_ok=True)
         # A process that only reads may lack write permission here.
         spill = SpillFile(self._root) if repair else None
-        ledger = Ledger(self._manifest, spill=spill, checkpoint=checkpoint)
+        # The one cache of this node: copies of the ledger share it, and received messages go through it
+        # (`Ledger.verify`).
+        verify = SignatureCache().verify
+        ledger = Ledger(self._manifest, verify=verify, spill=spill, checkpoint=checkpoint)
         verified = 0
         if self._verified is not None:
             verified = self._verified.stated_entries(self._ledger.path)

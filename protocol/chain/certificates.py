@@ -12,18 +12,14 @@ counts once. Every member that has not signed such a certificate doubts it (`con
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from ...crypto.envelope import verify_detached
+from ...crypto.envelope import Verify, verify_detached
 from ...crypto.identity import PeerId
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.membership import FaultModel, Membership, Votes, quorum
 from ..wire.messages import BallotKind, Certificate, RecordId, SignedBallot
-
-Verify = Callable[[str, bytes, PeerId, bytes, bytes], bool]
-"""(kind, swarm, sender, body, signature) → whether the signature holds."""
-
 
 # Distinct masks are few: the common one, and that of a member that has just noticed a change. Only
 # ballots made to waste time have many masks; this bounds their cost.
