@@ -147,8 +147,14 @@ def _parse(path: Path) -> dict[str, Any]:
         raise _bad(f"{path} is too large for a configuration file")
     try:
         return tomllib.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
+    except UnicodeDecodeError:
+        raise _bad(f"{path} is not text in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
         raise _bad(f"{path} is not TOML: {error}") from None
+    except ValueError:
+        raise _bad(f"{path} has a number of too many digits") from None
+    except RecursionError:
+        raise _bad(f"{path} is nested too deeply") from None
 
 
 def _read_environment(

@@ -92,8 +92,9 @@ def test_the_environment_stands_above_the_file(tmp_path: Path) -> None:
         ("[join]\ndata-dir = '/a'\ndata_dir = '/b'", ["twice"]),
         ("data-dir = '/a'\ndata_dir = '/b'", ["twice"]),
         ("[join\n", ["not TOML", "line 1"]),
-        (b"\xff", ["not TOML"]),
-        (b"a=" + b"[" * 5000, ["not TOML"]),
+        (b"\xff", ["not text in UTF-8"]),
+        (b"a=" + b"[" * 5000, ["nested too deeply"]),
+        (b"a=" + b"9" * 5000, ["too many digits"]),
         (b"#" * ((1 << 20) + 1), ["too large"]),
     ],
 )

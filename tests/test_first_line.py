@@ -12,6 +12,8 @@ from distro_node.node.util.first_line import first_line
         ("bad header", "bad header"),
         ("bad header\n  at byte 3", "bad header"),
         ("\n \n  bad header  \n", "bad header"),
+        ("the field 'a':\n\n  TypeError: no number\nmore", "the field 'a': TypeError: no number"),
+        ("bad header:", "bad header:"),
         ("b" * 1000, "b" * 200),
         ("", "ValueError"),
         (" \n", "ValueError"),

@@ -292,6 +292,8 @@ def read_manifest_file(path: Path) -> FoundersFile:
         raise bad_manifest(path, "is not text in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise bad_manifest(path, f"is not TOML: {error}") from None
+    except ValueError:
+        raise bad_manifest(path, "has a number of too many digits") from None
     except RecursionError:
         raise bad_manifest(path, "is nested too deeply") from None
     try:

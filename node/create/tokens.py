@@ -104,7 +104,8 @@ class FileTokenizer:
 
     def __init__(self, path: Path) -> None:
         try:
-            definition = path.read_bytes()
+            with path.open("rb") as file:
+                definition = file.read(MAX_TOKENIZER_BYTES + 1)
         except OSError as error:
             raise _unusable(path, error.strerror or "cannot be read") from None
         if len(definition) > MAX_TOKENIZER_BYTES:

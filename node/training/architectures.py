@@ -36,7 +36,7 @@ _ROPE_KINDS = frozenset({"default", "linear", "dynamic", "yarn", "longrope", "ll
 
 Check = Callable[[Any], str | None]
 """Return what is wrong with a value, worded to follow the key, or None. The value `None` means the
-library's own default and is not checked."""
+library's own default and is not checked, except for `_SIZES`."""
 
 
 def _integer(low: int, high: int) -> Check:
@@ -367,6 +367,15 @@ DENOISERS: Mapping[str, Mapping[str, Check]] = {
 }
 """The same for the models of `diffusers` that predict the noise in images."""
 
+# Keys whose values every model of their architectures needs, so that null is no value.
+_SIZES = frozenset(
+    {
+        *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+        *("num_attention_heads", "max_position_embeddings"),
+        *("n_embd", "n_layer", "n_head", "n_positions"),
+    }
+)
+
 # Models that attend to both sides of a position: they learn to fill gaps but not to continue a text.
 _BIDIRECTIONAL = frozenset({"bert", "roberta"})
 
@@ -429,7 +438,8 @@ def check_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
             near = difflib.get_close_matches(key[:100], checks, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise StructureError("model", f"{model_type} has no key {short_repr(key)}{hint}")
-        problem = None if value is None else checks[key](value)
+        # Elsewhere null stands for the default, which follows from other keys.
+        problem = checks[key](value) if value is not None or key in _SIZES else None
         if problem:
             raise StructureError(f"model.{key}", problem)
         kept[key] = value

@@ -97,6 +97,7 @@ def test_what_a_file_says_is_known(tmp_path: Path) -> None:
         (SMALL.replace('"small"', "''"), ["name", "1 to 64 characters, has 0"]),
         ("name = x", ["not TOML", "line 1"]),
         (b"\xff\xfe", ["UTF-8"]),
+        (b"a=" + b"9" * 10_000, ["too many digits"]),
         (b"a=" + b"[" * 10_000, ["is not TOML|nested too deeply"]),
         (b"#" * ((1 << 20) + 1), ["larger than 1 MB"]),
     ],
@@ -240,7 +241,7 @@ def test_a_wrong_configuration_is_refused(changes: dict[str, Any], words: str) -
 
 
 def test_other_models_have_other_keys() -> None:
-    config = {"model_type": "gpt_neox", "rotary_pct": 0.25, "hidden_size": None}
+    config = {"model_type": "gpt_neox", "rotary_pct": 0.25, "rope_scaling": None}
     assert complete_model(config, vocabulary=256, sequence_length=64)["rotary_pct"] == 0.25
     gpt2 = {"model_type": "gpt2", "n_positions": 32}
     with pytest.raises(StructureError, match="32 is less than"):

@@ -30,6 +30,7 @@ from ...training.architectures import (
 )
 from ...training.errors import TrainerFailed
 from ...training.resource_limits import limited
+from ...util.first_line import first_line
 from .denoisers import Denoiser, DenoiserConfig, load_library
 
 # Buffers, such as causal masks and rotary frequencies, may be as large as the parameters; in small
@@ -58,7 +59,9 @@ def model_config(config: dict[str, Any]) -> PretrainedConfig:
         return AutoConfig.for_model(model_type, **copy.deepcopy(known))
     # Architectures validate their keys in different ways.
     except Exception as error:
-        raise _bad(f"the configuration of a {model_type!r} is refused: {error}") from None
+        raise _bad(
+            f"the configuration of a {model_type!r} is refused: {first_line(error)}"
+        ) from None
 
 
 def new_model(config: PretrainedConfig, device: torch.device) -> PreTrainedModel:
