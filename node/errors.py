@@ -57,6 +57,7 @@ class ExitCode(IntEnum):
     ADDRESS_MISSING = 60
     SYSTEM_LIMIT = 61
     PARTLY_VERIFIED = 62
+    NO_GGUF = 63
     INTERRUPTED = 130
 
 

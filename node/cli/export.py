@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import ExitCode, UserError
+from ..training.gguf_formats import GgufType
 from ..util.sanitize import harmless
 from .options import BestState, DataDirectory, Json, RoundState, data_directory, joined_swarm, which
 
@@ -35,6 +36,23 @@ def export(
             "it, not the adapters alone.",
         ),
     ] = False,
+    gguf: Annotated[
+        bool,
+        typer.Option(
+            "--gguf",
+            help="Write one GGUF file for llama.cpp, Ollama and LM Studio, and not a directory for "
+            "transformers.",
+        ),
+    ] = False,
+    quantise: Annotated[
+        GgufType | None,
+        typer.Option(
+            "--quantise",
+            metavar="TYPE",
+            help="With --gguf: the type of the weights: f32, f16, bf16 or q8_0 (a quarter of f32). "
+            "Default: f16.",
+        ),
+    ] = None,
     push: Annotated[
         str | None,
         typer.Option(
@@ -52,11 +70,15 @@ def export(
     Hugging Face: `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load the
     directory, and its README.md states where the model comes from. If the swarm trains adapters, only
     these are written, for `PeftModel.from_pretrained`, or with `--merged` the full model with the
-    adapters merged into it. The node may be running or not. For example:
+    adapters merged into it. With `--gguf` the model is one file for llama.cpp and the programs built on
+    it, adapters merged in. The node may be running or not. For example:
 
     \b
         distro-node export swarm-… --to my-model
+        distro-node export swarm-… --to my-model --gguf --quantise q8_0
     """
+    if quantise is not None and not gguf:
+        raise UserError(ExitCode.USAGE, "--quantise needs --gguf", "give both, or neither")
     if push is not None and push.count("/") != 1:
         raise UserError(
             ExitCode.USAGE,
@@ -75,6 +97,7 @@ def export(
         to=to.absolute(),
         selector=which(round, best),
         merged=merged,
+        gguf=(quantise or GgufType.F16) if gguf else None,
     )
     done = trio.run(export_swarm, settings)
     url = None

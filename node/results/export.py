@@ -12,16 +12,20 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import trio
 
-from ...protocol.wire.manifest import SwarmId
+from ...protocol.wire.manifest import Manifest, SwarmId
+from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
 from ..settings.tree import NEWEST, StateSelector
 from ..storage.atomic_write import sync
 from ..storage.data_dir import DataDir
 from ..storage.disk_faults import not_writable
+from ..training.error_messages import no_gguf
+from ..training.gguf_formats import GgufType, unsupported_family
 from .model_card import PROVENANCE_NAME, card, provenance, provenance_bytes
 from .saved_state import State, heldout_losses, read_swarm, reconstructed
 
@@ -37,6 +41,8 @@ class ExportSettings:
     merged: bool = False
     """For a swarm that trains adapters: whether to export the base model with the adapters merged into
     it, and not the adapters alone."""
+    gguf: GgufType | None = None
+    """Write a GGUF file with numbers of this type, adapters merged in, and not a checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +66,11 @@ async def export_swarm(settings: ExportSettings) -> Exported:
             "this swarm trains the whole model: there is nothing to merge",
             "leave --merged out",
         )
+    if settings.gguf is not None:
+        check_gguf(stored.manifest)
     with complete_directory(settings.to) as temporary:
         async with reconstructed(stored, settings.selector, writable=(temporary,)) as state:
-            await write_model(state, temporary, merged=settings.merged)
+            await write_model(state, temporary, merged=settings.merged, gguf=settings.gguf)
             return Exported(
                 directory=settings.to,
                 round=state.round,
@@ -72,17 +80,37 @@ async def export_swarm(settings: ExportSettings) -> Exported:
             )
 
 
-async def write_model(state: State, directory: Path, *, merged: bool) -> None:
-    """Write the checkpoint and its card into a directory; the adapters alone, unless `merged`.
-    Raises `TrainerFailed` and `OSError`."""
-    await state.trainer.export(directory, merged=merged)
+def check_gguf(manifest: Manifest) -> None:
+    """Raise `UserError` (`NO_GGUF`) if a swarm's model cannot be written as GGUF here."""
+    problem = unsupported_family(manifest.model["model_type"])
+    if problem is not None:
+        raise no_gguf(problem)
+    if find_spec("gguf") is None:
+        raise UserError(
+            ExitCode.NO_GGUF,
+            "the package gguf is not installed",
+            "install it with: pip install 'distro-node[gguf]'",
+        )
+
+
+async def write_model(
+    state: State, directory: Path, *, merged: bool, gguf: GgufType | None = None
+) -> None:
+    """Write the checkpoint and its card into a directory; the adapters alone, unless `merged`. With
+    `gguf`, write a file of that type. Raises `TrainerFailed` and `OSError`."""
     stored = state.stored
+    if gguf is None:
+        await state.trainer.export(directory, merged=merged)
+    else:
+        swarm = swarm_text(stored.manifest.swarm)
+        description = f"After round {state.round} of {swarm}, record {state.record.hex()}"
+        await state.trainer.export_gguf(directory, gguf, description)
 
     def write_card() -> None:
         measured = dict(heldout_losses(stored.directory.history))
         facts = provenance(state, heldout=measured.get(state.round))
         (directory / PROVENANCE_NAME).write_bytes(provenance_bytes(facts))
-        text = card(facts, stored.manifest.model, merged=merged)
+        text = card(facts, stored.manifest.model, merged=merged, gguf=gguf)
         (directory / "README.md").write_text(text, encoding="utf-8")
 
     await trio.to_thread.run_sync(write_card)

@@ -15,6 +15,7 @@ from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.structure import to_plain
 from ...protocol.wire.swarm_id import swarm_text
+from ..training.gguf_formats import GgufType, gguf_name
 from ..training.task_names import DIFFUSION, MASKED_LM, SFT
 from .contributions import announced_work
 from .saved_state import State, image_settings
@@ -84,10 +85,16 @@ def contributions(ledger: Ledger, last: int) -> dict[str, Any]:
     }
 
 
-def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) -> str:
+def card(
+    facts: dict[str, Any],
+    model: dict[str, Any],
+    *,
+    merged: bool = False,
+    gguf: GgufType | None = None,
+) -> str:
     """Return the card as Markdown, with the metadata header for Hugging Face's pages; `merged`: the
-    adapters are merged into the weights."""
-    full_weights = merged or facts["adapter"] is None
+    adapters are merged into the weights; `gguf`: the weights are a GGUF file of this type."""
+    full_weights = merged or gguf is not None or facts["adapter"] is None
     name, swarm = _plain(facts["name"]), facts["swarm"]
     trained, data = facts["trained"], facts["data"]
     last = facts["last_round"]
@@ -96,6 +103,13 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
     pipeline, opener, unit = _MODEL_KINDS.get(facts["task"], _TEXT_MODEL)
     images = facts["task"] == DIFFUSION
     library = "diffusers" if images else "transformers" if full_weights else "peft"
+    if gguf is not None:
+        library = "gguf"
+        usage = _gguf_usage_code(gguf)
+    elif images:
+        usage = _image_usage_code(facts["images"])
+    else:
+        usage = _usage_code(opener, full_weights)
     lines = [
         "---",
         f"library_name: {library}",
@@ -105,7 +119,7 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
         f"# {name}",
         "",
         *_introduction(facts, model["model_type"], of),
-        *(_image_usage_code(facts["images"]) if images else _usage_code(opener, full_weights)),
+        *usage,
         "",
         "## Provenance",
         "",
@@ -128,12 +142,7 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
         "",
         "Check it, on a machine that has joined the swarm at any time:",
         "",
-        "```sh",
-        f"distro-node verify . {swarm}",
-        "```",
-        "",
-        "It recomputes the fingerprint from the weights in this directory and compares it with "
-        "the record that the swarm's members have signed.",
+        *_verification(swarm, facts["round"], gguf),
         "",
         "## Data",
         "",
@@ -155,6 +164,41 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
         rounds, tokens = (sum(each[key] for each in rest) for key in ("rounds", "tokens"))
         lines.append(f"| {len(rest):,} more | {rounds:,} | {tokens:,} |")
     return "\n".join([*lines, ""])
+
+
+def _verification(swarm: str, round_: int, gguf: GgufType | None) -> list[str]:
+    """Return how to check that the weights are the swarm's."""
+    if gguf is None:
+        return [
+            "```sh",
+            f"distro-node verify . {swarm}",
+            "```",
+            "",
+            "It recomputes the fingerprint from the weights in this directory and compares it with "
+            "the record that the swarm's members have signed.",
+        ]
+    return [
+        "```sh",
+        f"distro-node export {swarm} --round {round_} --gguf --quantise {gguf} --to again",
+        f"cmp {gguf_name(gguf)} again/{gguf_name(gguf)}",
+        "```",
+        "",
+        "The same release of distro-node writes the same bytes from the weights that the swarm's "
+        "members agreed on.",
+    ]
+
+
+def _gguf_usage_code(gguf: GgufType) -> list[str]:
+    """Return the commands that open a GGUF file."""
+    name = gguf_name(gguf)
+    return [
+        "```sh",
+        f"llama-cli -m {name}  # llama.cpp",
+        f'echo "FROM ./{name}" > Modelfile && ollama create my-model',
+        "```",
+        "",
+        "LM Studio imports the file, too (`lms import`).",
+    ]
 
 
 def _data_text(facts: dict[str, Any]) -> str:

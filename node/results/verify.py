@@ -22,6 +22,7 @@ from ..settings.components import TrainerSettings
 from ..storage.data_dir import DataDir
 from ..training.client import TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from ..training.error_messages import explain_trainer
+from ..util.sanitize import harmless
 from .model_card import PROVENANCE_NAME
 from .saved_state import StoredSwarm, read_swarm
 
@@ -67,6 +68,15 @@ async def verify_model(settings: VerifySettings) -> Verified:
             ExitCode.USAGE,
             f"{directory} is not a directory",
             "name a directory that `distro-node export` wrote",
+        )
+    converted = sorted(path.name for path in directory.glob("*.gguf"))
+    if converted and not any(directory.glob("*.safetensors")):
+        raise UserError(
+            ExitCode.NO_GGUF,
+            f"{directory} holds the model as {harmless(converted[0])}, and records certify the weights "
+            "before their conversion",
+            "verify an export without --gguf, or export the same round again with it: the file is the "
+            "same byte for byte",
         )
     stored = await read_swarm(DataDir(settings.data_dir), settings.swarm)
     # Checked first, because this needs no trainer.

@@ -27,12 +27,13 @@ from ..settings.values import names_several
 from ..storage.blob_store import BlobStore
 from ..training.errors import FailureKind, TrainerFailed
 from ..training.frames import ExpectedUpdate
+from ..training.gguf_formats import GgufType
 from ..training.graphics_cards import gpu_vendor
 from ..training.local_policy import LocalPolicy
 from .audit_score import AssignedSample
 from .device import allocated_bytes, choose_device, device_kind, free_memory
 from .error_report import describe
-from .models.export import export
+from .models.export import export, export_gguf
 from .models.initial_parameters import Lora, initialise, plan_parameters
 from .models.model import build_skeleton
 from .models.probe import make_probe
@@ -101,6 +102,7 @@ class Worker:
             "save_momentum": self._save_momentum,
             "load_momentum": self._load_momentum,
             "export": self._export,
+            "export_gguf": self._export_gguf,
             "begin_text": self._begin_text,
             "next_text": self._next_text,
             "begin_images": self._begin_images,
@@ -303,6 +305,11 @@ class Worker:
         session = self._current_session
         assert self._store is not None
         export(session, self._store, Path(directory), merged=merged)
+
+    def _export_gguf(self, directory: str, kind: str, description: str) -> None:
+        session = self._current_session
+        assert self._store is not None
+        export_gguf(session, self._store, Path(directory), GgufType(kind), description)
 
     def _begin_text(self, prompt: str, seed: int, temperature: float, max_tokens: int) -> None:
         assert self._store is not None

@@ -38,6 +38,7 @@ from .frames import (
     TrainedUpdate,
     encode_frame,
 )
+from .gguf_formats import GgufType
 from .graphics_cards import make_device_node
 from .trainer_spec import PATIENCE_SECONDS, TrainerSpec
 
@@ -266,6 +267,12 @@ class TrainerClient:
     async def export(self, directory: Path, *, merged: bool = False) -> None:
         """Write a Hugging Face checkpoint with its tokenizer; the adapters alone, unless `merged`."""
         await self._call("export", directory=str(directory), merged=merged)
+
+    async def export_gguf(self, directory: Path, kind: GgufType, description: str) -> None:
+        """Write the model as one GGUF file, with a description for people; adapters are merged."""
+        await self._call(
+            "export_gguf", directory=str(directory), kind=str(kind), description=description
+        )
 
     async def begin_text(
         self, prompt: str, *, seed: int, temperature: float, max_tokens: int

@@ -10,6 +10,15 @@ from .errors import TrainerDied, TrainerFailed
 from .task_names import no_task
 
 
+def no_gguf(problem: str) -> UserError:
+    """Return the error to show for a model that cannot be written as GGUF."""
+    return UserError(
+        ExitCode.NO_GGUF,
+        f"this model cannot be written as GGUF: {problem}",
+        "export it without --gguf: transformers opens it as it is",
+    )
+
+
 def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = None) -> UserError:
     """Return the error to show for a trainer that failed or could not be started.
 
@@ -43,6 +52,8 @@ def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = Non
                 f"the swarm's model or data cannot be used: {error}",
                 "the founder has to fix the founder's file and create a new swarm",
             )
+        case "not_convertible":
+            return no_gguf(str(error))
         case "other_model":
             return UserError(
                 ExitCode.OTHER_MODEL,

@@ -13,6 +13,7 @@ FailureKind = Literal[
     "bad_data",
     "missing_data",
     "bad_snapshot",
+    "not_convertible",
     "no_task",
     "disk_full",
     "disk_broken",
@@ -40,7 +41,8 @@ class TrainerFailed(Exception):
     `kind` tells who can mend it: the user can mend `no_device`, `out_of_memory`, `model_too_large`,
     `disk_full` and `disk_broken`; `other_model` means that this computer computes another function
     than the swarm's model; `bad_model`, `bad_data` and `bad_snapshot` are faults of the manifest or of
-    the blobs that it names; `no_task` means that the task is not installed; `missing_data` is mended
+    the blobs that it names; `not_convertible` is a limit of the format that an export was asked for;
+    `no_task` means that the task is not installed; `missing_data` is mended
     by fetching the data again; `internal` is a bug in this program.
     """
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from distro_node.node.cli.main import main
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.results.export import (
     ExportSettings,
+    check_gguf,
     check_target,
     complete_directory,
     export_swarm,
@@ -28,6 +30,7 @@ from distro_node.node.results.verify import VerifySettings, verify_model
 from distro_node.node.settings.tree import NEWEST, StateSelector
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
+from distro_node.node.training.gguf_formats import GgufType
 from distro_node.protocol.wire.manifest import SourceSpec
 from distro_node.protocol.wire.structure import to_plain
 from distro_node.protocol.wire.swarm_id import swarm_text
@@ -198,6 +201,73 @@ def test_files_that_are_not_checked_end_otherwise(
     assert "not checked: chat_template.jinja\n" in err
 
 
+@pytest.fixture(scope="module")
+def converted(finished: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return what `distro-node export --gguf` writes after round 4."""
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("gguf")
+    directory = tmp_path_factory.mktemp("out") / "model"
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                *("export", swarm_text(finished.manifest.swarm), "--to", str(directory)),
+                *("--data-dir", str(finished.data.root), "--round", "4"),
+                *("--gguf", "--quantise", "bf16"),
+            ]
+        )
+    assert not ended.value.code
+    return directory
+
+
+def test_a_gguf_file_says_where_it_comes_from(finished: Made, converted: Path) -> None:
+    import gguf
+
+    assert names_in(converted) == ["README.md", "distro-node.json", "model-bf16.gguf"]
+    read = gguf.GGUFReader(converted / "model-bf16.gguf")
+    fields = {name: field.contents() for name, field in read.fields.items()}
+    assert (fields["general.architecture"], fields["general.name"]) == ("llama", "tiny")
+    swarm, record = swarm_text(finished.manifest.swarm), finished.ledger[4].record.id.hex()
+    assert fields["general.description"] == f"After round 4 of {swarm}, record {record}"
+    assert len(fields["tokenizer.ggml.tokens"]) == 256
+    page = (converted / "README.md").read_text()
+    assert "library_name: gguf" in page
+    assert "llama-cli -m model-bf16.gguf" in page
+    assert f"export {swarm} --round 4 --gguf --quantise bf16" in page
+    assert "distro-node verify" not in page
+
+
+async def test_a_gguf_file_is_the_same_each_time_and_not_verified(
+    finished: Made, converted: Path, tmp_path: Path
+) -> None:
+    again = replace(
+        settings(finished, tmp_path / "again", StateSelector(round=4)), gguf=GgufType.BF16
+    )
+    await export_swarm(again)
+    name = "model-bf16.gguf"
+    assert (tmp_path / "again" / name).read_bytes() == (converted / name).read_bytes()
+    asked = VerifySettings(
+        directory=converted, swarm=finished.manifest.swarm, data_dir=finished.data.root
+    )
+    with pytest.raises(UserError, check=refusal(ExitCode.NO_GGUF, name)):
+        await verify_model(asked)
+
+
+def test_a_model_that_gguf_lacks_is_refused_before_it_is_read(
+    finished: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = replace(finished.manifest, model=finished.manifest.model | {"model_type": "olmo2"})
+    with pytest.raises(UserError, check=refusal(ExitCode.NO_GGUF, "'olmo2'", "gemma, gemma2")):
+        check_gguf(other)
+    monkeypatch.setattr(export_module, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="not installed") as refused:
+        check_gguf(finished.manifest)
+    assert "distro-node[gguf]" in refused.value.remedy
+    with pytest.raises(SystemExit) as ended:
+        main(["export", "swarm-x", "--to", "x", "--quantise", "f16"])
+    assert ended.value.code == ExitCode.USAGE
+    assert "--quantise needs --gguf" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("cold_trainers")
 async def test_any_kept_round_can_be_made_again_and_no_other(made: Made) -> None:
     known = await read_swarm(made.data, made.manifest.swarm)
@@ -272,12 +342,13 @@ class TestPlaces:
         yield place
         subprocess.run(["umount", str(place)], check=True)
 
+    @pytest.mark.parametrize("gguf", [None, GgufType.F32])
     async def test_a_full_disk_is_one_line_and_nothing_stays(
-        self, finished: Made, full: Path
+        self, finished: Made, full: Path, gguf: GgufType | None
     ) -> None:
         for to in (full, full / "deep" / "model"):
             with pytest.raises(UserError) as refused:
-                await export_swarm(settings(finished, to))
+                await export_swarm(replace(settings(finished, to), gguf=gguf))
             assert refused.value.code == ExitCode.DISK_FULL
             assert names_in(full) == []
 

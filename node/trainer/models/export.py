@@ -22,6 +22,7 @@ from ...storage.blob_store import BlobStore
 from ...training.architectures import is_bidirectional, longest_sequence
 from ...training.chat import BadConversation, BadTemplate, ChatTemplate
 from ...training.errors import TrainerFailed
+from ...training.gguf_formats import GgufType, gguf_name, unsupported_family
 from ...training.post_processor import AddedTokens, added_tokens, with_added_tokens
 from ...training.resource_limits import limited
 from ...training.tokenizer_settings import (
@@ -83,6 +84,41 @@ def export(
         _write_adapter(session, adapter, directory)
     for name, content in settings.files.items():
         (directory / name).write_bytes(content)
+
+
+def export_gguf(
+    session: TrainingSession, store: BlobStore, directory: Path, kind: GgufType, description: str
+) -> None:
+    """Write the model into `directory` as one GGUF file for llama.cpp, adapters merged into their base.
+
+    Raises `TrainerFailed`: `not_convertible` for a model or tokenizer that llama.cpp lacks, or if the
+    package gguf is missing; `bad_data` as `export` does.
+    """
+    try:
+        # An extra: most exports do without.
+        from .gguf_export import TextTokens, write_gguf
+    except ImportError as error:
+        raise TrainerFailed(
+            "not_convertible",
+            f"the package gguf is missing ({error}): pip install 'distro-node[gguf]'",
+        ) from None
+    manifest = session.manifest
+    problem = unsupported_family(manifest.model["model_type"])
+    if problem is not None or not isinstance(session.model, PreTrainedModel):
+        raise TrainerFailed("not_convertible", problem or "it is no language model")
+    definition, _, settings = open_tokenizer(manifest, store)
+    roles = TextTokens(
+        settings_files(session, store).ids, settings, adds_start=bool(_adds_start(manifest))
+    )
+    model = session.model
+    if manifest.adapter is not None:
+        model = merged_model(manifest, model, session.parameters)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_gguf(
+        *(model, definition, roles, directory / gguf_name(kind), kind),
+        name=manifest.name,
+        description=description,
+    )
 
 
 @dataclass(frozen=True)
