@@ -26,8 +26,8 @@ _SUPPORTED = (
     "without it"
 )
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-# Byte-level BPE writes the byte 0xFF, which is in no UTF-8 text, as this character.
-_NO_TEXT = ("ÿ", _BYTES[0xFF])
+# The token of the byte 0xFF, which is in no UTF-8 text, by llama.cpp's name of the algorithm.
+_NO_TEXT = {"gpt2": "ÿ", "llama": _BYTES[0xFF]}
 # llama.cpp refuses a file without merges. This one applies to nothing, because texts begin as single
 # characters.
 _NO_MERGES = ("<none> <none>",)
@@ -103,10 +103,13 @@ class Vocabulary:
     def never_written(self) -> int | None:
         """Return a token that no text contains, for llama.cpp's end of a text where a tokenizer has
         none: otherwise it takes the token with a fixed number for it. None if there is no such token."""
-        for number, kind in enumerate(self.kinds):
-            if kind in (TokenType.UNUSED, TokenType.UNKNOWN):
-                return number
-        return next((self.tokens.index(each) for each in _NO_TEXT if each in self.tokens), None)
+        if TokenType.UNUSED in self.kinds:
+            return self.kinds.index(TokenType.UNUSED)
+        byte = _NO_TEXT.get(self.model)
+        if byte in self.tokens:
+            return self.tokens.index(byte)
+        # Unigram models have no bytes: characters that training never had are left.
+        return self.kinds.index(TokenType.UNKNOWN) if TokenType.UNKNOWN in self.kinds else None
 
 
 def vocabulary(definition: bytes, size: int) -> Vocabulary:
