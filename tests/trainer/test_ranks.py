@@ -114,7 +114,7 @@ def test_ranks_look_as_one(tmp_path: Path, size: int) -> None:
         expected = alone.judge(round_, body)
         found, *others = together.call("judge", round_, body)
         assert expected is not None
-        for name in ("whole", "beginning"):
+        for name in ("full_sample", "first_half"):
             ours, one = getattr(found, name), getattr(expected, name)
             assert ours.squares == pytest.approx(one.squares, rel=0.02)
             assert ours.score == pytest.approx(one.score, abs=0.3)
@@ -322,7 +322,7 @@ def test_a_restart_with_another_number_of_ranks_has_the_same_momentum(tmp_path: 
     assert all(map(torch.equal, ours.second_moment, theirs.second_moment))
     assert any(state.read_all().any() for state in ours.smoothed)
     for one, other in zip(ours.smoothed, theirs.smoothed, strict=True):
-        assert torch.equal(one.read_all(), other.whole())
+        assert torch.equal(one.read_all(), other.read_all())
 
     # One damaged piece invalidates all of it, and nothing is partly read.
     folders = sorted(path.parent.glob("copies-*"))
