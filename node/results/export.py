@@ -26,8 +26,9 @@ from ..storage.data_dir import DataDir
 from ..storage.disk_faults import not_writable
 from ..training.error_messages import no_gguf
 from ..training.gguf_formats import GgufType, unsupported_family
-from .model_card import PROVENANCE_NAME, card, provenance, provenance_bytes
-from .saved_state import State, heldout_losses, read_swarm, reconstructed
+from .loss_curve import CURVE_NAME
+from .model_card import PROVENANCE_NAME, card, loss_image, provenance, provenance_bytes
+from .saved_state import State, heldout_losses, read_swarm, reconstructed, task_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +108,19 @@ async def write_model(
         await state.trainer.export_gguf(directory, gguf, description)
 
     def write_card() -> None:
-        measured = dict(heldout_losses(stored.directory.history))
-        facts = provenance(state, heldout=measured.get(state.round))
+        history = stored.directory.history
+        measured = sorted(dict(heldout_losses(history)).items())
+        facts = provenance(
+            state,
+            heldout=[(round_, loss) for round_, loss in measured if round_ <= state.round],
+            scores=task_scores(history, state.fingerprint),
+        )
         (directory / PROVENANCE_NAME).write_bytes(provenance_bytes(facts))
         text = card(facts, stored.manifest.model, merged=merged, gguf=gguf)
         (directory / "README.md").write_text(text, encoding="utf-8")
+        image = loss_image(facts)
+        if image is not None:
+            (directory / CURVE_NAME).write_text(image, encoding="utf-8")
 
     await trio.to_thread.run_sync(write_card)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from ...crypto.identity import peer_text
@@ -15,9 +16,11 @@ from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.structure import to_plain
 from ...protocol.wire.swarm_id import swarm_text
+from ..telemetry.task_scores import TaskScores
 from ..training.gguf_formats import GgufType, gguf_name
 from ..training.task_names import DIFFUSION, MASKED_LM, SFT
 from .contributions import announced_work
+from .loss_curve import CURVE_NAME, Curve, curve_image, thinned, training_losses
 from .saved_state import State, image_settings
 
 PROVENANCE_NAME = "distro-node.json"
@@ -25,6 +28,7 @@ PROVENANCE_NAME = "distro-node.json"
 _MEMBERS_SHOWN = 100
 _CLASSES_SHOWN = 100
 _SOURCES_SHOWN = 100
+_SCORES_SHOWN = 100
 # By task: the kind of model on Hugging Face's pages, the class that opens it, and the unit of its loss.
 _TEXT_MODEL = ("text-generation", "AutoModelForCausalLM", "nats a token")
 _MODEL_KINDS = {
@@ -37,9 +41,11 @@ _MODEL_KINDS = {
 }
 
 
-def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
-    """Return the card's facts, for programs; `heldout`: the held-out loss that this node measured for
-    this state, or None."""
+def provenance(
+    state: State, *, heldout: Curve, scores: Sequence[TaskScores] = ()
+) -> dict[str, Any]:
+    """Return the card's facts, for programs; `heldout`: the held-out losses that this node measured up
+    to this state; `scores`: those of this state at tasks."""
     manifest, ledger = state.stored.manifest, state.stored.ledger
     data, images = manifest.data, image_settings(manifest)
     return {
@@ -55,7 +61,12 @@ def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
         "adapter": _adapter(manifest),
         "task": manifest.task,
         **({} if images is None else {"images": to_plain(images, named=True)}),
-        "heldout_loss": heldout,
+        "heldout_loss": dict(heldout).get(state.round),
+        "losses": {
+            "training": thinned(training_losses(ledger, state.round)),
+            "heldout": thinned(heldout),
+        },
+        "evaluations": [to_plain(each, named=True) for each in scores],
         "data": {
             **({} if data.private is None else {"private": True}),
             "sequence_length": data.sequence_length,
@@ -144,6 +155,8 @@ def card(
         "",
         *_verification(swarm, facts["round"], gguf),
         "",
+        *_learning(facts, unit),
+        *_evaluations(facts["evaluations"]),
         "## Data",
         "",
         _data_text(facts) + _data_location(data["mirrors"], images),
@@ -164,6 +177,61 @@ def card(
         rounds, tokens = (sum(each[key] for each in rest) for key in ("rounds", "tokens"))
         lines.append(f"| {len(rest):,} more | {rounds:,} | {tokens:,} |")
     return "\n".join([*lines, ""])
+
+
+def loss_image(facts: dict[str, Any]) -> str | None:
+    """Return the loss by round as SVG; None if there are too few measurements for a line."""
+    _, _, unit = _MODEL_KINDS.get(facts["task"], _TEXT_MODEL)
+    return curve_image(facts["losses"]["training"], facts["losses"]["heldout"], unit)
+
+
+def _learning(facts: dict[str, Any], unit: str) -> list[str]:
+    """Return the section on the loss by round, if there is a curve of it."""
+    if loss_image(facts) is None:
+        return []
+    lines = ["## Loss", "", f"![Loss by round]({CURVE_NAME})", ""]
+    kinds = (
+        ("training", "on the samples of each round, as members announced it"),
+        ("heldout", "on held-out samples, as measured by the node that exported this"),
+    )
+    for key, what in kinds:
+        curve = facts["losses"][key]
+        if curve:
+            (first, start), (last, end) = curve[0], curve[-1]
+            lines.append(
+                f"- {what}: {start:.4f} {unit} at round {first:,}, {end:.4f} at round {last:,}"
+            )
+    return [*lines, ""]
+
+
+def _evaluations(measured: list[dict[str, Any]]) -> list[str]:
+    """Return the section on scores at tasks; of several of the same kind, the last one."""
+    found = {}
+    for scores in measured:
+        shots = "default" if scores["fewshot"] is None else f"{scores['fewshot']:,}"
+        way = f"{shots}{', as chat' if scores.get('chat') else ''}"
+        for each in scores["tasks"]:
+            found[each["task"], each["metric"], way] = (each, scores["lm_eval"])
+    if not found:
+        return []
+    rows = []
+    for (task, metric, way), (each, version) in sorted(found.items())[:_SCORES_SHOWN]:
+        error = "" if each["error"] is None else f" ± {each['error']:.4f}"
+        asked = "" if each["samples"] is None else f"{each['samples']:,}"
+        rows.append(
+            f"| {_plain(task)} | {_plain(metric)} | {each['value']:.4f}{error} | {asked} | {way} | "
+            f"{_plain(version)} |"
+        )
+    return [
+        "## Evaluations",
+        "",
+        "Of exactly these parameters, by `distro-node evaluate`:",
+        "",
+        "| task | metric | value | questions | examples before each | lm-eval |",
+        "|---|---|---:|---:|---|---|",
+        *rows,
+        "",
+    ]
 
 
 def _verification(swarm: str, round_: int, gguf: GgufType | None) -> list[str]:

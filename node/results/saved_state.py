@@ -26,6 +26,7 @@ from ..settings.tree import StateSelector
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir, SwarmDir, stored_peer
 from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
+from ..telemetry.task_scores import TaskScores, read_scores
 from ..training.client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from ..training.error_messages import explain_trainer
 from ..training.replay import CannotReplay, StoredRun, replay
@@ -200,6 +201,21 @@ def heldout_losses(history: Path) -> Iterator[tuple[int, float]]:
                 loss = float(entry["heldout"])
                 if loss == loss:
                     yield int(entry["round"]), loss
+
+
+def task_scores(history: Path, fingerprint: int) -> list[TaskScores]:
+    """Return from a history the scores of the state with this fingerprint, the oldest first."""
+    found = []
+    with suppress(OSError), history.open("rb") as file:
+        for line in file:
+            # This JSON key occurs in no other line, and a history has one line per round.
+            if b'"scores"' not in line:
+                continue
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
+                scores = read_scores(json.loads(line)["scores"])
+                if scores is not None and scores.fingerprint == f"{fingerprint:016x}":
+                    found.append(scores)
+    return found
 
 
 def image_settings(manifest: Manifest) -> ImageSettings | None:

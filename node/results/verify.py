@@ -23,13 +23,14 @@ from ..storage.data_dir import DataDir
 from ..training.client import TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from ..training.error_messages import explain_trainer
 from ..util.sanitize import harmless
+from .loss_curve import CURVE_NAME
 from .model_card import PROVENANCE_NAME
 from .saved_state import StoredSwarm, read_swarm
 
 _MAX_PROVENANCE_BYTES = 16 << 20
 # Files in which an export describes itself. What they claim is compared with the records, and no program
 # takes a part of the model from them.
-_DESCRIPTIONS = frozenset({"README.md", PROVENANCE_NAME})
+_DESCRIPTIONS = frozenset({"README.md", PROVENANCE_NAME, CURVE_NAME})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import distro_node.node.results.export as export_module
 import pytest
@@ -24,6 +25,7 @@ from distro_node.node.results.export import (
     export_swarm,
 )
 from distro_node.node.results.generate import GenerateSettings, open_writer
+from distro_node.node.results.loss_curve import curve_image, thinned
 from distro_node.node.results.model_card import card, contributions, provenance_bytes
 from distro_node.node.results.saved_state import read_swarm, reconstructed
 from distro_node.node.results.verify import VerifySettings, verify_model
@@ -127,6 +129,65 @@ def test_an_export_opens_as_it_is_and_says_where_it_comes_from(
     assert sorted(path.name for path in exported.parent.iterdir()) == ["model"]
 
 
+async def test_the_card_has_the_losses_and_the_scores_of_this_state(
+    made: Made, tmp_path: Path
+) -> None:
+    made.measured({1: 3.0, 2: 2.5, 4: 2.75, 5: 2.9, 77: 0.1})
+    task = {"task": "quiz | <b>", "metric": "acc", "value": 0.25, "error": 0.01, "samples": 1000}
+    told = {
+        "swarm": swarm_text(made.manifest.swarm),
+        "round": 4,
+        "time": 1.0,
+        "limit": None,
+        "record": made.ledger[4].record.id.hex(),
+        "fewshot": 0,
+        "lm_eval": "0.4.10",
+        "fingerprint": f"{made.fingerprints[4]:016x}",
+        "tasks": [task],
+    }
+    later = told | {"tasks": [task | {"value": 0.5}]}
+    other = told | {"fingerprint": "0" * 16, "tasks": [task | {"task": "other"}]}
+    with made.history.open("a") as file:
+        for scores in (told, later, other):
+            file.write(json.dumps({"round": 4, "time": 1.0, "scores": scores}) + "\n")
+    await export_swarm(settings(made, tmp_path / "model", StateSelector(round=4)))
+    facts = json.loads((tmp_path / "model" / "distro-node.json").read_text())
+    assert facts["heldout_loss"] == 2.75
+    assert facts["losses"]["heldout"] == [[1, 3.0], [2, 2.5], [4, 2.75]]
+    announced = [[r, made.ledger[r].record.updates[0].loss] for r in range(1, 5)]
+    assert facts["losses"]["training"] == [[r, pytest.approx(loss)] for r, loss in announced]
+    page = (tmp_path / "model" / "README.md").read_text()
+    assert "![Loss by round](loss.svg)" in page
+    assert "3.0000 nats a token at round 1, 2.7500 at round 4" in page
+    assert "| quiz \\| \\<b\\> | acc | 0.5000 ± 0.0100 | 1,000 | 0 | 0.4.10 |" in page
+    assert "0.2500 ±" not in page
+    assert "| other" not in page
+    image = ElementTree.parse(tmp_path / "model" / "loss.svg").getroot()
+    assert len(image.findall("{*}circle")) == 3
+    found = await verify_model(
+        VerifySettings(
+            directory=tmp_path / "model",
+            swarm=made.manifest.swarm,
+            data_dir=made.data.root,
+        )
+    )
+    assert found.unchecked == ()
+
+
+def test_a_curve_of_many_rounds_stays_small() -> None:
+    curve = [(round_, 1000 / (round_ + 100)) for round_ in range(1, 100_001)]
+    few = thinned(curve)
+    assert len(few) == 200
+    assert few[-1][0] == 100_000
+    assert few[0] == (500, pytest.approx(sum(loss for _, loss in curve[:500]) / 500))
+    image = curve_image(few, [], "nats a token")
+    assert image is not None
+    assert len(image) < 40_000
+    assert curve_image([(1, 2.0)], [(1, 2.0)], "nats a token") is None
+    # A loss that never changes has a line, too.
+    assert curve_image([(1, 2.0), (2, 2.0)], [], "nats a token") is not None
+
+
 async def test_an_export_is_what_the_swarm_agreed_on(finished: Made, exported: Path) -> None:
     asked = VerifySettings(
         directory=exported, swarm=finished.manifest.swarm, data_dir=finished.data.root
@@ -222,7 +283,7 @@ def converted(finished: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_gguf_file_says_where_it_comes_from(finished: Made, converted: Path) -> None:
     import gguf
 
-    assert names_in(converted) == ["README.md", "distro-node.json", "model-bf16.gguf"]
+    assert names_in(converted) == ["README.md", "distro-node.json", "loss.svg", "model-bf16.gguf"]
     read = gguf.GGUFReader(converted / "model-bf16.gguf")
     fields = {name: field.contents() for name, field in read.fields.items()}
     assert (fields["general.architecture"], fields["general.name"]) == ("llama", "tiny")
