@@ -10,9 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from distro_node.node.errors import ExitCode
+from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models import gguf_export
+from distro_node.node.trainer.models.adapters import merged_model
+from distro_node.node.trainer.models.export import export_gguf
 from distro_node.node.trainer.models.gguf_vocabulary import vocabulary
+from distro_node.node.trainer.models.initial_parameters import Lora
 from distro_node.node.trainer.models.model import model_config, new_model
+from distro_node.node.training.error_messages import explain_trainer
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.gguf_formats import GGUF_FAMILIES, GgufType
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
@@ -30,6 +36,7 @@ from trainer.gguf_examples import (
     write_example,
 )
 from trainer.small_models import SMALL_MODELS
+from trainer.support import make_session
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 if os.environ.get("CI") != "true":
@@ -206,6 +213,29 @@ def test_a_swarms_name_does_not_choose_the_tokenizer(tmp_path: Path) -> None:
     assert fields["tokenizer.ggml.bos_token_id"].contents() == 5
     assert fields["tokenizer.ggml.add_bos_token"].contents() is True
     assert fields["tokenizer.chat_template"].contents() == "{{ messages }}"
+
+
+def test_adapters_are_merged(tmp_path: Path) -> None:
+    session = make_session(tmp_path / "blobs", lora=Lora(rank=4, alpha=8.0))
+    with torch.no_grad():
+        for parameter in session.parameters:
+            parameter.add_(0.01)
+    store = BlobStore(tmp_path / "blobs")
+    export_gguf(session, store, tmp_path / "out", GgufType.F32, "An example")
+    assert isinstance(session.model, PreTrainedModel)
+    whole = merged_model(session.manifest, session.model, session.parameters)
+    found = read_back(tmp_path / "out" / "model-f32.gguf", whole)
+    for key, parameter in whole.named_parameters():
+        assert np.array_equal(found.pop(key), parameter.detach().numpy()), key
+    assert not found
+
+
+def test_another_family_is_refused_by_the_trainer(tmp_path: Path) -> None:
+    session = make_session(tmp_path / "blobs", config=SMALL_MODELS["olmo2"])
+    with pytest.raises(TrainerFailed, match="'olmo2'") as failed:
+        export_gguf(session, BlobStore(tmp_path / "blobs"), tmp_path / "out", GgufType.F32, "")
+    assert failed.value.kind == "not_convertible"
+    assert explain_trainer(failed.value).code == ExitCode.NO_GGUF
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class LlamaCpp:
         parameters = self._library.LlamaModelParams()
         parameters.n_gpu_layers = 0
         # Its context asks the model for a number that release 0.2 has in the vocabulary alone.
-        kind = type("Model", (self._library.LlamaModel,), {})
+        kind: Any = type("Model", (self._library.LlamaModel,), {})
         self._model = kind(path_model=str(path), params=parameters)
         self._vocabulary = self._model.get_vocab()
         kind.n_vocab = self._vocabulary.n_vocab
