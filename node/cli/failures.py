@@ -19,6 +19,10 @@ from ..util.system_errors import explain_shortage
 
 DEBUG_VARIABLE = "DISTRO_NODE_DEBUG"
 
+# Multiaddresses have at most 256 characters, and must stay whole; of a longer path or value the two ends
+# suffice.
+_MAX_WORD = 300
+
 
 def explain(error: BaseException) -> int:
     """Print what went wrong, and return the exit code."""
@@ -43,7 +47,7 @@ def explain(error: BaseException) -> int:
 
 
 def _print_error(error: UserError) -> int:
-    _write(f"error: {_one_line(error.problem)}\n  {_one_line(error.remedy)}\n")
+    _write(f"error: {_one_line(_shortened(error.problem))}\n  {_one_line(error.remedy)}\n")
     return error.code
 
 
@@ -60,6 +64,14 @@ def _report_bug(error: BaseException, leaf: BaseException) -> int:
         where = f"set {DEBUG_VARIABLE}=1 to see the details"
     _write(f"this is a bug in distro-node: {_one_line(summary)}; {where}\n")
     return ExitCode.BUG
+
+
+def _shortened(text: str) -> str:
+    """Cut the middle out of words that are too long for a line, such as a value given by mistake."""
+    return " ".join(
+        word if len(word) <= _MAX_WORD else f"{word[: _MAX_WORD // 2]}…{word[-_MAX_WORD // 2 :]}"
+        for word in text.split()
+    )
 
 
 def _one_line(text: str) -> str:

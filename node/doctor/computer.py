@@ -238,7 +238,8 @@ def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
     """Examine whether the data directory can be used, and whether its disk has enough free space."""
     folder = data.root
     try:
-        while not folder.exists():
+        # A link that leads nowhere is there: no directory can be made in its place.
+        while not os.path.lexists(folder):
             folder = folder.parent
         usable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
         free = shutil.disk_usage(folder).free

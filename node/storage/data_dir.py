@@ -107,9 +107,12 @@ class DataDir:
         except OSError as error:
             if error.errno in FULL:
                 raise disk_full(self.root) from error
+            problem = error.strerror
+            if isinstance(error, FileExistsError):
+                problem = f"{error.filename} is a file, or a link that leads nowhere"
             raise UserError(
                 ExitCode.DATA_DIR,
-                f"the data directory {self.root} cannot be used: {error.strerror}",
+                f"the data directory {self.root} cannot be used: {problem}",
                 "give a directory that you may write to with --data-dir",
             ) from error
         self.require_free(MINIMUM_FREE_BYTES)

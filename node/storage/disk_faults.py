@@ -6,12 +6,15 @@ which explains it with this module. Everything stored before stays valid.
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 
 from ..errors import ExitCode, UserError
 from ..util.system_errors import FULL, is_broken_disk
 
+# The path itself cannot be used, whatever the state of the disk.
+_BAD_PATH = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
 # How libraries written in Rust quote the system's error number.
 _RUST = re.compile(r"\(os error (\d+)\)")
 
@@ -22,6 +25,12 @@ def explain_disk(error: BaseException) -> UserError | None:
         return None
     if error.errno in FULL:
         return disk_full(error.filename)
+    if error.errno in _BAD_PATH and error.filename is not None:
+        return UserError(
+            ExitCode.DATA_DIR,
+            f"{error.filename} cannot be used: {error.strerror}",
+            "check the path, or give another one",
+        )
     if is_broken_disk(error):
         return disk_broken(error.strerror or str(error), error.filename)
     return None

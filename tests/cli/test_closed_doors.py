@@ -85,3 +85,13 @@ def test_files_of_settings(command, closed: Path, home: Path, tmp_path: Path) ->
     (home / ".config").mkdir(mode=0o000)
     command("id").refused_with(ExitCode.BAD_CONFIG, "config.toml", "Permission denied")
     (home / ".config").chmod(0o700)
+
+
+def test_paths_and_values_that_are_too_long_are_shortened(command, tmp_path: Path) -> None:
+    long = tmp_path / ("a" * 5000)
+    result = command("contributions", "--data-dir", long)
+    result.refused_with(ExitCode.DATA_DIR, "File name too long", "aaa…aaa", str(tmp_path))
+    assert len(result.err) < 1000
+    result = command("fit", tmp_path / "x.toml", "--memory", "9" * 5000)
+    result.refused_with(ExitCode.USAGE, "9…9")
+    assert len(result.err) < 1000

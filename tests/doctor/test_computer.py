@@ -150,9 +150,14 @@ def test_a_disk_and_what_has_to_fit(tmp_path: Path, monkeypatch) -> None:
     usage = SimpleNamespace(free=1000)
     monkeypatch.setattr(computer.shutil, "disk_usage", lambda _: usage)
     assert by_subject(computer.examine_disk(data, None))["disk"].severity == "stops"
+    monkeypatch.undo()
     (tmp_path / "file").touch()
     (found,) = computer.examine_disk(DataDir(tmp_path / "file"), None)
     assert (found.severity, "not a directory" in found.what) == ("stops", True)
+    for name, target in (("loop", "loop"), ("gone", "nowhere")):
+        (tmp_path / name).symlink_to(target)
+        (found,) = computer.examine_disk(DataDir(tmp_path / name), None)
+        assert (found.severity, str(tmp_path / name) in found.what) == ("stops", True)
 
 
 def test_a_clock_that_cannot_be_right(tmp_path: Path, monkeypatch) -> None:

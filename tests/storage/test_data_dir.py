@@ -123,13 +123,24 @@ def test_a_lock_file_that_cannot_be_opened(data: DataDir) -> None:
     assert caught.value.code == ExitCode.DATA_DIR
 
 
-@pytest.mark.parametrize("name", ["file", "file/below"])
-def test_a_file_is_no_directory(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("file", "is a file"),
+        ("file/below", "Not a directory"),
+        ("loop", "a link that leads nowhere"),
+        ("gone", "a link that leads nowhere"),
+    ],
+)
+def test_a_file_or_a_broken_link_is_no_directory(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "gone").symlink_to("nowhere")
     with pytest.raises(UserError) as caught:
         DataDir(tmp_path / name).create()
     assert caught.value.code == ExitCode.DATA_DIR
     assert str(tmp_path / name) in caught.value.problem
+    assert words in caught.value.problem
 
 
 def test_a_directory_one_may_not_write_to(tmp_path: Path, monkeypatch) -> None:

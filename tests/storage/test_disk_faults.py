@@ -63,9 +63,9 @@ from simulation.chain import Chain
 from storage.faulty_disk import FaultyDisk, Step, places
 from transformers.utils import logging as transformers_logging
 
-# Private here: `_store_manifest`, `trainer_process`, `_spawned`: their callers start a trainer, which
-# takes seconds for each step; `_render`: a key as an earlier version wrote it; `_open`: a log on a full
-# disk.
+# Private here: `_store_manifest`, `trainer_process`, `_spawn_client`: their callers start a trainer,
+# which takes seconds for each step; `_render`: a key as an earlier version wrote it; `_open`: a log on a
+# full disk.
 ERRORS = {
     "full": errno.ENOSPC,
     "broken": errno.EIO,
@@ -429,7 +429,7 @@ def trainer_folders(root: Path) -> None:
             pass
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client, "_spawned", spawned)
+        patch.setattr(client, "_spawn_client", spawned)
         trio.run(begin)
 
 
