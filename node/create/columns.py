@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import UserError
 from ..storage.data_dir import size_text
 from ..util.first_line import first_line
+from .arrow_batches import unpacked_bytes
 from .formats import BadFile, needs
 from .parquet_pages import largest_pages
 from .rows import MAX_ROW_BYTES, BadRow, RepeatedKeys, Rows, too_long
@@ -30,6 +31,8 @@ _BATCH_ROWS = 64
 # Rows of a batch if all columns are dictionary-encoded: then a row has only the numbers of entries,
 # and every batch has the whole dictionary.
 _DICTIONARY_BATCH_ROWS = 1 << 16
+# The beginning of an Arrow file that is not only a stream; padded to eight bytes.
+_ARROW_FILE = b"ARROW1\0\0"
 # Memory needed to read a page, relative to its size: the page, what the library notes about it, and
 # the values taken from it; and the same with a dictionary-encoded column, whose dictionary is kept.
 _PAGE_MEMORY_FACTOR = 3
@@ -202,9 +205,32 @@ class ArrowFile:
             raise _broken("Arrow", error) from None
         columns.require(schema.names)
         _check_types(self._arrow, schema, columns)
-        # Opened again for these columns alone, so that no other column is decompressed.
         self._names = columns.to_read(schema.names)
+        batches = self._unpacked_bytes(schema)
+        if (shortage := memory_shortage(batches)) is not None:
+            raise BadFile(
+                f"has packed batches of {size_text(batches)}; a batch must be unpacked whole, and that "
+                f"{shortage}",
+                "write it again with smaller batches, such as by "
+                "pyarrow.ipc.RecordBatchFileWriter.write_table with max_chunksize=1000",
+            )
+        # Opened again for these columns alone, so that no other column is decompressed.
         self._reader = self._open([schema.names.index(name) for name in self._names])
+
+    def _unpacked_bytes(self, schema: Any) -> int:
+        """Return how many bytes the wanted columns of the largest batch take once they are unpacked."""
+        source, wanted, start = self._mapped.source, set[int](), 0
+        for field in schema:
+            count = len(self._arrow.array([], field.type).buffers())
+            if field.name in self._names:
+                wanted.update(range(start, start + count))
+            start += count
+        # The number of a view's buffers differs from batch to batch.
+        has_views = any("view" in str(field.type) for field in schema)
+        source.seek(0)
+        if source.read(len(_ARROW_FILE)) != _ARROW_FILE:
+            source.seek(0)
+        return unpacked_bytes(self._arrow.ipc, source, None if has_views else frozenset(wanted))
 
     def _open(self, fields: list[int] | None = None) -> Any:
         """Return the library's reader of these fields, or of all."""

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 import zstandard
 from distro_node.node.create import columns as columns_module
 from distro_node.node.create import formats, working_memory
 from distro_node.node.create import rows as rows_module
+from distro_node.node.create.arrow_batches import unpacked_bytes
 from distro_node.node.create.borders import Borders
 from distro_node.node.create.columns import Columns
 from distro_node.node.create.documents import Document, Item, ReadOptions, items
@@ -157,6 +159,54 @@ def test_packed_columns_that_are_not_read_stay_packed(tmp_path: Path, streamed: 
         most = max(most, pyarrow.total_allocated_bytes() - before)
     assert "".join(seen) == "a" + "b" * (COUNT - 1)
     assert most < table["junk"].nbytes / 4
+
+
+def write_arrow(path: Path, table: pyarrow.Table, compression: str | None, **options: Any) -> None:
+    """Write a stream if the name ends in `.arrow`, else a file."""
+    new = pyarrow.ipc.new_stream if path.suffix == ".arrow" else pyarrow.ipc.new_file
+    settings = pyarrow.ipc.IpcWriteOptions(compression=compression)
+    with new(path, table.schema, options=settings) as writer:
+        writer.write_table(table, **options)
+
+
+@pytest.mark.parametrize("name", ["a.arrow", "a.feather"])
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_a_packed_batch_that_does_not_fit_into_memory(
+    tmp_path: Path, little_memory: None, name: str, compression: str
+) -> None:
+    path = tmp_path / name
+    table = pyarrow.table({"junk": [ROW] * COUNT, "text": [ROW] * COUNT}).combine_chunks()
+    write_arrow(path, table, compression)
+    refused(path, "has packed batches of 4 MB", "unpacked whole", "max_chunksize")
+    # In smaller batches, without compression, or where only another column is large.
+    write_arrow(path, table, compression, max_chunksize=50)
+    assert texts(path) == [ROW] * COUNT
+    write_arrow(path, table, None)
+    assert texts(path) == [ROW] * COUNT
+    short = table.set_column(1, "text", pyarrow.array(["a"] * COUNT))
+    write_arrow(path, short, compression)
+    assert texts(path) == ["a"] * COUNT
+
+
+def test_a_packed_dictionary_that_does_not_fit_into_memory(
+    tmp_path: Path, little_memory: None
+) -> None:
+    path = tmp_path / "a.arrow"
+    entries = pyarrow.array([f"{number} {ROW}" for number in range(COUNT)]).dictionary_encode()
+    write_arrow(path, pyarrow.table({"text": entries}), "zstd")
+    refused(path, "has packed batches of 4 MB")
+
+
+def test_the_library_reports_damaged_batches(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    write_arrow(path, pyarrow.table({"text": [ROW] * COUNT}), "lz4")
+    whole = path.read_bytes()
+    generator = random.Random(5)
+    for _ in range(200):
+        data = bytearray(whole[: generator.randrange(1, len(whole))])
+        data[generator.randrange(len(data))] = generator.randrange(256)
+        source = pyarrow.BufferReader(bytes(data))
+        assert unpacked_bytes(pyarrow.ipc, source, None) >= 0
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
