@@ -144,7 +144,10 @@ class ConvertedModel:
             for layer in range(layers)
         ]
         if self._config.layer_types != expected:
-            raise self._other("layer_types", f"other than full attention in every {every}th layer")
+            raise not_convertible(
+                f"llama.cpp would compute another model: the layer_types of its "
+                f"{self._config.model_type} are full attention in layers {every}, {2 * every}, … alone"
+            )
         scalar = self._config.query_pre_attn_scalar
         largest = layers == self._family.largest_layers
         width = self._config.hidden_size // self._heads if largest else self._head_size
@@ -180,7 +183,7 @@ class ConvertedModel:
         those for long texts as soon as its context could hold one, transformers if the text is one."""
         longest = self._config.max_position_embeddings
         if self._rope["rope_type"] == "longrope":
-            longest = min(longest, self._rope["original_max_position_embeddings"])
+            longest = min(longest, self._original_length())
         if self._family.full_attention_every is not None:
             return longest
         kinds = getattr(self._config, "layer_types", None)
@@ -199,17 +202,26 @@ class ConvertedModel:
             writer.add_rope_scaling_type(RopeScalingType.LINEAR)
             writer.add_rope_scaling_factor(float(rope["factor"]))
         elif kind == "yarn":
+            factor = rope.get("factor") or (
+                self._config.max_position_embeddings / self._original_length()
+            )
             writer.add_rope_scaling_type(RopeScalingType.YARN)
-            writer.add_rope_scaling_factor(float(rope["factor"]))
-            writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+            writer.add_rope_scaling_factor(float(factor))
+            writer.add_rope_scaling_orig_ctx_len(self._original_length())
             # llama.cpp computes this factor of yarn's itself, and multiplies it by the one in the file.
-            own = 0.1 * math.log(rope["factor"]) + 1.0
+            own = 0.1 * math.log(factor) + 1.0
             if abs(self._attention_factor() / own - 1) > _ROUNDING:
                 writer.add_rope_scaling_attn_factors(self._attention_factor() / own)
         elif kind == "longrope":
             writer.add_rope_scaling_type(RopeScalingType.LONGROPE)
-            writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+            writer.add_rope_scaling_orig_ctx_len(self._original_length())
             writer.add_rope_scaling_attn_factors(self._attention_factor())
+
+    def _original_length(self) -> int:
+        """Return the length of texts before the positions were scaled."""
+        key = "original_max_position_embeddings"
+        given = self._rope.get(key) or getattr(self._config, key, None)
+        return given or self._config.max_position_embeddings
 
     def _attention_factor(self) -> float:
         """Return the factor of cosines and sines in the model itself."""
