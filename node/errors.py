@@ -58,6 +58,7 @@ class ExitCode(IntEnum):
     SYSTEM_LIMIT = 61
     PARTLY_VERIFIED = 62
     NO_GGUF = 63
+    MODEL_FILES = 64
     INTERRUPTED = 130
 
 

@@ -118,11 +118,15 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "protocol/chain"),
         *("node/storage", "node/content", "node/telemetry", "node/control", "node/training"),
     ),
+    "node/serve": (
+        *(*_SHARED, *_WIRE, "node/storage", "node/dashboard", "node/training", "node/results"),
+    ),
     "node/demo": (*_SHARED, "crypto", *_WIRE, "node/storage", "node/telemetry", "node/control"),
     "node/cli": (
         *(*_SHARED, "crypto", *_WIRE, "node/storage", "node/network"),
         *("node/telemetry", "node/energy", "node/control", "node/create", "node", "node/results"),
         *("node/service", "node/doctor", "node/demo", "node/training", "node/session"),
+        *("node/serve", "node/dashboard"),
     ),
     # `python -m distro_node.node` is the command.
     "node/__main__": ("node/cli",),

@@ -33,6 +33,7 @@ from .join import join
 from .observe import observe
 from .option_groups import GroupedCommand
 from .receipt import contributions, receipt, verify_receipt
+from .serve import serve
 from .service import service
 from .status import leave, pause, resume, status
 from .try_out import evaluate, generate
@@ -49,6 +50,7 @@ COMMANDS = {
     "leave": leave,
     "export": export,
     "generate": generate,
+    "serve": serve,
     "evaluate": evaluate,
     "verify": verify,
     "contributions": contributions,

@@ -133,26 +133,32 @@ def find_passphrase(data: DataDir, file: Path | None) -> str | None:
 
 
 def _passphrase_in(file: Path) -> str:
+    return secret_in(file, "passphrase", "--passphrase-file", ExitCode.KEYSTORE)
+
+
+def secret_in(file: Path, what: str, option: str, code: ExitCode) -> str:
+    """Return the first line of a file, a secret of the kind `what`. Raises `UserError` with this code if
+    there is none."""
+
+    def bad(problem: str) -> UserError:
+        return UserError(
+            code,
+            f"the {what} file {file} {problem}",
+            f"give with {option} a file whose first line is the {what}",
+        )
+
     try:
         with file.open("rb") as stream:
             line = stream.readline(_MAX_PASSPHRASE_BYTES + 1)
     except OSError as error:
-        raise _bad_passphrase_file(file, f"cannot be read: {error.strerror}") from None
-    passphrase = line.rstrip(b"\r\n")
-    if not passphrase or len(line) > _MAX_PASSPHRASE_BYTES:
-        raise _bad_passphrase_file(file, "does not begin with a line that is a passphrase")
+        raise bad(f"cannot be read: {error.strerror}") from None
+    secret = line.rstrip(b"\r\n")
+    if not secret or len(line) > _MAX_PASSPHRASE_BYTES:
+        raise bad(f"does not begin with a line that is a {what}")
     try:
-        return passphrase.decode("utf-8-sig")
+        return secret.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise _bad_passphrase_file(file, "is not text in UTF-8") from None
-
-
-def _bad_passphrase_file(file: Path, problem: str) -> UserError:
-    return UserError(
-        ExitCode.KEYSTORE,
-        f"the passphrase file {file} {problem}",
-        "give with --passphrase-file a file whose first line is the passphrase",
-    )
+        raise bad("is not text in UTF-8") from None
 
 
 def introducers(invite: Invite, named: Sequence[str] | None) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-"""Access control of the dashboard page and of the metrics: who may read them, and who may act through
-the page.
+"""Access control of what this machine serves (the dashboard page, the metrics, the model): who may
+read, and who may act.
 
 A browser runs pages of strangers and lets them send requests to this machine. Two attacks are prevented
 here. *DNS rebinding*: a stranger's name that suddenly resolves to 127.0.0.1 makes the stranger's page
@@ -31,6 +31,9 @@ _SECURITY_HEADERS = {
 }
 
 TOKEN_HEADER = "x-distro-token"
+_BEARER = "bearer "
+# Paths that only scripts and programs request, and no link leads to.
+_SCRIPTED = ("/api/", "/v1/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +65,10 @@ class AccessGuard:
         origin = request.headers.get("origin")
         if origin is not None and origin.lower() != f"{scheme}://{host.lower()}":
             return text_response(403, "another page may not ask this one")
-        # Only paths below /api/ are refused: the browser also marks the request as cross-site if a user
+        # Only paths for scripts are refused: the browser also marks the request as cross-site if a user
         # follows a link to this page, but not if this page's script sends it.
         fetched = request.headers.get("sec-fetch-site", "none")
-        if request.path.startswith("/api/") and fetched not in ("same-origin", "none"):
+        if request.path.startswith(_SCRIPTED) and fetched not in ("same-origin", "none"):
             return text_response(403, "another page may not ask this one")
         return None
 
@@ -76,6 +79,10 @@ class AccessGuard:
     def may_act(self, request: Request) -> bool:
         """Whether a request that passed `refusal` has the token."""
         given = request.headers.get(TOKEN_HEADER, "")
+        # Programs for OpenAI's interface send the token this way.
+        authorization = request.headers.get("authorization", "")
+        if not given and authorization[: len(_BEARER)].lower() == _BEARER:
+            given = authorization[len(_BEARER) :].strip()
         return hmac.compare_digest(given.encode("latin-1"), self.token.encode())
 
 

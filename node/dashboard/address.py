@@ -1,5 +1,5 @@
-"""Addresses of the dashboard page and of the metrics: bound sockets, TLS certificate, and the link with
-which the node's owner controls the node through the page."""
+"""Addresses of the dashboard page, of the metrics and of the model: bound sockets, TLS certificate, and
+the link with which the node's owner controls the node through the page."""
 
 from __future__ import annotations
 
@@ -60,10 +60,40 @@ class Purpose:
     option: str
     """The command-line option that sets the address."""
     example: str
+    tls: tuple[str, str, str] = ("", "", "")
+    """The options that give a certificate and its key, and that allow to do without."""
+    off: bool = True
+    """Whether the option may be `off`."""
+
+    @property
+    def otherwise(self) -> str:
+        """The end of a remedy that names another address."""
+        return ", or off" if self.off else ""
 
 
-_PAGE = Purpose(what="the page", option="--dashboard", example="127.0.0.1:9465")
+@dataclass(frozen=True, kw_only=True)
+class Encryption:
+    """Whether an address is served over TLS, or may be served without at addresses that others reach."""
+
+    certificate: Path | None = None
+    key: Path | None = None
+    plain: bool = False
+
+
+_PAGE = Purpose(
+    what="the page",
+    option="--dashboard",
+    example="127.0.0.1:9465",
+    tls=("--dashboard-cert", "--dashboard-key", "--dashboard-plain"),
+)
 _METRICS = Purpose(what="metrics", option="--metrics-addr", example="127.0.0.1:9464")
+_MODEL = Purpose(
+    what="the model",
+    option="--address",
+    example="127.0.0.1:9467",
+    tls=("--tls-cert", "--tls-key", "--plain"),
+    off=False,
+)
 
 
 def open_metrics_address(address: tuple[str, int]) -> Address:
@@ -96,19 +126,10 @@ def open_address(settings: DashboardSettings) -> Address | None:
     if settings.address is None:
         return None
     host, port = settings.address
-    tls = _context(settings)
-    local = is_loopback(host)
-    if not local and tls is None:
-        if not settings.plain:
-            raise UserError(
-                ExitCode.BAD_ADDRESS,
-                f"at {host} others could read along what you and your node's page say to each other",
-                "give a certificate with --dashboard-cert and --dashboard-key, serve it at 127.0.0.1, "
-                "or allow it with --dashboard-plain",
-            )
-        _log.warning(
-            "the page is served without encryption at %s: others on the way can read it", host
-        )
+    encryption = Encryption(
+        certificate=settings.certificate, key=settings.key, plain=settings.plain
+    )
+    tls = _tls(host, encryption, _PAGE)
     try:
         found = _bind(host, port, _PAGE)
     except UserError as error:
@@ -116,18 +137,58 @@ def open_address(settings: DashboardSettings) -> Address | None:
             raise
         found = _bind(host, 0, _PAGE)
         _log.warning("port %d is taken: the page is served at another one", port)
-    return _address(host, found, tls=tls, free_reading=local or settings.public)
+    return _address(host, found, tls=tls, free_reading=is_loopback(host) or settings.public)
+
+
+def open_model_address(
+    address: tuple[str, int], encryption: Encryption, token: str | None
+) -> Address:
+    """Bind the address at which a model is served. With a `token`, or at an address that others reach,
+    a request needs the token; without a given one it is drawn.
+
+    Raises `UserError` as `open_address` does, and with `ExitCode.PORT_IN_USE` if the port is taken,
+    because programs are configured with it.
+    """
+    host, port = address
+    tls = _tls(host, encryption, _MODEL)
+    free = token is None and is_loopback(host)
+    return _address(host, _bind(host, port, _MODEL), tls=tls, free_reading=free, token=token)
+
+
+def _tls(host: str, encryption: Encryption, purpose: Purpose) -> ssl.SSLContext | None:
+    """Return the context for TLS; None to serve without. Raises `UserError` (`BAD_ADDRESS`)."""
+    tls = _context(encryption, purpose)
+    certificate, key, plain = purpose.tls
+    if tls is None and not is_loopback(host):
+        if not encryption.plain:
+            raise UserError(
+                ExitCode.BAD_ADDRESS,
+                f"at {host} others could read along what you and {purpose.what} send to each other",
+                f"give a certificate with {certificate} and {key}, serve it at 127.0.0.1, or allow "
+                f"it with {plain}",
+            )
+        _log.warning(
+            "%s is served without encryption at %s: others on the way can read it",
+            purpose.what,
+            host,
+        )
+    return tls
 
 
 def _address(
-    host: str, sockets: list[socket.socket], *, tls: ssl.SSLContext | None, free_reading: bool
+    host: str,
+    sockets: list[socket.socket],
+    *,
+    tls: ssl.SSLContext | None,
+    free_reading: bool,
+    token: str | None = None,
 ) -> Address:
     scheme = "http" if tls is None else "https"
     return Address(
         url=f"{scheme}://{_bracketed(openable_host(host))}:{sockets[0].getsockname()[1]}/",
         guard=AccessGuard(
             host=host,
-            token=secrets.token_urlsafe(32),
+            token=secrets.token_urlsafe(32) if token is None else token,
             secure=tls is not None,
             free_reading=free_reading,
         ),
@@ -169,22 +230,23 @@ def _bound_sockets(host: str, port: int) -> list[socket.socket]:
     return found
 
 
-def _context(settings: DashboardSettings) -> ssl.SSLContext | None:
-    if settings.certificate is None and settings.key is None:
+def _context(encryption: Encryption, purpose: Purpose) -> ssl.SSLContext | None:
+    certificate, key = encryption.certificate, encryption.key
+    if certificate is None and key is None:
         return None
-    if settings.certificate is None or settings.key is None:
+    if certificate is None or key is None:
         raise UserError(
             ExitCode.BAD_ADDRESS,
             "a certificate needs its key, and a key its certificate",
-            "give both --dashboard-cert and --dashboard-key",
+            "give both {} and {}".format(*purpose.tls),
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         # Because of the empty password an encrypted key is an error instead of a prompt on the terminal.
-        context.load_cert_chain(settings.certificate, settings.key, password="")
+        context.load_cert_chain(certificate, key, password="")
     except (OSError, ssl.SSLError) as error:
-        raise _certificate_error(settings.certificate, settings.key, error) from error
+        raise _certificate_error(certificate, key, error) from error
     return context
 
 
@@ -203,12 +265,14 @@ def _bind_error(host: str, port: int, purpose: Purpose, error: OSError) -> UserE
         return UserError(
             ExitCode.PORT_IN_USE,
             f"{problem}: the port is in use",
-            f"another node may be running here; choose another port with {purpose.option}, or off",
+            f"another node may be running here; choose another port with {purpose.option}"
+            f"{purpose.otherwise}",
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return address_missing(problem)
     return UserError(
         ExitCode.BAD_ADDRESS,
         f"{problem}: {error.strerror or error}",
-        f"give {purpose.option} an address of this machine, such as {purpose.example}, or off",
+        f"give {purpose.option} an address of this machine, such as {purpose.example}"
+        f"{purpose.otherwise}",
     )

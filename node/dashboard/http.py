@@ -77,9 +77,13 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     stream: Callable[[Send], Awaitable[None]] | None = None
+    close: Callable[[], None] | None = None
+    """Called once the response is sent, or cannot be sent."""
 
 
 Answer = Callable[[Request], Awaitable[Response]]
+Refusal = Callable[[int, str], Response]
+"""Makes the response to something that is no valid request, from a status and a line of text."""
 
 
 def text_response(status: int, text: str) -> Response:
@@ -100,9 +104,18 @@ class HttpServer:
     """Answers requests with `answer`, over TLS if a context is given."""
 
     def __init__(
-        self, answer: Answer, *, bounds: Bounds | None = None, tls: ssl.SSLContext | None = None
+        self,
+        answer: Answer,
+        *,
+        bounds: Bounds | None = None,
+        tls: ssl.SSLContext | None = None,
+        refusal: Refusal = text_response,
+        abandons: bool = False,
     ) -> None:
+        """`abandons`: whether a client that disconnects before it has its response ends the work on
+        it. Where that work is short, this is not worth another task."""
         self._answer = answer
+        self._refusal, self._abandons = refusal, abandons
         self._bounds = bounds or Bounds()
         self._tls = tls
         self._open = 0
@@ -165,15 +178,51 @@ class HttpServer:
         connection = h11.Connection(h11.SERVER, self._bounds.head_bytes)
         try:
             while (request := await self._read(stream, connection)) is not None:
-                await self._reply(stream, connection, request, await self._answer(request))
+                response = await self._response(stream, connection, request)
+                try:
+                    await self._reply(stream, connection, request, response)
+                finally:
+                    if response.close is not None:
+                        response.close()
                 if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
                     return
                 connection.start_next_cycle()
         except h11.RemoteProtocolError as error:
             if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 text = "this is no request that a browser would send"
-                refusal = text_response(error.error_status_hint, text)
+                if error.error_status_hint == 413:
+                    text = f"a request's body has at most {self._bounds.body_bytes:,} bytes"
+                refusal = self._refusal(error.error_status_hint, text)
                 await self._reply(stream, connection, None, refusal)
+
+    async def _response(
+        self, stream: trio.abc.Stream, connection: h11.Connection, request: Request
+    ) -> Response:
+        """Return the response to a request. Raises one of `_CONNECTION_ERRORS` if the client disconnects
+        meanwhile and that ends the work."""
+        if not self._abandons:
+            return await self._answer(request)
+        response: Response | None = None
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                # What arrives meanwhile belongs to the next requests of a client that does not wait.
+                received = 0
+                with contextlib.suppress(*_CONNECTION_ERRORS):
+                    while received <= self._bounds.head_bytes:
+                        data = await stream.receive_some(_READ_BYTES)
+                        if not data:
+                            break
+                        received += len(data)
+                        connection.receive_data(data)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            response = await self._answer(request)
+            nursery.cancel_scope.cancel()
+        if response is None:
+            raise trio.BrokenResourceError("the client has disconnected")
+        return response
 
     async def _read(self, stream: trio.abc.Stream, connection: h11.Connection) -> Request | None:
         """Return the next request; None at the end of the connection."""
@@ -252,6 +301,7 @@ class HttpServer:
                 nursery.start_soon(watch)
                 with contextlib.suppress(*_CONNECTION_ERRORS):
                     await response.stream(piece)
+                    await send(h11.EndOfMessage())
                 nursery.cancel_scope.cancel()
             return
         if request is None or request.method != "HEAD":

@@ -17,6 +17,7 @@ from ..settings.tree import NEWEST, StateSelector
 from ..storage.data_dir import DataDir
 from ..training.client import TrainerFailed
 from ..training.task_names import DIFFUSION, MASKED_LM
+from ..training.text_request import TextRequest
 from .saved_state import State, read_swarm, reconstructed
 
 
@@ -55,10 +56,12 @@ class Writer:
         settings = self._settings
         try:
             await self._trainer.begin_text(
-                prompt,
-                seed=settings.seed,
-                temperature=settings.temperature,
-                max_tokens=settings.max_tokens,
+                TextRequest(
+                    prompt=prompt,
+                    seed=settings.seed,
+                    temperature=settings.temperature,
+                    max_tokens=settings.max_tokens,
+                )
             )
         except TrainerFailed as failure:
             if failure.kind != "bad_data":

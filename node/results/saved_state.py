@@ -144,6 +144,27 @@ async def reconstructed(
         raise explain_trainer(failure, path) from None
 
 
+async def is_superseded(state: State, stored: StoredSwarm, selector: StateSelector) -> bool:
+    """Whether the selector now selects another state than this one: a newer snapshot, or a better
+    round."""
+    if selector.best:
+        return await trio.to_thread.run_sync(_best_round, stored) != state.round
+    return selector.round is None and stored.snapshots[-1].round > state.round
+
+
+async def renewed(state: State, stored: StoredSwarm, selector: StateSelector) -> State:
+    """Return the state that is selected now, in the same trainer. Raises `UserError`, and what a trainer
+    raises; the trainer's parameters are undefined then."""
+    start, end = await trio.to_thread.run_sync(_plan, stored, selector)
+    try:
+        round_, fingerprint = await replay(state.trainer, stored, start, end)
+    except CannotReplay as problem:
+        raise no_model_error(str(problem)) from None
+    return State(
+        stored=stored, trainer=state.trainer, round=max(0, round_), fingerprint=fingerprint
+    )
+
+
 def _plan(stored: StoredSwarm, selector: StateSelector) -> tuple[LocalSnapshot, int | None]:
     """Return the snapshot to start from, and the round to replay to (None: as far as possible). Raises
     `UserError` (`NOTHING_TO_EXPORT`) if no snapshot here leads to that round."""

@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 DEFAULT_METRICS_ADDRESS = ("127.0.0.1", 9464)
 DEFAULT_DASHBOARD_ADDRESS = ("127.0.0.1", 9465)
+DEFAULT_MODEL_ADDRESS = ("127.0.0.1", 9467)
 
 MIN_RATE = 64_000.0
 """Lowest bandwidth limit that a node accepts, in bytes per second. The four blobs that may be in
@@ -258,9 +259,35 @@ def parse_dashboard_address(text: str) -> tuple[str, int] | None:
     return _parse_address(text, "the page", DEFAULT_DASHBOARD_ADDRESS[1])
 
 
+def parse_model_address(text: str) -> tuple[str, int]:
+    """Parse the address at which a model is served; it cannot be `off`. Raises `UserError` with
+    `ExitCode.BAD_ADDRESS`."""
+    usual = DEFAULT_MODEL_ADDRESS[1]
+    found = _host_and_port(text)
+    if found is None:
+        raise UserError(
+            ExitCode.BAD_ADDRESS,
+            f"{text!r} is not an address to serve a model at",
+            f"use host:port, such as 127.0.0.1:{usual} or [::1]:{usual}",
+        )
+    return found
+
+
 def _parse_address(text: str, what: str, usual: int) -> tuple[str, int] | None:
     if text == "off":
         return None
+    found = _host_and_port(text)
+    if found is None:
+        raise UserError(
+            ExitCode.BAD_ADDRESS,
+            f"{text!r} is not an address to serve {what} at",
+            f"use host:port, such as 127.0.0.1:{usual} or [::1]:{usual}, or off",
+        )
+    return found
+
+
+def _host_and_port(text: str) -> tuple[str, int] | None:
+    """Return the parts of `host:port` or `[ipv6]:port`; None for anything else."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -271,11 +298,7 @@ def _parse_address(text: str, what: str, usual: int) -> tuple[str, int] | None:
             # A text of digits and dots that is not an address is a typo, not a name to look up.
             valid = _is_ip(host, ipaddress.IPv4Address)
     if not (colon and valid and port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise UserError(
-            ExitCode.BAD_ADDRESS,
-            f"{text!r} is not an address to serve {what} at",
-            f"use host:port, such as 127.0.0.1:{usual} or [::1]:{usual}, or off",
-        )
+        return None
     return host, int(port)
 
 

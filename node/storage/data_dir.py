@@ -40,6 +40,7 @@ class SwarmDir:
         self.verified = root / "verified"
         self.final = root / "final"
         self.signed = root / "votes"
+        self.snapshots = root / "snapshots.json"
         self.momentum = root / "trainer" / "momentum"
         self.caches = root / "trainer-caches"
         self.history = root / "history.jsonl"

@@ -182,7 +182,7 @@ class SwarmStore:
         self._signed = EntryFile(directory.signed, MAX_ENVELOPE_BYTES)
         self._final = directory.final
         self._unwritten_final: Checkpoint | None = None
-        self._snapshots = directory.root / "snapshots.json"
+        self._snapshots = directory.snapshots
         self.momentum = directory.momentum
         self.history = directory.history
         self.sign_votes = directory.sign_votes

@@ -30,6 +30,8 @@ from ..training.frames import ExpectedUpdate
 from ..training.gguf_formats import GgufType
 from ..training.graphics_cards import gpu_vendor
 from ..training.local_policy import LocalPolicy
+from ..training.resource_limits import data_below, data_ceiling
+from ..training.text_request import TextRequest
 from .audit_score import AssignedSample
 from .device import allocated_bytes, choose_device, device_kind, free_memory
 from .error_report import describe
@@ -45,9 +47,10 @@ from .optimizer.dp_accountant import Spent
 from .ranks.momentum import load_part, remove_others, save_part
 from .reaudit_worker import run_reaudit
 from .speed import matmul_flops, sequence_flops
+from .tasks.checkpoint_text import open_text_model
 from .tasks.image_sampling import draw_images
 from .tasks.packing import skip_packing_search
-from .tasks.text_generation import write_text
+from .tasks.text_generation import TextModel, session_text_model, start_text
 from .training_session import TrainingSession
 
 _log = logging.getLogger(__name__)
@@ -84,7 +87,9 @@ class Worker:
         self._background: BackgroundGradient | None = None
         self._staged: list[bytes] = []
         self._staged_for = -1
+        self._text_model: TextModel | None = None
         self._writing: Iterator[str] = iter(())
+        self._writing_ceiling: int | None = None
         self._drawing: Iterator[bytes] = iter(())
         self._methods: dict[str, Callable[..., Any]] = {
             "open": self._open,
@@ -105,6 +110,8 @@ class Worker:
             "export_gguf": self._export_gguf,
             "begin_text": self._begin_text,
             "next_text": self._next_text,
+            "end_text": self._end_text,
+            "open_checkpoint": self._open_checkpoint,
             "begin_images": self._begin_images,
             "next_image": self._next_image,
             "compare_export": self._compare_export,
@@ -311,14 +318,36 @@ class Worker:
         assert self._store is not None
         export_gguf(session, self._store, Path(directory), GgufType(kind), description)
 
-    def _begin_text(self, prompt: str, seed: int, temperature: float, max_tokens: int) -> None:
-        assert self._store is not None
-        self._writing = write_text(
-            self._current_session, self._store, prompt, seed, temperature, max_tokens
-        )
+    def _open_checkpoint(self, directory: str, threads: int | None, device: str) -> None:
+        self._prepare(threads)
+        self._text_model = open_text_model(Path(directory), choose_device(device))
+
+    def _begin_text(self, **asked: Any) -> dict[str, Any]:
+        request = TextRequest(**asked)
+        self._end_text()
+        source = self._text_source()
+        self._writing_ceiling = data_ceiling(request.memory)
+        with data_below(self._writing_ceiling):
+            start, self._writing = start_text(source, request)
+        return asdict(start)
+
+    def _text_source(self) -> TextModel:
+        """Return the model of the checkpoint or of the session; its tokenizer is read once."""
+        found = self._text_model
+        if self._store is not None and (
+            found is None or found.model is not self._current_session.model
+        ):
+            found = self._text_model = session_text_model(self._current_session, self._store)
+        if found is None:
+            raise TrainerFailed("internal", "no model has been opened")
+        return found
 
     def _next_text(self) -> str | None:
-        return next(self._writing, None)
+        with data_below(self._writing_ceiling):
+            return next(self._writing, None)
+
+    def _end_text(self) -> None:
+        self._writing = iter(())
 
     def _begin_images(self, count: int, seed: int, steps: int) -> None:
         self._drawing = draw_images(self._current_session, count, seed, steps)

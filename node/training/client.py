@@ -40,6 +40,7 @@ from .frames import (
 )
 from .gguf_formats import GgufType
 from .graphics_cards import make_device_node
+from .text_request import TextRequest, TextStart
 from .trainer_spec import PATIENCE_SECONDS, TrainerSpec
 
 __all__ = [
@@ -110,6 +111,19 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
         client.sandbox = tuple(answer["sandbox"])
         client.sequence_flops = answer["sequence_flops"]
         client.matmul_flops = answer["matmul_flops"]
+        yield client
+
+
+@asynccontextmanager
+async def open_checkpoint(
+    directory: Path, *, threads: int | None, device: str, nice: int
+) -> AsyncIterator[TrainerClient]:
+    """Start a trainer process that has the model of a checkpoint's directory, to generate text with it;
+    it can do nothing else. Raises `TrainerFailed` and `TrainerDied` as `open_trainer` does."""
+    async with trainer_process(threads, (), (directory,), nice=nice) as client:
+        await client._call(
+            "open_checkpoint", directory=str(directory), threads=threads, device=device
+        )
         yield client
 
 
@@ -274,22 +288,17 @@ class TrainerClient:
             "export_gguf", directory=str(directory), kind=str(kind), description=description
         )
 
-    async def begin_text(
-        self, prompt: str, *, seed: int, temperature: float, max_tokens: int
-    ) -> None:
-        """Start to continue `prompt`; `next_text` returns the text. A `temperature` of 0 takes the
-        likeliest token each time."""
-        await self._call(
-            "begin_text",
-            prompt=prompt,
-            seed=seed,
-            temperature=temperature,
-            max_tokens=max_tokens,
-        )
+    async def begin_text(self, request: TextRequest) -> TextStart:
+        """Start to write what is requested; `next_text` returns the text."""
+        return TextStart(**await self._call("begin_text", **asdict(request)))
 
     async def next_text(self) -> str | None:
         """Return the text of the next token (empty in the middle of a character); None at the end."""
         return await self._call("next_text")
+
+    async def end_text(self) -> None:
+        """Give up the text that was begun, and free its memory."""
+        await self._call("end_text")
 
     async def begin_images(self, count: int, *, seed: int, steps: int) -> None:
         """Start to draw `count` images in `steps` steps each; `next_image` returns them."""

@@ -49,6 +49,24 @@ def limited(
             raise TrainerFailed(kind, problem) from None
 
 
+def data_ceiling(more: int | None) -> int | None:
+    """Return the limit for `data_below` that is `more` bytes above what the process has now; None for no
+    limit, or if the system does not report what it has."""
+    has = _data_bytes()
+    return None if more is None or has is None else has + more
+
+
+@contextmanager
+def data_below(ceiling: int | None) -> Iterator[None]:
+    """Limit the process's own memory in the block to `ceiling` bytes in all. Libraries report that
+    memory has run out, or end the process."""
+    if ceiling is None or sys.platform == "win32":
+        yield
+        return
+    with _DATA.lowered(ceiling):
+        yield
+
+
 @contextmanager
 def interrupted(seconds: float, error: Exception, again: float = 0.0) -> Iterator[None]:
     """Raise `error` in Python code that is still in the block after `seconds`, and then again every
@@ -90,11 +108,7 @@ def _computed_seconds() -> float:
 
 @contextmanager
 def _memory_limit(more: int) -> Iterator[None]:
-    used = _data_bytes()
-    if used is None or sys.platform == "win32":
-        yield
-        return
-    with _DATA.lowered(used + more):
+    with data_below(data_ceiling(more)):
         yield
 
 

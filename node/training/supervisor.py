@@ -43,6 +43,7 @@ from .frames import ExpectedUpdate
 from .restart_policy import RestartPolicy
 from .start_report import report_start
 from .task_names import DIFFUSION
+from .text_request import TextRequest
 
 _log = logging.getLogger(__name__)
 
@@ -381,7 +382,9 @@ class TrainerSupervisor:
         try:
             # A fixed seed, so that differences come from learning alone.
             await trainer.begin_text(
-                prompt, seed=0, temperature=_SAMPLE_TEMPERATURE, max_tokens=_SAMPLE_TOKENS
+                TextRequest(
+                    prompt=prompt, temperature=_SAMPLE_TEMPERATURE, max_tokens=_SAMPLE_TOKENS
+                )
             )
             while len(text) < MAX_SAMPLE_CHARACTERS and not self._jobs and not self._reload:
                 piece = await trainer.next_text()

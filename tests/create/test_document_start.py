@@ -24,14 +24,13 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.models.initial_parameters import initialise
-from distro_node.node.trainer.tasks.text_generation import write_text
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.answers import InitialModel
 from distro_node.node.training.post_processor import AddedTokens, UnknownPostProcessor, added_tokens
 from distro_node.protocol.wire.blobs import decode_any_blob_list, decode_blob_list
 from distro_node.protocol.wire.manifest import AdmissionSpec, Manifest, ShardSpec
 from tokenizers import processors
-from trainer.support import CPU
+from trainer.support import CPU, write_text
 from transformers import AutoTokenizer
 
 START, END, MASK = 256, 257, 258

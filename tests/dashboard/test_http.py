@@ -10,8 +10,8 @@ import h11
 import pytest
 import trio
 import trio.testing
-from dashboard.support import read_all, read_reply, served
-from distro_node.node.dashboard.http import Bounds
+from dashboard.support import PATIENCE_SECONDS, read_all, read_reply, served
+from distro_node.node.dashboard.http import Bounds, HttpServer, Request, Response, Send
 
 HOST = b"Host: 127.0.0.1:%d\r\n"
 
@@ -189,3 +189,56 @@ async def test_what_breaks_off_in_the_middle_of_asking_for_a_head_is_hung_up_on(
                 received = await read_all(stream)
             assert words in received
             assert bool(received) == bool(words)
+
+
+async def test_a_client_that_hangs_up_ends_the_work_on_its_answer_if_that_is_wanted() -> None:
+    ended, closed = trio.Event(), trio.Event()
+
+    async def work(request: Request) -> Response:
+        if request.path == "/quick":
+            return Response(body=b"done", close=closed.set)
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(HttpServer(work, abandons=True).run, listeners)
+        head = b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(b"GET /long" + head)
+        with trio.fail_after(PATIENCE_SECONDS):
+            await ended.wait()
+        # Requests that are sent before the answer to the first one are answered in turn.
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(2 * (b"GET /quick" + head))
+            received = b""
+            with trio.fail_after(PATIENCE_SECONDS):
+                while received.count(b"done") < 2:
+                    part = await stream.receive_some(4096)
+                    assert part
+                    received += part
+        assert closed.is_set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stream_that_ends_is_complete() -> None:
+    async def pieces(send: Send) -> None:
+        await send(b"one ")
+        await send(b"two")
+
+    async def answer(_: Request) -> Response:
+        return Response(stream=pieces)
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(HttpServer(answer).run, listeners)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            received = await read_all(stream)
+        # The last chunk says that nothing is missing.
+        assert received.endswith(b"\r\n0\r\n\r\n")
+        nursery.cancel_scope.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +17,9 @@ from distro_node.node.trainer.models.initial_parameters import Lora, initialise
 from distro_node.node.trainer.models.model import model_config, new_model
 from distro_node.node.trainer.optimizer.blocks import Stripe, block_view
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
+from distro_node.node.trainer.tasks.text_generation import session_text_model, start_text
 from distro_node.node.trainer.training_session import TrainingSession
+from distro_node.node.training.text_request import TextRequest
 from distro_node.protocol.codec.basis import orthonormal_basis
 from distro_node.protocol.codec.update import UpdateLayout
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
@@ -171,3 +173,16 @@ def dense_momentum(optimizer: LocalOptimizer, layout: UpdateLayout) -> list[torc
         view.copy_(inverse_transform(blocks, *bases).view(view.shape))
         results.append(result)
     return results
+
+
+def write_text(
+    session: TrainingSession,
+    store: BlobStore,
+    prompt: str,
+    seed: int,
+    temperature: float,
+    max_tokens: int,
+) -> Iterator[str]:
+    """Return what the session's model writes, token by token."""
+    request = TextRequest(prompt=prompt, seed=seed, temperature=temperature, max_tokens=max_tokens)
+    return start_text(session_text_model(session, store), request)[1]

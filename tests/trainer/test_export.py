@@ -14,7 +14,6 @@ from distro_node.node.create.checkpoint import tokenizer_warning
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.models.read_export import compare_export
-from distro_node.node.trainer.tasks.text_generation import write_text
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.tokenizer_settings import (
@@ -25,7 +24,7 @@ from distro_node.node.training.tokenizer_settings import (
 from distro_node.protocol.wire.structure import StructureError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from trainer.small_models import SMALL_MODELS
-from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
+from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session, write_text
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,

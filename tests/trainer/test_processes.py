@@ -20,6 +20,7 @@ from distro_node.node.trainer.ranks import processes
 from distro_node.node.trainer.ranks.part import compute_together
 from distro_node.node.trainer.ranks.ranks import RankLost, RankOutOfMemory
 from distro_node.node.training.client import TrainerDied, TrainerFailed, TrainerSpec, open_trainer
+from distro_node.node.training.text_request import TextRequest
 from distro_node.protocol.wire.blobs import decode_blob_list
 from trainer.support import TINY_LLAMA, make_manifest, make_session
 from trainer.test_client import until_ended
@@ -62,7 +63,7 @@ async def test_a_life_and_a_death(tmp_path: Path) -> None:
         assert trained is not None
         assert trained.tokens == twin.train(1, range(7)).tokens
         # Requests that rank 0 handles alone, between joint ones.
-        await trainer.begin_text("gradient ", seed=0, temperature=0, max_tokens=4)
+        await trainer.begin_text(TextRequest(prompt="gradient ", temperature=0, max_tokens=4))
         while await trainer.next_text() is not None:
             pass
         applied = await trainer.apply(1, [trained.body], RATE, True, [1])
@@ -126,7 +127,7 @@ async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
         fingerprint = await trainer.load(chunks)
         assert fingerprint == twin.load(chunks)
         with pytest.raises(TrainerFailed, match="no device has all of it"):
-            await trainer.begin_text("gradient ", seed=0, temperature=0, max_tokens=4)
+            await trainer.begin_text(TextRequest(prompt="gradient ", temperature=0, max_tokens=4))
 
         os.kill(other.pid, signal.SIGSTOP)
         with pytest.raises(

@@ -26,6 +26,7 @@ from distro_node.node.training.client import (
 )
 from distro_node.node.training.frames import ExpectedUpdate
 from distro_node.node.training.supervisor import SequenceDraw, TrainerSupervisor
+from distro_node.node.training.text_request import TextRequest, TextStart
 from distro_node.protocol.audit.sign_score import SignSums
 from distro_node.protocol.member.effects import Apply, ScoreAudit, Train
 from distro_node.protocol.member.inputs import AuditScored
@@ -127,13 +128,15 @@ class FakeTrainer:
             raise TrainerFailed("missing_data", "a chunk is damaged")
         return self._shop.heldout
 
-    async def begin_text(self, prompt: str, **_: object) -> None:
+    async def begin_text(self, request: TextRequest) -> TextStart:
+        prompt = request.prompt
         self._shop.prompts.append(prompt)
         if prompt == "too long":
             raise TrainerFailed("bad_data", "the prompt has 9 tokens, but the model takes 1 to 7")
         if prompt == "bomb":
             raise TrainerDied("the trainer was ended by signal 6")
         self._pieces = iter(self._shop.pieces)
+        return TextStart(prompt_tokens=1, max_tokens=request.max_tokens)
 
     async def next_text(self) -> str | None:
         await self._shop.while_writing()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from ...errors import UserError
@@ -14,118 +17,184 @@ from ...training.architectures import longest_sequence
 from ...training.chat import BadConversation, BadTemplate, ChatTemplate
 from ...training.errors import TrainerFailed
 from ...training.resource_limits import limited
+from ...training.text_request import ChatMessage, TextRequest, TextStart
+from ...training.tokenizer_settings import TokenizerSettings
 from ..models.export import open_tokenizer, special_ids, tokenise, turn_end
 from ..training_session import TrainingSession
 from .language_tasks import MaskedLM
 
+# At lower temperatures than this the scores would overflow; the likeliest token is certain before.
+_COLDEST = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextModel:
+    """A model with everything that its texts depend on."""
+
+    model: Any
+    device: torch.device
+    vocabulary: int
+    longest: int
+    """The model's longest context in tokens."""
+    tokenizer: Tokenizer
+    settings: TokenizerSettings
+    start: int | None
+    """The token that begins every text; None: there is none."""
+    empty: tuple[int, ...]
+    """The tokens with which an empty prompt may begin, the best one first."""
+    ends: frozenset[int]
+    """The tokens that end a text."""
+    asks: bool = False
+    """Whether a prompt is a user's message, by default."""
+    mask: int | None = None
+    """The token that stands for a gap, for a model that fills gaps."""
+
+
+def session_text_model(session: TrainingSession, store: BlobStore) -> TextModel:
+    """Return the model of a session as one that generates text. Raises `TrainerFailed` (`bad_data`) if
+    the tokenizer's blobs are missing or unusable."""
+    manifest, data = session.manifest, session.manifest.data
+    _, tokenizer, settings = open_tokenizer(manifest, store)
+    special = special_ids(tokenizer, settings)
+    longest = longest_sequence(session.model.config.to_dict())
+    # An empty prompt begins as a text does in training: after the end token of another text.
+    first = (data.end_token, special["eos_token_id"])
+    others = special["bos_token_id"], special["pad_token_id"]
+    return TextModel(
+        model=session.model,
+        device=session.device,
+        vocabulary=data.vocabulary,
+        longest=data.sequence_length if longest is None else longest,
+        tokenizer=tokenizer,
+        settings=settings,
+        start=data.start_token,
+        empty=_present(*first, *others),
+        ends=frozenset(_present(special["eos_token_id"], turn_end(manifest, tokenizer, settings))),
+        asks=data.marked and settings.chat_template is not None,
+        mask=session.task.settings.mask_token if isinstance(session.task, MaskedLM) else None,
+    )
+
+
+def _present(*tokens: int | None) -> tuple[int, ...]:
+    return tuple(token for token in tokens if token is not None)
+
 
 @torch.no_grad()
-def write_text(
-    session: TrainingSession,
-    store: BlobStore,
-    prompt: str,
-    seed: int,
-    temperature: float,
-    max_tokens: int,
-) -> Iterator[str]:
-    """Yield the text of one token after the other, up to an end token, `max_tokens` tokens or the
-    model's longest context.
+def start_text(source: TextModel, request: TextRequest) -> tuple[TextStart, Iterator[str]]:
+    """Return the request's size in tokens, and the text of one token after the other, up to an end
+    token, the requested number of tokens or the model's longest context.
 
     A token that ends in the middle of a character yields the empty string; the one that completes
-    the character yields it. With `temperature` 0 each token is the likeliest one; otherwise it is
-    drawn, by `seed`. A model trained on conversations is prompted through the chat template. A model
-    that fills gaps yields the whole text at once, with the likeliest token in each gap.
+    the character yields it. A model that fills gaps yields the whole text at once, with the likeliest
+    token in each gap.
 
     Raises `TrainerFailed`: `bad_data` for a prompt that the model cannot take.
     """
-    _, tokenizer, settings = open_tokenizer(session.manifest, store)
-    uses_template = session.manifest.data.marked and settings.chat_template is not None
-    if uses_template:
-        try:
-            messages = [{"role": "user", "content": prompt}]
-            with limited("bad_data", "rendering the chat template"):
-                prompt = ChatTemplate(settings).text(messages, prompt=True)
-        except UserError as error:
-            raise TrainerFailed("bad_data", error.problem) from None
-        except BadTemplate as error:
-            raise TrainerFailed("bad_data", f"the chat template {error}") from None
-        except BadConversation as error:
-            raise TrainerFailed("bad_data", f"the prompt {error}") from None
-    ids = tokenise(tokenizer, prompt).ids
-    start = session.manifest.data.start_token
-    # A chat template writes the start token itself, and a prompt may already begin with it.
-    if not uses_template and ids[:1] != [start]:
-        ids = tokenise(tokenizer, prompt, whole=True).ids
-    special = special_ids(tokenizer, settings)
-    if not ids:
-        first = (session.manifest.data.end_token, special["eos_token_id"])
-        others = special["bos_token_id"], special["pad_token_id"]
-        # An empty prompt begins as a text does in training: after the end token of another text.
-        ids = [number for number in (*first, *others) if number is not None][:1]
-    longest = _longest(session)
-    if not ids or len(ids) >= longest:
+    ids = _prompt_ids(source, request)
+    if not ids or len(ids) >= source.longest:
         raise TrainerFailed(
-            "bad_data", f"the prompt has {len(ids)} tokens, but the model takes 1 to {longest - 1}"
+            "bad_data",
+            f"the prompt has {len(ids)} tokens, but the model takes 1 to {source.longest - 1}",
         )
-    if isinstance(session.task, MaskedLM):
-        return _fill(session, session.task, tokenizer, ids)
-    ends = {special["eos_token_id"], turn_end(session.manifest, tokenizer, settings)}
-    return _write(session, tokenizer, ids, ends, seed, temperature, max_tokens)
+    if source.mask is not None:
+        return TextStart(prompt_tokens=len(ids), max_tokens=1), _fill(source, source.mask, ids)
+    start = TextStart(
+        prompt_tokens=len(ids), max_tokens=min(request.max_tokens, source.longest - len(ids))
+    )
+    return start, _write(source, ids, request, start.max_tokens)
+
+
+def _prompt_ids(source: TextModel, request: TextRequest) -> list[int]:
+    messages = request.messages
+    if messages is None and source.asks and not request.as_text:
+        messages = ({"role": "user", "content": request.prompt},)
+    if messages is not None:
+        # A chat template writes the start token itself.
+        ids = tokenise(source.tokenizer, _conversation(source.settings, messages)).ids
+    else:
+        ids = tokenise(source.tokenizer, request.prompt).ids
+        # A prompt may already begin with the start token.
+        if ids[:1] != [source.start]:
+            ids = tokenise(source.tokenizer, request.prompt, whole=True).ids
+    return ids or [*source.empty[:1]]
+
+
+def _conversation(settings: TokenizerSettings, messages: tuple[ChatMessage, ...]) -> str:
+    if settings.chat_template is None:
+        raise TrainerFailed(
+            "bad_data", "the model has no chat template: it continues texts and takes no messages"
+        )
+    try:
+        with limited("bad_data", "rendering the chat template"):
+            return ChatTemplate(settings).text(messages, prompt=True)
+    except UserError as error:
+        raise TrainerFailed("bad_data", error.problem) from None
+    except BadTemplate as error:
+        raise TrainerFailed("bad_data", f"the chat template {error}") from None
+    except BadConversation as error:
+        raise TrainerFailed("bad_data", f"the prompt {error}") from None
 
 
 @torch.no_grad()
-def _fill(
-    session: TrainingSession, task: MaskedLM, tokenizer: Any, ids: list[int]
-) -> Iterator[str]:
-    gaps = [position for position, token in enumerate(ids) if token == task.settings.mask_token]
+def _fill(source: TextModel, mask: int, ids: list[int]) -> Iterator[str]:
+    gaps = [position for position, token in enumerate(ids) if token == mask]
     if not gaps:
-        named = tokenizer.id_to_token(task.settings.mask_token)
+        named = source.tokenizer.id_to_token(mask)
         raise TrainerFailed("bad_data", f"the text has no gap to fill; write a gap as {named}")
-    session.model.eval()
-    scores = session.model(input_ids=torch.tensor([ids], device=session.device)).logits[0]
-    scores = scores[:, : session.manifest.data.vocabulary].float().cpu()
-    scores[:, task.settings.mask_token] = -torch.inf
+    source.model.eval()
+    scores = source.model(input_ids=torch.tensor([ids], device=source.device)).logits[0]
+    scores = scores[:, : source.vocabulary].float().cpu()
+    scores[:, mask] = -torch.inf
     for position in gaps:
         ids[position] = int(scores[position].argmax())
-    yield tokenizer.decode(ids)
-
-
-def _longest(session: TrainingSession) -> int:
-    known = longest_sequence(session.model.config.to_dict())
-    return known if known is not None else session.manifest.data.sequence_length
+    yield source.tokenizer.decode(ids)
 
 
 @torch.no_grad()
 def _write(
-    session: TrainingSession,
-    tokenizer: Any,
-    ids: list[int],
-    ends: set[int | None],
-    seed: int,
-    temperature: float,
-    max_tokens: int,
+    source: TextModel, ids: list[int], request: TextRequest, max_tokens: int
 ) -> Iterator[str]:
-    session.model.eval()
-    vocabulary = session.manifest.data.vocabulary
+    source.model.eval()
     # Drawn on the CPU, so that the same seed draws the same numbers on any device.
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(request.seed)
     # The stream decodes a token in the context of the previous ones, and waits for complete characters.
     stream = DecodeStream(skip_special_tokens=True)
     for token in ids:
-        stream.step(tokenizer, token)
+        stream.step(source.tokenizer, token)
+    # The scores after every token of a long prompt would take gigabytes, and only the last ones count.
+    last = {"logits_to_keep": 1} if _keeps_logits(source.model) else {}
     inputs, past = ids, None
-    for _ in range(min(max_tokens, _longest(session) - len(ids))):
-        batch = torch.tensor([inputs], device=session.device)
-        output = session.model(input_ids=batch, past_key_values=past, use_cache=True)
+    for _ in range(max_tokens):
+        batch = torch.tensor([inputs], device=source.device)
+        output = source.model(input_ids=batch, past_key_values=past, use_cache=True, **last)
         past = output.past_key_values
         # Rows beyond the vocabulary only pad the matrix's size; they are not tokens.
-        scores = output.logits[0, -1, :vocabulary].float().cpu()
-        if temperature == 0:
-            token = int(scores.argmax())
-        else:
-            chances = torch.softmax(scores / temperature, dim=-1)
-            token = int(torch.multinomial(chances, 1, generator=generator))
-        if token in ends:
+        scores = output.logits[0, -1, : source.vocabulary].float().cpu()
+        token = _draw(scores, request.temperature, request.top_p, generator)
+        if token in source.ends:
             return
         inputs = [token]
-        yield stream.step(tokenizer, token) or ""
+        yield stream.step(source.tokenizer, token) or ""
+
+
+def _keeps_logits(model: Any) -> bool:
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
+
+
+def _draw(
+    scores: torch.Tensor, temperature: float, top_p: float, generator: torch.Generator
+) -> int:
+    """Return the next token, drawn by the model's scores of all tokens. Raises `TrainerFailed`
+    (`bad_model`) if these are not numbers."""
+    if not torch.isfinite(scores).all():
+        raise TrainerFailed("bad_model", "the model computes no numbers: its training has diverged")
+    if temperature == 0 or top_p == 0:
+        return int(scores.argmax())
+    chances = torch.softmax(scores / max(temperature, _COLDEST), dim=-1)
+    if top_p < 1:
+        ordered, tokens = chances.sort(descending=True)
+        # A token stays if the likelier ones together have not reached the probability yet, so the
+        # likeliest always does. The draw scales the rest to a sum of 1.
+        ordered[ordered.cumsum(0) - ordered >= top_p] = 0
+        return int(tokens[torch.multinomial(ordered, 1, generator=generator)])
+    return int(torch.multinomial(chances, 1, generator=generator))

@@ -1,0 +1,222 @@
+"""Where a served model comes from: a state of a joined swarm, or a checkpoint's directory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from ...protocol.wire.manifest import SwarmId
+from ...protocol.wire.swarm_id import SwarmIdError, swarm_from_text, swarm_text
+from ..errors import ExitCode, UserError
+from ..results.model_card import PROVENANCE_NAME
+from ..results.saved_state import (
+    State,
+    heldout_losses,
+    is_superseded,
+    read_swarm,
+    reconstructed,
+    renewed,
+)
+from ..settings.tree import StateSelector
+from ..storage.data_dir import DataDir, SwarmDir
+from ..training.client import (
+    TrainerClient,
+    TrainerDied,
+    TrainerFailed,
+    open_checkpoint,
+)
+from ..training.error_messages import explain_trainer
+from ..training.task_names import DIFFUSION, MASKED_LM
+
+_NICE = 10
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+_NAME_CHARACTERS = 64
+# The facts of an export list its members, some hundred bytes each.
+_MAX_PROVENANCE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelName:
+    """How a served model is named to clients."""
+
+    name: str
+    """The same for every round."""
+    round: int | None
+    fingerprint: str | None = None
+    """Fingerprint of the parameters."""
+
+    @property
+    def full(self) -> str:
+        """The name with the round, if it is known."""
+        return self.name if self.round is None else f"{self.name}@round-{self.round}"
+
+    @property
+    def system_fingerprint(self) -> str:
+        """What responses state as `system_fingerprint`."""
+        parts = [] if self.round is None else [f"round-{self.round}"]
+        parts += [] if self.fingerprint is None else [self.fingerprint]
+        return "-".join(parts) or self.name
+
+
+class OpenModel(Protocol):
+    """A model in a process of its own."""
+
+    name: ModelName
+    trainer: TrainerClient
+
+    async def has_newer(self) -> bool:
+        """Whether there is a newer state than this one. Raises `UserError`."""
+        ...
+
+    async def take_newer(self) -> None:
+        """Load the newer state that `has_newer` has found. After an exception the model cannot be
+        used any more. Raises `UserError`, and what a trainer raises."""
+        ...
+
+
+class ModelSource(Protocol):
+    """A model that can be opened again and again, for instance after its process has died."""
+
+    def opened(self) -> AbstractAsyncContextManager[OpenModel]:
+        """Open the model, and close it with the context. Raises `UserError`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwarmSource:
+    """A state of a swarm that is stored in a data directory."""
+
+    data: DataDir
+    swarm: SwarmId
+    selector: StateSelector
+    threads: int | None = 1
+    device: str = "cpu"
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[SwarmModel]:
+        """Reconstruct the state. Raises `UserError`: `USAGE` if the swarm's model continues no text, and
+        what `read_swarm` and `reconstructed` raise."""
+        stored = await read_swarm(self.data, self.swarm)
+        other = {MASKED_LM: "fills gaps", DIFFUSION: "generates images"}.get(stored.manifest.task)
+        if other is not None:
+            raise UserError(
+                ExitCode.USAGE,
+                f"this swarm's model {other} and continues no text: it cannot be served",
+                "try it with `distro-node generate`",
+            )
+        async with reconstructed(
+            stored, self.selector, threads=self.threads, device=self.device
+        ) as state:
+            yield SwarmModel(self, state)
+
+
+class SwarmModel:
+    """A state of a swarm, and the ones that follow it."""
+
+    def __init__(self, source: SwarmSource, state: State) -> None:
+        self.trainer = state.trainer
+        self._source, self._state = source, state
+        self._next = state.stored
+        self._seen = _marks(state.stored.directory)
+        self.name = self._named()
+
+    def _named(self) -> ModelName:
+        return ModelName(
+            name=swarm_text(self._source.swarm),
+            round=self._state.round,
+            fingerprint=f"{self._state.fingerprint:016x}",
+        )
+
+    async def has_newer(self) -> bool:
+        """Whether the node has stored a newer snapshot, or measured a better round, since."""
+        if self._source.selector.round is not None:
+            return False
+        marks = await trio.to_thread.run_sync(_marks, self._state.stored.directory)
+        if marks == self._seen:
+            return False
+        # Reading the ledger takes long, so it is read only if something has changed.
+        self._next = await read_swarm(self._source.data, self._source.swarm)
+        self._seen = marks
+        return await is_superseded(self._state, self._next, self._source.selector)
+
+    async def take_newer(self) -> None:
+        """Load the state that the source's selector selects now."""
+        self._state = await renewed(self._state, self._next, self._source.selector)
+        self.name = self._named()
+
+
+def _marks(directory: SwarmDir) -> tuple[object, ...]:
+    """Return what changes when there is a new snapshot or a lower held-out loss."""
+    listed: tuple[int, int] | None = None
+    with suppress(OSError):
+        facts = directory.snapshots.stat()
+        listed = facts.st_mtime_ns, facts.st_size
+    losses = (loss for _, loss in heldout_losses(directory.history))
+    return listed, min(losses, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectorySource:
+    """A checkpoint in a directory, such as an export."""
+
+    directory: Path
+    threads: int | None = 1
+    device: str = "cpu"
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[DirectoryModel]:
+        """Load the checkpoint. Raises `UserError` (`MODEL_FILES`) if there is none that continues text,
+        or its files cannot be used."""
+        name = await trio.to_thread.run_sync(_directory_name, self.directory)
+        try:
+            async with open_checkpoint(
+                self.directory, threads=self.threads, device=self.device, nice=_NICE
+            ) as trainer:
+                yield DirectoryModel(name, trainer)
+        except (TrainerDied, TrainerFailed) as failure:
+            if isinstance(failure, TrainerFailed) and failure.kind in ("bad_model", "bad_data"):
+                raise UserError(
+                    ExitCode.MODEL_FILES,
+                    f"the model in {self.directory} cannot be served: {failure}",
+                    "give a directory that `distro-node export` has written, or a checkpoint of a "
+                    "supported architecture (safetensors)",
+                ) from None
+            raise explain_trainer(failure) from None
+
+
+class DirectoryModel:
+    """A checkpoint, which stays as it is."""
+
+    def __init__(self, name: ModelName, trainer: TrainerClient) -> None:
+        self.name = name
+        self.trainer = trainer
+
+    async def has_newer(self) -> bool:
+        """Return False: a directory is read once."""
+        return False
+
+    async def take_newer(self) -> None:
+        """Do nothing."""
+
+
+def _directory_name(directory: Path) -> ModelName:
+    """Return the swarm and round that an export's facts state; for other directories their own name."""
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, SwarmIdError):
+        with (directory / PROVENANCE_NAME).open("rb") as file:
+            facts = json.loads(file.read(_MAX_PROVENANCE_BYTES))
+        swarm, round_ = swarm_from_text(facts["swarm"]), facts["round"]
+        if type(round_) is int and round_ >= 0:
+            return ModelName(
+                name=swarm_text(swarm),
+                round=round_,
+                fingerprint=f"{int(facts['fingerprint'], 16):016x}"[:16],
+            )
+    plain = _NOT_IN_NAMES.sub("-", directory.resolve().name)[:_NAME_CHARACTERS].strip("-")
+    return ModelName(name=plain or "model", round=None)
