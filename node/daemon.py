@@ -29,7 +29,7 @@ from .dashboard.listener import serve_dashboard
 from .dashboard.metrics_page import metrics_url, serve_metrics
 from .energy.manager import EnergyManager
 from .errors import ExitCode, UserError
-from .memory_fit import ask
+from .memory_fit import survey_device
 from .network.addresses import check_free, parse_dial, parse_listen
 from .network.circuit_relay import MEMBER_CIRCUITS
 from .network.errors import BadAddress, PortInUse
@@ -91,7 +91,7 @@ async def _check_device(settings: TrainerSettings) -> None:
     named = {*settings.device.split(",")} - {"auto", "cpu"}
     if named and not settings.launched:
         _log.info("looking for the device %s: PyTorch takes some seconds to load", settings.device)
-        await ask(settings.device)
+        await survey_device(settings.device)
 
 
 async def serve_owner(
@@ -103,8 +103,8 @@ async def serve_owner(
 ) -> bool:
     """Serve the owner while one session follows another; return whether the run is over.
 
-    `begin(settings, data, identity, network, telemetry)` creates a session. `invite` makes the link that
-    the page shows to all visitors. Raises `UserError`.
+    `open_session(settings, data, identity, network, telemetry)` creates a session. `invite` makes the
+    link that the page shows to all visitors. Raises `UserError`.
     """
     finished = False
     ticket = _decode_ticket(settings.invite.ticket)

@@ -31,10 +31,10 @@ __all__ = [
     "MemoryFit",
     "Survey",
     "Workload",
-    "ask",
     "fetch_manifest",
     "fit_workload",
     "plan_line",
+    "survey_device",
 ]
 
 
@@ -73,7 +73,7 @@ class MemoryFit:
         return next((choice for choice in self.choices if choice.fits), None)
 
     @property
-    def shown(self) -> MemoryPlan:
+    def plan_to_show(self) -> MemoryPlan:
         """The chosen way, or else the one that lacks the least memory."""
         return self.chosen or min(self.choices, key=lambda choice: choice.needs.device)
 
@@ -107,7 +107,7 @@ class MemoryFit:
         }
 
 
-async def ask(
+async def survey_device(
     device: str, config: dict[str, Any] | None = None, lora: dict[str, Any] | None = None
 ) -> Survey:
     """Return the `survey` of a device; failures of its trainer process become `UserError`."""

@@ -165,12 +165,13 @@ def _verified_text(found: Verified) -> str:
         "fingerprint": "its fingerprint is the one in the swarm's record, which rules out accidental "
         "changes. Only rounds with a snapshot also have a content id, which cannot be forged",
     }
-    other_files = (
+    # Other files may override these settings in a program that reads both.
+    settings_line = (
         ""
         if found.unchecked
         else "  configuration, tokenizer and generation settings match the swarm's\n"
     )
     return (
-        f"This is the swarm's model after round {found.round:,}: {proof[found.proof]}.\n{other_files}"
+        f"This is the swarm's model after round {found.round:,}: {proof[found.proof]}.\n{settings_line}"
         f"  record {found.record}, fingerprint {found.fingerprint}"
     )

@@ -52,9 +52,9 @@ def fit(
     # Imported only now, so that --help is fast.
     import trio
 
-    from ..memory_fit import Workload, ask, fit_workload
+    from ..memory_fit import Workload, fit_workload, survey_device
 
-    name, limit, micro_batch = settings.device, settings.memory, settings.micro_batch
+    device, limit, micro_batch = settings.device, settings.memory, settings.micro_batch
     path = Path(target).expanduser()
 
     async def examine() -> MemoryFit:
@@ -66,24 +66,24 @@ def fit(
             file = read_manifest_file(path)
             model = read_model(file, path)
             lora = None if model.lora is None else model.lora.for_trainer()
-            machine = await ask(name, model.config, lora)
+            surveyed = await survey_device(device, model.config, lora)
             work = Workload(
                 config=model.config,
-                parameters=machine.parameters,
+                parameters=surveyed.parameters,
                 sequence_length=model.sequence_length,
-                optimizer=default_optimizer(file, path, machine.parameters),
-                frozen=machine.frozen,
+                optimizer=default_optimizer(file, path, surveyed.parameters),
+                frozen=surveyed.frozen,
                 audited=file.audits is not None,
                 with_committees=file.committees is not None,
             )
-            return fit_workload(file.name, work, machine, limit, micro_batch, settings.split)
+            return fit_workload(file.name, work, surveyed, limit, micro_batch, settings.split)
         if path.is_file():
             manifest = _read(path)
         else:
             manifest = await _find(target, settings)
-        machine = await ask(name)
+        surveyed = await survey_device(device)
         work = Workload.of(manifest)
-        return fit_workload(manifest.name, work, machine, limit, micro_batch, settings.split)
+        return fit_workload(manifest.name, work, surveyed, limit, micro_batch, settings.split)
 
     found = trio.run(examine)
     if json:
@@ -105,7 +105,7 @@ def _lines(found: MemoryFit) -> Iterator[str]:
         has = "a part of the model" if found.shards else "a copy of the model"
         yield f"Each of the {found.devices} devices would hold {has}."
     yield ""
-    shown = found.shown
+    shown = found.plan_to_show
     columns = ("device", "main memory") if found.room.host else ("",)
     yield _row("", *columns)
     for part in shown.needs.parts:
@@ -165,7 +165,7 @@ def _read(path: Path) -> Manifest:
 
 
 async def _find(target: str, settings: FitSettings) -> Manifest:
-    """Return the manifest of a swarm, from this disk or else from its members. Raises `UserError`."""
+    """Return a swarm's manifest, from this disk or else from its members. Raises `UserError`."""
     invite, data = parse_target(target), DataDir(settings.data_dir)
     try:
         return decode_manifest(data.swarm(invite.swarm).manifest.read_bytes(), invite.swarm)

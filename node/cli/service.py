@@ -55,7 +55,9 @@ def service(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Replace a file that was edited; the old one is kept next to it."
+            "--force",
+            help="Replace or remove the service's file even if it was edited; a copy of it is kept next "
+            "to it.",
         ),
     ] = False,
     show: Annotated[
@@ -106,7 +108,7 @@ def service(
 
 def _install(ctx: typer.Context, what: Service, force: bool, show: bool, json: bool) -> None:
     if show:
-        typer.echo(_printer(what).content(what), nl=False)
+        typer.echo(_manager_to_show(what).content(what), nl=False)
         return
     manager = this_manager(system=what.system)
     path = manager.install(what, force=force)
@@ -123,8 +125,9 @@ def _install(ctx: typer.Context, what: Service, force: bool, show: bool, json: b
         typer.echo(f"Its log: {manager.logs / path.with_suffix('.log').name}")
 
 
-def _printer(what: Service) -> ServiceManager:
-    """Return a manager that only produces texts: systemd's where the system has none."""
+def _manager_to_show(what: Service) -> ServiceManager:
+    """Return the manager whose file is shown: this computer's, or systemd's if it has no supported one
+    (then it only makes the text)."""
     try:
         return this_manager(system=what.system)
     except UserError as error:
@@ -141,7 +144,8 @@ def _unexpected_run(_: Any) -> Any:
 
 
 def _service(ctx: typer.Context, arguments: list[str], name: str, system: bool) -> Service:
-    """Check the command to run. Raises `UserError` and the library's own usage errors."""
+    """Return the service that runs a command, after checking the command. Raises `UserError`, or the
+    usage errors of Click."""
     if not arguments or arguments[0] not in _COMMANDS:
         raise UserError(
             ExitCode.USAGE,

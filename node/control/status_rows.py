@@ -124,7 +124,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         yield StatusRow("update", size_text(own.update_bytes) + each, "compressed, mean per round")
     if received is not None:
         yield StatusRow("received", size_text(received), "the others' updates, per round")
-    dense = dense_bytes(status)
+    dense = dense_exchange_bytes(status)
     if dense is not None:
         factor = f", {dense / received:,.0f} × as much" if received else ""
         yield StatusRow("instead of", size_text(dense) + factor, "what a dense all-reduce moves")
@@ -242,7 +242,7 @@ def _audits(audits: AuditsStatus) -> Iterator[StatusRow]:
     yield StatusRow(
         "voters",
         f"{audits.voters:,} with {audits.votes:,} votes",
-        "earned by work that other members have audited",
+        "votes are earned by work that other members have audited",
     )
     if audits.excluded:
         yield StatusRow("excluded", excluded_list(audits), "members whose updates do not count")
@@ -295,7 +295,7 @@ def _line(line: LineStatus) -> Iterator[StatusRow]:
         yield StatusRow("address", address, "where others can reach this node")
 
 
-def dense_bytes(status: Status) -> float | None:
+def dense_exchange_bytes(status: Status) -> float | None:
     """Return the bytes that a member would receive in one round of a dense all-reduce in bfloat16; None:
     unknown, or the swarm has fewer than two members."""
     swarm = status.swarm

@@ -19,7 +19,7 @@ from ..training.tokenizer_settings import (
     TokenizerSettings,
     read_settings,
     read_template,
-    with_default_names,
+    with_usual_spellings,
 )
 from .manifest_file import BYTES_TOKENIZER, ManifestFile, bad_manifest
 from .tokens import Tokenizer
@@ -86,7 +86,7 @@ def settings_for(
     end = file.data.document_end
     if settings.eos_token is None and end and end in tokens:
         settings = replace(settings, eos_token=end)
-    return with_default_names(settings, frozenset(t for t, special in tokens.items() if special))
+    return with_usual_spellings(settings, frozenset(t for t, special in tokens.items() if special))
 
 
 def _chat_date(template: str | None, file: ManifestFile, path: Path) -> str | None:

@@ -1,7 +1,7 @@
 """The data of the dashboard page: the status every second, and rounds as they arrive.
 
-Without viewers almost no work is done. For any number of viewers a status is encoded once, and the files
-are read once, in a thread.
+Without viewers almost no work is done. However many viewers there are, each status is encoded once, and
+the ledger and the history file are read once, in a thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from ..control.status_rows import dense_bytes, rows
+from ..control.status_rows import dense_exchange_bytes, rows
 from ..telemetry.health import verdict
 from ..telemetry.status import Status, encode_status
 from ..util.sanitize import harmless
@@ -169,7 +169,7 @@ def _status_json(status: Status) -> dict[str, Any]:
             "remedy": harmless(health.remedy),
         },
         "name": None if status.swarm is None else harmless(status.swarm.name),
-        "dense_bytes": dense_bytes(status),
+        "dense_bytes": dense_exchange_bytes(status),
         "rows": [[row.name, harmless(row.value), harmless(row.note)] for row in rows(status)],
     }
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Send = Callable[[bytes], Awaitable[None]]
-"""Sends a piece of a streamed response; raises as a stream does once the client has disconnected."""
+"""Sends a piece of a streamed response. Raises what trio's `send_all` raises, or `_TooSlow` for a client
+that reads too slowly."""
 
 _READ_BYTES = 4 * 1024
 # Bytes sent at once. A client that takes longer than `Bounds.send_seconds` for them reads too slowly.
@@ -96,7 +97,7 @@ class _TooSlow(Exception):
     """The client took longer than the bounds allow."""
 
 
-# Exceptions if the client has disconnected, does not speak TLS, or exceeds the bounds.
+# Raised when the client has disconnected, does not speak TLS, or exceeds the bounds.
 _CONNECTION_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, _TooSlow)
 
 
@@ -189,7 +190,7 @@ class HttpServer:
                 connection.start_next_cycle()
         except h11.RemoteProtocolError as error:
             if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                text = "this is no request that a browser would send"
+                text = "this is not a request that a browser would send"
                 if error.error_status_hint == 413:
                     text = f"a request's body has at most {self._bounds.body_bytes:,} bytes"
                 refusal = self._refusal(error.error_status_hint, text)

@@ -223,12 +223,14 @@ def _room(
     device = Survey(kind=kind, device=what, free_bytes=free, host_bytes=host_bytes, parameters=())
     found = fit_workload("", work, device)
     if found.chosen is not None:
-        return good(subject, f"{what}; the swarm's model takes {_size(found.shown.needs.device)}")
+        return good(
+            subject, f"{what}; the swarm's model takes {_size(found.plan_to_show.needs.device)}"
+        )
     return Finding(
         subject=subject,
         severity="stops",
-        what=f"{what}, and training the swarm's model takes {_size(found.shown.needs.device)} at "
-        f"least, with {found.shown.summary}",
+        what=f"{what}, and training the swarm's model takes {_size(found.plan_to_show.needs.device)} at "
+        f"least, with {found.plan_to_show.summary}",
         remedy="use a device with more memory, or close what else uses it; `distro-node fit` shows "
         "what needs how much",
     )

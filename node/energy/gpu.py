@@ -61,7 +61,8 @@ class Gpu:
         """The limit before it was changed, in mW."""
         self._last_sample_time = 0
         self.why: str | None = "no GPU has been searched for"
-        """Why nothing is known, for people; None if all is well."""
+        """Why energy readings and limits are unavailable, as text for users; None if they are
+        available."""
 
     def select(self, uuid: str | None) -> None:
         """Select the card with this UUID, with or without the prefix `GPU-`; None for none."""
@@ -117,7 +118,7 @@ class Gpu:
 
     @property
     def limited(self) -> bool:
-        """Whether a limit of ours is in force."""
+        """Whether a limit that this node set is in force."""
         return self._original_limit is not None
 
     def restore_limit(self) -> bool:

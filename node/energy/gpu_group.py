@@ -12,7 +12,7 @@ from .gpu import Gpu, GpuUse, LimitRefused
 
 
 class GpuGroup:
-    """Cards, found by their UUIDs. `make` creates a card for which no UUID is selected yet."""
+    """Cards, found by their UUIDs. `make` creates a `Gpu` that has no card selected yet."""
 
     def __init__(self, make: Callable[[], Gpu] = Gpu) -> None:
         self._make = make
@@ -20,7 +20,10 @@ class GpuGroup:
         self.select(())
 
     def select(self, uuids: Sequence[str]) -> None:
-        """Select the cards with these UUIDs; cards no longer selected get their former limits back."""
+        """Select the cards with these UUIDs; cards no longer selected get their former limits back.
+
+        Without UUIDs the group has one `Gpu` that stands for no card.
+        """
         wanted: Sequence[str | None] = uuids or (None,)
         for uuid in self._cards.keys() - set(wanted):
             self._cards.pop(uuid).close()
@@ -31,7 +34,8 @@ class GpuGroup:
 
     @property
     def why(self) -> str | None:
-        """Why something is unknown, for people; None if all is well."""
+        """Why energy readings or limits are unavailable, as text for users; None if they are
+        available."""
         return next((card.why for card in self._all if card.why is not None), None)
 
     def read(self) -> MeterReading | None:
@@ -54,8 +58,8 @@ class GpuGroup:
         )
 
     def set_limit(self, watts: float) -> None:
-        """Set the limit of each card. Raises `LimitRefused` if one of them does not accept it; then none
-        of them stays limited."""
+        """Set the power limit of each card. Raises `LimitRefused` if one of them does not accept it;
+        then the former limits of all cards are restored."""
         try:
             for card in self._all:
                 card.set_limit(watts)
@@ -65,7 +69,7 @@ class GpuGroup:
 
     @property
     def limited(self) -> bool:
-        """Whether a limit of ours is in force on any of them."""
+        """Whether a limit that this node set is in force on any of the cards."""
         return any(card.limited for card in self._all)
 
     def restore_limit(self) -> bool:
@@ -74,7 +78,8 @@ class GpuGroup:
         return all(done)
 
     def use_by_others(self, ours: Collection[int]) -> GpuUse:
-        """Return whether a program other than the processes `ours` (ids) computes on any of them."""
+        """Return whether a program other than the processes `ours` (ids) computes on any of the
+        cards: a use by others if there is one, else an unknown use if there is one."""
         uses = [card.use_by_others(ours) for card in self._all]
         busy = [use for use in uses if use.others]
         unknown = [use for use in uses if use.others is None]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...crypto.identity import PeerId
-from .circuit_client import is_relayed
 from .dial_policy import Scope, scope_of
 from .socket_buffers import is_on_this_machine
 
@@ -25,8 +24,8 @@ def find_remote(connections: Iterable[Any]) -> Remote | None:
     """Return the remote end of a direct connection, preferably of one that we dialled."""
     found: Remote | None = None
     for connection in connections:
-        address = connection.muxed_conn.secured_conn.get_remote_address()
-        if address is not None and not is_relayed(connection):
+        address = _remote_address(connection)
+        if address is not None:
             dialled = bool(connection.muxed_conn.is_initiator)
             if found is None or dialled:
                 found = Remote(host=str(address[0]), port=int(address[1]), dialled=dialled)
@@ -34,9 +33,9 @@ def find_remote(connections: Iterable[Any]) -> Remote | None:
 
 
 def host_of(connection: Any) -> str | None:
-    """Return the remote IP address of a connection; None if it is not known, as for a connection through
-    a relay."""
-    address = connection.muxed_conn.secured_conn.get_remote_address()
+    """Return the remote IP address of a connection; None if it goes through a relay, or the address is
+    not known."""
+    address = _remote_address(connection)
     return str(address[0]) if address is not None else None
 
 
@@ -51,8 +50,14 @@ def evictable_connections(
 
 
 def scope_of_connection(connection: Any) -> Scope:
-    """Return how near the remote end is; through a relay it may be anywhere."""
-    host = None if is_relayed(connection) else host_of(connection)
+    """Return how near the remote end is; without a known address it may be anywhere."""
+    host = host_of(connection)
     if host is None:
         return Scope.WORLD
     return Scope.MACHINE if is_on_this_machine(connection.muxed_conn) else scope_of(host)
+
+
+def _remote_address(connection: Any) -> tuple[str, int] | None:
+    """Return the remote address of a connection; a connection through a relay has none
+    (`circuit_client.CircuitStream`)."""
+    return connection.muxed_conn.secured_conn.get_remote_address()

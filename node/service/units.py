@@ -179,5 +179,5 @@ def _quoted(argument: str) -> str:
 def arguments_problem(arguments: Sequence[str]) -> str | None:
     """Return why these words cannot be in a unit; None if they can."""
     if any(not argument.isprintable() for argument in arguments):
-        return "one of its words contains a line break or another non-printable character"
+        return "a word of the command contains a line break or another non-printable character"
     return None

@@ -98,12 +98,12 @@ class PeeringSettings:
     )
     wait: bool = setting(
         False,
-        group=Group.LINE,
+        group=Group.CONNECTION,
         help="Go on looking, rather than end, while nobody who knows the swarm can be reached.",
     )
     mdns: bool = setting(
         True,
-        group=Group.LINE,
+        group=Group.CONNECTION,
         help="Look for members in the local network, and be found by them.",
     )
 
@@ -234,14 +234,14 @@ class EvaluationSettings:
         None,
         metavar="ROUNDS",
         low=1,
-        group=Group.PAGE,
+        group=Group.DASHBOARD,
         help="Rounds between measurements of the loss on held-out text. [default: 10]",
     )
     sample_prompt: str | None = setting(
         None,
         metavar="TEXT",
         read=parse_prompt,
-        group=Group.PAGE,
+        group=Group.DASHBOARD,
         help="Let the model go on from this beginning after each of these measurements, and show on "
         "the page what it writes. [default: it writes nothing]",
     )
@@ -269,14 +269,14 @@ class LineSettings:
         (),
         metavar="MULTIADDR",
         read=parse_multiaddr,
-        group=Group.LINE,
+        group=Group.CONNECTION,
         help="Where to listen, such as /ip4/0.0.0.0/tcp/4001; may be repeated.",
     )
     announce: tuple[str, ...] = setting(
         (),
         metavar="MULTIADDR",
         read=parse_multiaddr,
-        group=Group.LINE,
+        group=Group.CONNECTION,
         help="Under which address others reach this node, where it cannot know that itself "
         "(a forwarded port, a DNS name); may be repeated.",
     )
@@ -290,7 +290,7 @@ class DiskSettings:
         None,
         metavar="SIZE",
         read=unless_empty(parse_size),
-        group=Group.LINE,
+        group=Group.CONNECTION,
         help="The most that model and training data may take on the disk, such as 20GB. "
         "[default: no limit]",
     )
@@ -299,7 +299,7 @@ class DiskSettings:
         name="mirror",
         metavar="URL|FOLDER",
         read=parse_mirror,
-        group=Group.LINE,
+        group=Group.CONNECTION,
         help="Where to look for training data before asking peers; may be repeated.",
     )
 
@@ -326,7 +326,7 @@ class RelaySettings:
     updates: bool = setting(
         False,
         name="relay-updates",
-        group=Group.LINE,
+        group=Group.CONNECTION,
         help="Fetch each member's update once and serve it to all others: worth it on a line that "
         "sends ten times as fast as a home line, or faster.",
     )
@@ -336,7 +336,7 @@ class RelaySettings:
         metavar="MB",
         low=16,
         high=1 << 20,
-        group=Group.LINE,
+        group=Group.CONNECTION,
         help="The most memory for relayed updates; one swarm gets half of it.",
     )
 
@@ -527,7 +527,7 @@ class ReachSettings:
 
     upnp: bool = setting(
         True,
-        group=Group.LINE,
+        group=Group.CONNECTION,
         help="Ask the router to open a port if others cannot reach this node.",
     )
 
@@ -549,7 +549,7 @@ class DashboardSettings:
         None,
         name="dashboard-cert",
         metavar="FILE",
-        group=Group.PAGE,
+        group=Group.DASHBOARD,
         help="A certificate (PEM), to serve the page over TLS: needed at an address that others "
         "reach.",
     )
@@ -558,14 +558,14 @@ class DashboardSettings:
         None,
         name="dashboard-key",
         metavar="FILE",
-        group=Group.PAGE,
+        group=Group.DASHBOARD,
         help="The certificate's key (PEM).",
     )
     """The key in the file must have no passphrase."""
     plain: bool = setting(
         False,
         name="dashboard-plain",
-        group=Group.PAGE,
+        group=Group.DASHBOARD,
         help="Serve the page without TLS at an address that others reach, all the same.",
     )
     public: bool = False

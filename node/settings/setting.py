@@ -28,9 +28,9 @@ class Group(StrEnum):
 
     FIRST = "Options that people use first"
     DEVICE = "Device and memory"
-    LINE = "Line and disk"
+    CONNECTION = "Connection and disk"
     ENERGY = "Hours and energy"
-    PAGE = "Page and metrics"
+    DASHBOARD = "Dashboard and metrics"
     PRIVACY = "Privacy"
     EXPERT = "Expert"
 
@@ -70,8 +70,8 @@ class Setting:
 
     @property
     def default(self) -> Any:
-        """The default as a user of the option would write it; None stands for the field's own
-        default."""
+        """The default as a user of the option would write it; None if the setting has none, or one that
+        is computed."""
         default = self.declared.default
         return None if default is _UNSET or default in _NOTHING else default
 
@@ -113,11 +113,11 @@ def setting(
     """Declare a field that is a setting.
 
     `default` is written as a user would write it; `default_factory` computes a default that depends on
-    the machine. `read` turns an option's value into the field's value (for a tuple, each of several
-    values), or raises `UserError`; `kind` is the type that it reads, if not a string. `name` is the
-    option's name if it differs from the field's, and `opposite` the name of the switch that turns it off
-    if it is not no-`name`. An `argument` is given by position: it has no option, and cannot be in the
-    configuration file.
+    the machine. `read` turns the option's value (each value, if it has several) into the field's, or
+    raises `UserError`; `kind` is the type of its input, by default str. `name` is the option's name if
+    it differs from the field's, and `opposite` the name of the switch that turns it off if that is not
+    no-`name`. An `argument` is given by position: it has no option, and cannot be in the configuration
+    file.
     """
     return _field(
         Declaration(

@@ -70,7 +70,7 @@ class DaemonSettings:
         name="metrics-addr",
         metavar="HOST:PORT",
         read=parse_metrics_address,
-        group=Group.PAGE,
+        group=Group.DASHBOARD,
         help="Where Prometheus finds this node's metrics; off for none.",
     )
     dashboard: DashboardSettings = DashboardSettings()

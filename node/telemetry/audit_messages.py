@@ -5,7 +5,8 @@ from __future__ import annotations
 from .audit_status import AuditsStatus, OwnAudits, Why
 from .messages import UserMessage, short
 
-_COMPUTES_RIGHT = "check that this computer computes correctly: distro-node doctor"
+_COMPUTES_RIGHT = "check that this computer computes correctly (distro-node doctor)"
+# Number of excluded members that are listed.
 _EXCLUDED_SHOWN = 4
 
 
@@ -16,15 +17,16 @@ def own_audits_text(own: OwnAudits) -> UserMessage:
             return UserMessage(
                 "other members recomputed samples of your work and got different results, and "
                 "none has confirmed any of your work yet, so the swarm refuses this node for now",
-                f"{_COMPUTES_RIGHT}, and that it runs an unmodified release; the swarm forgets "
+                f"{_COMPUTES_RIGHT} and runs an unmodified release; the swarm forgets "
                 "the failures 1,024 rounds after your last update",
             )
         case "failed":
+            passes = own.passes_until_counted
             return UserMessage(
                 "other members recomputed the same samples and got different results in "
                 f"{_of(own.failed, own.audited)} of your work",
-                f"{_COMPUTES_RIGHT}; audits go on, and after {own.passes_until_counted} that pass "
-                "your updates count again",
+                f"{_COMPUTES_RIGHT}; audits continue, and your updates count again after {passes} "
+                f"passed audit{'' if passes == 1 else 's in a row'}",
             )
         case "scores":
             return UserMessage(
@@ -48,7 +50,7 @@ def own_audits_text(own: OwnAudits) -> UserMessage:
                 "you get votes once enough other members have audited some of your work"
             )
         case None:
-            return UserMessage("earned by work of yours that other members have audited")
+            return UserMessage("your votes are earned by work that other members have audited")
 
 
 def excluded_text(audits: int, failed: int) -> str:

@@ -17,7 +17,7 @@ from ...protocol.wire.structure import Length, StructureError, from_plain
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
 """The file in a tokenizer's folder that contains its chat template."""
 MAX_SETTINGS_BYTES = 1 << 20
-# Published files list each of a thousand reserved tokens, at some 200 bytes each.
+# Published files have some 0.2 MB, most of it for a thousand reserved tokens; this is far above.
 _MAX_FILE_BYTES = 16 << 20
 ROLES = (
     *("eos_token", "bos_token", "pad_token", "unk_token"),
@@ -143,12 +143,12 @@ def read_template(path: Path) -> str:
     return text
 
 
-def with_default_names(settings: TokenizerSettings, special: frozenset[str]) -> TokenizerSettings:
-    """Fill in unset roles with those of the tokenizer's `special` tokens that have a usual name for
-    the role."""
+def with_usual_spellings(settings: TokenizerSettings, special: frozenset[str]) -> TokenizerSettings:
+    """Fill in each unset role with the first of its usual spellings that is among `special`, the special
+    tokens of the tokenizer."""
     found = {
-        role: next((name for name in names if name in special), None)
-        for role, names in _USUAL_SPELLINGS.items()
+        role: next((spelling for spelling in spellings if spelling in special), None)
+        for role, spellings in _USUAL_SPELLINGS.items()
         if getattr(settings, role) is None
     }
     return replace(settings, **found)

@@ -28,7 +28,11 @@ _LENT_AUDITED = 16
 
 
 class SampleAssignments:
-    """Sample assignments of a ledger's rounds; extended by one thread."""
+    """Sample assignments of a ledger's rounds; extended by one thread.
+
+    Samples are assigned once a step (`steps`). What `sampling` and `shares` call a round is therefore a
+    step here: `RoundShares.round`, `Assignment.round`, and `assigned_in` and `due` of a `LentStream`.
+    """
 
     def __init__(
         self,
@@ -53,8 +57,8 @@ class SampleAssignments:
         self._records = records
         self._length = 0
         self._shares = ShareHistory(self.rules, memberships[0], rounds.overlap)
-        # Stream cursors of each step from 1 on. Those of a step that lost samples take four bytes a
-        # stream; later ones that lose none share these bytes.
+        # Stream cursors of each step from 1 on. The cursors after a step that left samples untrained
+        # take four bytes a stream; those of later steps that leave none share these bytes.
         self._cursors = [StreamCursors(1)]
         if rounds.overlap:
             self._cursors.append(self._cursors[0].next_cursors(self._cursors[0], [], order.streams))
@@ -64,13 +68,13 @@ class SampleAssignments:
         return self._length
 
     def cursors(self, round: int) -> StreamCursors:
-        """Return the stream cursors of a round: 1 to the next round, with `overlap` to the one after it.
-        A round that assigns nothing has the last cursors before it."""
+        """Return the stream cursors of a round. `round` may be 1 to the next round; with `overlap`, also
+        the one after that. A round that assigns nothing has the last cursors before it."""
         return self._cursors[self._steps.step(round) - 1]
 
     def shares(self, round: int) -> RoundShares:
-        """Return the weights and assignments before a round, at most the next one. A round that assigns
-        nothing has those of the round before, with a weight for members admitted since."""
+        """Return the weights and assignments before a round. `round` is at most the next one. A round
+        that assigns nothing has those of the round before, with a weight for members admitted since."""
         shares = self._shares.at(self._steps.step(round), self._record_of, self._members_of)
         if self._steps.begins(round):
             return shares
@@ -89,14 +93,14 @@ class SampleAssignments:
         """Return which member has which streams in a round, for the same rounds as `cursors`."""
         if not self._steps.begins(round):
             return Assignment(round)
-        # Round 0 trains nothing, so the streams of the first round are unknown before its record.
+        # Before the record of round 0 nothing is assigned, not even round 1.
         if round > len(self) > 0:
             return self.shares(len(self)).assignments[1]
         return next(iter(self.shares(round).assignments), Assignment(round))
 
     def due(self, round: int) -> frozenset[PeerId]:
-        """Return the members whose update is due in a round, at most the next one; no other update
-        counts."""
+        """Return the members whose update is due in a round; no other update counts. `round` is at most
+        the next one."""
         if self._steps.begins(round):
             return self.shares(round).due
         return frozenset() if self._committees is None else self._committees.due(round)
@@ -132,7 +136,8 @@ class SampleAssignments:
 
     def counts(self, record: Record) -> dict[PeerId, int]:
         """Return the update weights of a record: in the step, or in the sums of the committees that
-        aggregate in the next round. The record must have been checked, and is the next one at most."""
+        aggregate in the next round. The record must have been checked; its round is at most the next
+        one."""
         sequences = self.shares(record.round).sequences if self._steps.begins(record.round) else {}
         return self.update_weights(
             {entry.peer: sequences.get(entry.peer, 0) for entry in record.updates}
@@ -182,12 +187,16 @@ class SampleAssignments:
         return self._memberships[self._steps.round_of(step)]
 
     def _cursors_after(self, step: int, lost: UntrainedWork) -> StreamCursors:
+        """Return the next cursors, after a step whose record leaves the work `lost` untrained."""
         streams = self._order.streams
+        # Stream and row of each lent sample that was not trained.
         owed = [(work.stream, self._row(work)) for work in lost.lent_streams]
         return self._cursors[-1].next_cursors(self._cursors[step - 1], lost.runs, streams, owed)
 
     def _row(self, work: LentStream) -> int:
+        """Return the row of the lent sample in its stream."""
         return int(self._cursors[work.assigned_in - 1].rows(self._order.streams)[work.stream])
 
     def _samples(self, assigned_in: int, streams: Streams) -> tuple[int, ...]:
+        """Return the samples of these streams that a step assigns."""
         return samples_of(self._order, [self._cursors[assigned_in - 1]], [streams])

@@ -1,8 +1,10 @@
-"""Steps of a swarm: each begins with an assignment of samples. They are numbered from 1; in step 0
-members gather.
+"""Steps of a swarm: each begins with an assignment of samples. They are numbered from 1; in step 0,
+which is round 0, members gather.
 
 Without committees every round is a step. With committees a step takes two rounds: samples are assigned
-for the first, and committees aggregate in the second. No step begins after the last round that trains.
+for the first, and committees aggregate in the second. In the closing rounds, after the last training
+round, nothing is trained: without committees each of them is a step, with committees they are one step
+together, the last.
 """
 
 from __future__ import annotations
@@ -17,8 +19,7 @@ class StepSchedule:
         self._manifest = manifest
         self._two = manifest.committees is not None
         last = manifest.last_round
-        # Last step number with committees. Without them every round is a step: the closing rounds, which
-        # assign nothing, are steps as well.
+        # With committees and an end of the run: the step of all closing rounds.
         self._end = last // 2 + 1 if self._two and last is not None else None
 
     def step(self, round: int) -> int:

@@ -2,10 +2,10 @@
 
 Records cannot show how long finality has stalled, since rounds cost nothing. So each member measures it
 locally: a record that has been on its chain for a whole finality lease (days), while the member was one
-among others, is final for it if a quorum of the remaining finality set agrees. The remaining set
-consists of those of its members that were in the membership at any time since. Time asleep, outside the
-membership or alone on a chain does not count, so a machine that was cut off alone can still return to
-the others' chain. See "The finality lease" in docs/protocol.md.
+among others, is final for it if a quorum of the remaining set supports it. The remaining set: the
+finality set's members that were in the membership at any time during that lease. Time asleep, outside
+the membership or alone on a chain does not count, so a machine that was cut off alone can still return
+to the others' chain. See "The finality lease" in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections import deque
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
 
-# Longer than any pause between two calls in a healthy process.
-_MOST_SECONDS = 5.0
+# At most this much is counted per call of `observe`. A healthy process calls it more often; longer gaps
+# are sleep.
+_MAX_COUNTED_SECONDS = 5.0
 # Number of past observations kept, spread evenly over a lease.
 _MARKS = 16
 # Minimum finality lease, in multiples of the lease after which a member counts as silent.
-_LEASES = 4
+_MIN_SILENCES = 4
 
 
 class FinalityLease:
@@ -32,24 +33,25 @@ class FinalityLease:
         self.start_over()
 
     def start_over(self) -> None:
-        """Reset: the chain is another one, of which nothing was observed."""
+        """Forget all observations, as for another chain."""
         self._observed_seconds = 0.0
         # (observed time, length of the chain at that time).
         self._marks: deque[tuple[float, int]] = deque()
 
     def observe(self, ledger: Ledger, *, is_member: bool, silence: float, now: float) -> int | None:
-        """Observe the chain; to be called regularly. If it is due, moves its finality on and returns the
-        new final round. `silence` is the lease in seconds after which a member counts as silent."""
+        """Observe the chain; to be called regularly. Moves the chain's finality on once a finality lease
+        has passed, or to the checkpoint after `silence` seconds, and returns the new final round; else
+        returns None. `silence` is the lease after which a member counts as silent."""
         passed, self._last = now - self._last, now
         tip = len(ledger)
         if not is_member or not ledger.anchored or len(ledger.membership(tip)) < 2:
             return None
-        self._observed_seconds += min(max(0.0, passed), _MOST_SECONDS)
-        # Records usually prove that the checkpoint is final. If a finality lease made it final, they do
-        # not, and it is believed after an ordinary lease.
+        self._observed_seconds += min(max(0.0, passed), _MAX_COUNTED_SECONDS)
+        # Usually the records prove that the checkpoint is final. If only a finality lease made it final,
+        # they do not; then the checkpoint is believed after `silence` seconds.
         if self._observed_seconds >= silence and ledger.believe_checkpoint():
             return ledger.final_round
-        lease = max(self._seconds, _LEASES * silence)
+        lease = max(self._seconds, _MIN_SILENCES * silence)
         if self._marks and self._observed_seconds - self._marks[-1][0] < lease / _MARKS:
             return None
         self._marks.append((self._observed_seconds, tip))

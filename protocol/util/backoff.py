@@ -45,9 +45,9 @@ class Backoff(BoundedTable[K, tuple[float, float]]):
         pause = self[key][1] if key in self else self.first
         self[key] = (now + part * pause, min(2 * pause, self._longest))
 
-    def put_off(self, key: K, until: float) -> None:
-        """Pause `key` until this time; after its next failure the first pause applies."""
-        self[key] = (until, self.first)
+    def set_due(self, key: K, time: float) -> None:
+        """Set the time of the next try of `key`; after its next failure the first pause applies."""
+        self[key] = (time, self.first)
 
     def due(self, key: K) -> float:
         """Return the time of the next try; minus infinity for a key that never failed."""

@@ -53,7 +53,7 @@ def decode_any_blob_list(data: bytes) -> BlobList:
 def decode_blob_list(data: bytes, kind: Literal["snapshot", "shard"], size: int) -> BlobList:
     """Decode a blob list that must be of this kind and name this many bytes.
 
-    Raises `ProtocolError` with the reason `mismatch` if it is not, and for an unreadable list.
+    Raises `ProtocolError`: `mismatch` if it is not; as `decode_any_blob_list` if it is unreadable.
     """
     blobs = decode_any_blob_list(data)
     if blobs.kind != kind or blobs.size != size:

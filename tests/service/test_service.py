@@ -249,7 +249,7 @@ def test_only_printed_nothing_is_written(command, system: System) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("install",), ExitCode.USAGE, "missing"),
+        (("install",), ExitCode.USAGE, "needs a command"),
         (("install", "--", "status"), ExitCode.USAGE, "neither `join` nor `bootstrap`"),
         (("install", "--", "join", "swarm-x"), ExitCode.BAD_SWARM_ID, "too short"),
         (("install", "--", "join", "swarm\n-x"), ExitCode.USAGE, "line break"),

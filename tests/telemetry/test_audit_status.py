@@ -51,7 +51,7 @@ def test_a_member_in_good_standing_reads_its_votes() -> None:
     assert said["your audits"][0] == "12, 1 low"
     assert said["your votes"] == (
         "1,024 of 8,192, 12.5%",
-        "earned by work of yours that other members have audited",
+        "your votes are earned by work that other members have audited",
     )
     assert said["audits"][0] == "1,430, 12 low, 1 in dispute"
     assert said["voters"][0] == "2 with 8,192 votes"
@@ -71,7 +71,7 @@ def test_whoever_is_left_out_reads_why_and_what_helps() -> None:
         "recomputed the same samples",
         "3 of 12 audits",
         "doctor",
-        "after 63 that pass",
+        "after 63 passed audits in a row",
     ):
         assert part in note
     how = verdict(left_out)

@@ -52,7 +52,7 @@ def test_each_is_left_alone_for_its_own_failures() -> None:
     assert backoff.due("a") == 9.0
     assert not backoff.rests("b", 4.0)
     # News about it resets its pause: the next failure counts as the first.
-    backoff.put_off("a", 6.0)
+    backoff.set_due("a", 6.0)
     assert backoff.rests("a", 5.0)
     backoff.failed("a", 6.0)
     assert backoff.due("a") == 8.0

@@ -391,7 +391,7 @@ class Introducer:
                     continue
                 if peer not in self._retries:
                     polite = _POLITE_SECONDS if self._network.peer > peer else 0.0
-                    self._retries.put_off(peer, now + polite)
+                    self._retries.set_due(peer, now + polite)
                 if not self._retries.rests(peer, now):
                     self._dialling.add(peer)
                     nursery.start_soon(self._dial_peer, record)

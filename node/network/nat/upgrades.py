@@ -36,7 +36,7 @@ Way = Literal["dial", "punch"]
 
 
 class Upgrades:
-    """The upgrades of one node. `run` does the work, for ever."""
+    """The upgrades of one node, tried by `run`."""
 
     def __init__(self, network: Network, introducer: Introducer, punching: HolePunching) -> None:
         self._network = network
@@ -52,7 +52,7 @@ class Upgrades:
         self._direct_since: dict[PeerId, float] = {}
 
     async def run(self) -> None:
-        """Keep trying, for ever."""
+        """Keep trying until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 now = trio.current_time()
@@ -84,12 +84,12 @@ class Upgrades:
     def _is_due(self, peer: PeerId, way: Way, known: Hashable, now: float) -> bool:
         key = (peer, way)
         if key not in self._known:
-            self._retries.put_off(key, now)
+            self._retries.set_due(key, now)
         elif self._known[key] != known:
             # The peer's router has a new mapping, or we have a new public address. The next attempt
             # comes sooner, but not at once: otherwise a peer that announces something new all the time
             # would keep us dialling.
-            self._retries.put_off(key, min(self._retries.due(key), now + self._retries.first))
+            self._retries.set_due(key, min(self._retries.due(key), now + self._retries.first))
         self._known[key] = known
         return not self._retries.rests(key, now)
 
@@ -102,6 +102,8 @@ class Upgrades:
                 await self._dial_all(peer)
         finally:
             self._trying.discard((peer, way))
+            # After a success as well: this pause counts only if there is no direct connection, and `run`
+            # forgets it once there is one.
             self._retries.failed((peer, way), began, random.uniform(0.7, 1.0))
 
     async def _dial_all(self, peer: PeerId) -> None:

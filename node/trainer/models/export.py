@@ -30,7 +30,7 @@ from ...training.tokenizer_settings import (
     ROLES,
     TokenizerSettings,
     decode_settings,
-    with_default_names,
+    with_usual_spellings,
 )
 from ...util.first_line import first_line
 from ..tasks.image_tasks import Diffusion
@@ -247,7 +247,7 @@ def open_tokenizer(
     if _adds_start(manifest) and manifest.data.start_token is not None:
         said |= {"bos_token": tokenizer.id_to_token(manifest.data.start_token)}
     special = tokenizer.get_added_tokens_decoder().values()
-    settings = with_default_names(
+    settings = with_usual_spellings(
         replace(settings, **said), frozenset(token.content for token in special if token.special)
     )
     # Programs that train or evaluate on batches need a padding token. Any token serves, because padding

@@ -25,7 +25,7 @@ from ...training.post_processor import (
     with_added_tokens,
 )
 from ...training.resource_limits import limited
-from ...training.tokenizer_settings import TokenizerSettings, read_settings, with_default_names
+from ...training.tokenizer_settings import TokenizerSettings, read_settings, with_usual_spellings
 from ...util.first_line import first_line
 from ..models.export import ADAPTER_CONFIG_NAME, TOKENIZER_NAME, special_ids
 from ..models.initial_parameters import read_checkpoint
@@ -108,7 +108,7 @@ def _tokenizer(directory: Path) -> tuple[Tokenizer, TokenizerSettings, int | Non
     special = (
         each.content for each in tokenizer.get_added_tokens_decoder().values() if each.special
     )
-    settings = with_default_names(settings, frozenset(special))
+    settings = with_usual_spellings(settings, frozenset(special))
     return tokenizer, replace(settings, chat_date=date.today().isoformat()), start
 
 
