@@ -250,7 +250,7 @@ def test_only_printed_nothing_is_written(command, system: System) -> None:
     ("words", "code", "says"),
     [
         (("install",), ExitCode.USAGE, "needs a command"),
-        (("install", "--", "status"), ExitCode.USAGE, "neither `join` nor `bootstrap`"),
+        (("install", "--", "status"), ExitCode.USAGE, "either `join` or `bootstrap`"),
         (("install", "--", "join", "swarm-x"), ExitCode.BAD_SWARM_ID, "too short"),
         (("install", "--", "join", "swarm\n-x"), ExitCode.USAGE, "line break"),
         (("install", "--name", "a/b", "--", "bootstrap"), ExitCode.USAGE, "'a/b'"),
