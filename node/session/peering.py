@@ -50,20 +50,20 @@ class SwarmPeering:
     ) -> None:
         """`relays` are asked for updates first, if given.
 
-        `registry` is the registry of a bootstrap peer that shares its network with this contact and
-        serves introductions itself. Its network also has peers of other swarms, which would count a
-        request about this swarm as an offence: only peers that have announced themselves in this swarm
-        are asked.
+        `registry` is the registry of a bootstrap peer whose network this object uses too, and which
+        serves introductions itself. That network also has peers of other swarms, which would count a
+        request about this swarm as an offence, so only peers known to be in this swarm are asked.
         """
         directory = data.swarm(settings.swarm)
         directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # A node that listens on loopback has no local network to search.
+        # `listening_ports` leaves out ports on loopback: a node that listens there only has no local
+        # network to search.
         self._discovers = settings.peering.mdns and bool(network.listening_ports)
         self._swarm = settings.swarm
         self._network = network
-        self._shared = registry is not None
-        self.numbering = MonotonicCounter(data.starts, clock=time.time())
-        self._relayed = RelayedBytes(None if self._shared else data.relayed)
+        self._shares_network = registry is not None
+        self.message_numbers = MonotonicCounter(data.starts, clock=time.time())
+        self._relayed = RelayedBytes(None if self._shares_network else data.relayed)
         self.introducer = Introducer(
             network,
             identity,
@@ -71,7 +71,7 @@ class SwarmPeering:
             settings.entry.bootstrap,
             peers_path=directory.root / "peers.json",
             suggestion_seconds=_LOCAL_SECONDS if self._discovers else 0.0,
-            numbering=self.numbering,
+            message_numbers=self.message_numbers,
             registry=registry,
         )
         store = BlobStore(data.blobs)
@@ -105,14 +105,16 @@ class SwarmPeering:
 
     def line(self) -> LineStatus:
         """Return the status of this node's internet connection."""
-        introduced = self._shared or self.introducer.bootstrap_connected()
+        # A bootstrap peer needs no other one.
+        bootstrap = self._shares_network or self.introducer.bootstrap_connected()
         relayed = update_relayed_count(self._network, self._relayed)
-        line = line_status(self._network, relayed=relayed, bootstrap=introduced)
-        return replace(line, peers=len(self._askable())) if self._shared else line
+        line = line_status(self._network, relayed=relayed, bootstrap=bootstrap)
+        return replace(line, peers=len(self._askable())) if self._shares_network else line
 
     def _askable(self) -> list[PeerId]:
+        """Return the connected peers that may be asked about this swarm."""
         connected = self._network.connected()
-        if not self._shared:
+        if not self._shares_network:
             return list(connected)
         known = {*self.introducer.peer_records, *self.introducer.bootstrap_peers}
         return [peer for peer in connected if peer in known]

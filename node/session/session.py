@@ -219,7 +219,7 @@ class SwarmSession:
             swarm_store=swarm_store,
             ledger=ledger,
             telemetry=telemetry,
-            start_number=self._peering.numbering.start_number,
+            start_number=self._peering.message_numbers.start_number,
             ticket=ticket,
             update_ids=update_ids,
         )

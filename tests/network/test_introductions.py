@@ -61,11 +61,11 @@ async def node(
     bootstrap: list[str],
     known: Path | None = None,
     swarm: SwarmId = SWARM,
-    numbering: MonotonicCounter | None = None,
+    message_numbers: MonotonicCounter | None = None,
 ) -> AsyncIterator[Node]:
     async with open_network(LOOPBACK, identity(number)) as network:
         introducer = Introducer(
-            network, identity(number), swarm, bootstrap, known, numbering=numbering
+            network, identity(number), swarm, bootstrap, known, message_numbers=message_numbers
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(introducer.run)
@@ -173,7 +173,7 @@ async def test_a_node_whose_clock_was_once_ahead_gets_back_in(
         addresses = await nursery.start(bootstrap.run)
         async with node(1, addresses) as other:
             async with node(
-                2, addresses, numbering=MonotonicCounter(path, clock=now + ahead)
+                2, addresses, message_numbers=MonotonicCounter(path, clock=now + ahead)
             ) as wrong:
                 me = wrong.network.peer
                 await until(lambda: me in other.introducer.peer_records)
@@ -182,7 +182,7 @@ async def test_a_node_whose_clock_was_once_ahead_gets_back_in(
             if disk == "lost":
                 path.unlink()
             async with node(
-                2, addresses, numbering=MonotonicCounter(path, clock=now + 60)
+                2, addresses, message_numbers=MonotonicCounter(path, clock=now + 60)
             ) as right:
                 await until(lambda: other.introducer.peer_records[me].number > refused.number)
                 here = tuple(right.network.addresses)

@@ -20,46 +20,46 @@ def test_a_clock_that_was_once_ahead_makes_no_smaller_numbers(tmp_path: Path, ah
     path = tmp_path / "starts"
     said: list[int] = []
     for clock in (NOW + ahead, NOW + 60, NOW + 120):
-        numbering = MonotonicCounter(path, clock=clock)
+        message_numbers = MonotonicCounter(path, clock=clock)
         # The numbers of its records, and the one from which a member counts its heartbeats.
-        said += [numbering.start_number << 20, *(numbering.next() for _ in range(60))]
+        said += [message_numbers.start_number << 20, *(message_numbers.next() for _ in range(60))]
     assert said == sorted(set(said))
 
 
 @pytest.mark.parametrize("clock", [-1.0, 0.0, 1e30, float("inf"), float("nan")])
 def test_any_clock_gives_numbers_that_fit(tmp_path: Path, clock: float) -> None:
     for expected in (1, 2, 3):
-        numbering = MonotonicCounter(tmp_path / "starts", clock=clock)
-        assert numbering.start_number == expected
-        Heartbeat(0, numbering.next())
+        message_numbers = MonotonicCounter(tmp_path / "starts", clock=clock)
+        assert message_numbers.start_number == expected
+        Heartbeat(0, message_numbers.next())
 
 
 def test_without_a_disk_the_clock_is_the_guess_and_others_know_better() -> None:
-    numbering = MonotonicCounter(clock=NOW)
-    first = numbering.next()
+    message_numbers = MonotonicCounter(clock=NOW)
+    first = message_numbers.next()
     known = MonotonicCounter(clock=NOW + MONTH).next()
     assert known > first
-    assert not numbering.beyond(first - 1)
-    assert numbering.beyond(known)
-    assert numbering.next() > known
-    assert not numbering.beyond(known)
+    assert not message_numbers.beyond(first - 1)
+    assert message_numbers.beyond(known)
+    assert message_numbers.next() > known
+    assert not message_numbers.beyond(known)
 
 
 def test_what_others_knew_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "starts"
-    numbering = MonotonicCounter(path, clock=NOW)
+    message_numbers = MonotonicCounter(path, clock=NOW)
     known = MonotonicCounter(clock=NOW + MONTH).next()
-    numbering.beyond(known)
-    numbering.keep()
+    message_numbers.beyond(known)
+    message_numbers.keep()
     assert MonotonicCounter(path, clock=NOW).next() > known
 
 
 def test_the_largest_number_of_all_is_survived(tmp_path: Path) -> None:
     path = tmp_path / "starts"
-    numbering = MonotonicCounter(path, clock=NOW)
-    assert numbering.beyond(2**63 - 1)
-    assert numbering.next() < 2**63
-    numbering.keep()
+    message_numbers = MonotonicCounter(path, clock=NOW)
+    assert message_numbers.beyond(2**63 - 1)
+    assert message_numbers.next() < 2**63
+    message_numbers.keep()
     assert MonotonicCounter(path, clock=NOW).next() < 2**63
 
 

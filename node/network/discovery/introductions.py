@@ -106,7 +106,7 @@ class Introducer:
         peers_path: Path | None = None,
         *,
         suggestion_seconds: float = 0.0,
-        numbering: MonotonicCounter | None = None,
+        message_numbers: MonotonicCounter | None = None,
         registry: Registry | None = None,
     ) -> None:
         """Serve introductions for the swarm, unless a `registry` is given, whose owner serves them over
@@ -114,14 +114,14 @@ class Introducer:
 
         `peers_path` is the file of remembered peers; `suggestion_seconds` is how long `first_contact`
         waits for suggestions before it gives up; our own peer records take their numbers from
-        `numbering`. Raises `BadAddress` if a bootstrap address is invalid.
+        `message_numbers`. Raises `BadAddress` if a bootstrap address is invalid.
         """
         self._network = network
         self._identity = identity
         self._swarm = swarm
         self._bootstrap = {address: parse_dial(address)[1] for address in bootstrap}
         self._peers_file = PeersFile(peers_path, swarm) if peers_path is not None else None
-        self._numbering = numbering or MonotonicCounter()
+        self._message_numbers = message_numbers or MonotonicCounter()
         self._newer_record_logged = False
         self._suggestion_seconds = suggestion_seconds
         self._suggestion_sender, self._suggestions = trio.open_memory_channel[tuple[str, ...]](
@@ -297,7 +297,7 @@ class Introducer:
     async def _introduce(self, peer: PeerId, address: str | None = None) -> bool:
         """Introduce ourselves to a connected peer and store the records that it returns; return whether
         it answered with valid ones."""
-        number = self._numbering.next()
+        number = self._message_numbers.next()
         record = seal_peer_record(self._identity, self._swarm, self._network.addresses, number)
         try:
             response = decode_response(
@@ -331,7 +331,7 @@ class Introducer:
     def _number_above(self, record: PeerRecord) -> None:
         """Number our next records above this one of our own, which another peer has: that peer may have
         refused records with smaller numbers."""
-        if self._numbering.beyond(record.number):
+        if self._message_numbers.beyond(record.number):
             log.log(
                 logging.DEBUG if self._newer_record_logged else logging.WARNING,
                 _NEWER_RECORD_EXISTS,
@@ -469,7 +469,7 @@ class Introducer:
     async def _save(self) -> None:
         """Store our record number, and the peers that are worth a dial after a restart, the connected
         ones first."""
-        await trio.to_thread.run_sync(self._numbering.keep)
+        await trio.to_thread.run_sync(self._message_numbers.keep)
         if self._peers_file is not None:
             connected = self._network.connected()
             known = [record for record in self.peer_records.values() if self._may_remember(record)]
