@@ -42,7 +42,7 @@ class Writer:
     def __init__(self, state: State, settings: GenerateSettings) -> None:
         self.round = state.round
         manifest = state.stored.manifest
-        self.continues = not manifest.data.marked and manifest.task != MASKED_LM
+        self.continues = not manifest.data.trains_on_conversations and manifest.task != MASKED_LM
         """Whether its text continues the prompt; otherwise it is an answer."""
         self._trainer = state.trainer
         self._settings = settings

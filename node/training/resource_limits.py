@@ -33,8 +33,9 @@ _GRACE_SECONDS = 5.0
 def limited(
     kind: FailureKind, what: str, *, seconds: float = 60.0, memory: int = 2 << 30
 ) -> Iterator[None]:
-    """Limit the block to `seconds`, and to `memory` bytes more than the process has at its start. The
-    largest published tokenizers take some seconds and less than a gigabyte.
+    """Limit the block to `seconds` (of wall time in Python code; of CPU time, with some grace, in native
+    code), and to `memory` bytes more than the process has at its start. The largest published tokenizers
+    take some seconds and less than a gigabyte.
 
     Raises `TrainerFailed` of this `kind`, with `what` as the subject of its message, if Python code
     reaches a limit. Memory is limited on Linux only. In a thread other than the main one, where
@@ -69,9 +70,9 @@ def data_below(ceiling: int | None) -> Iterator[None]:
 
 @contextmanager
 def interrupted(seconds: float, error: Exception, again: float = 0.0) -> Iterator[None]:
-    """Raise `error` in Python code that is still in the block after `seconds`, and then again every
-    `again` seconds, unless that is 0. Nothing is raised in threads other than the main one, or on
-    Windows."""
+    """Raise `error` in Python code that is still in the block after `seconds` of wall time, and then
+    again every `again` seconds, unless that is 0. Nothing is raised in threads other than the main one,
+    or on Windows."""
     if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
         yield
         return
@@ -90,7 +91,7 @@ def interrupted(seconds: float, error: Exception, again: float = 0.0) -> Iterato
 
 @contextmanager
 def _cpu_limit(seconds: float) -> Iterator[None]:
-    """Make the kernel end the process (SIGXCPU) after it has used that much CPU time in the block."""
+    """Make the kernel end the process (SIGXCPU) after `seconds` of CPU time in the block."""
     if sys.platform == "win32":
         yield
         return
@@ -113,8 +114,8 @@ def _memory_limit(more: int) -> Iterator[None]:
 
 
 class _Limit:
-    """One of the kernel's limits of this process. Several threads may lower it at the same time: then
-    the lowest value applies. When all have left the block, the original limit applies again."""
+    """One of the kernel's limits of this process. Several threads may lower it at the same time; then
+    the lowest value applies. When all have left their blocks, the original limit applies again."""
 
     def __init__(self, which: int) -> None:
         self._which = which

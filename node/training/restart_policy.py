@@ -18,13 +18,13 @@ from .trainer_spec import TrainerSpec
 
 _log = logging.getLogger(__name__)
 
-# Pause between restarts: doubled while the trainer has too little memory or dies before it does a job.
+# Pause between restarts. It doubles while trainers run out of memory or fail before completing a job.
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
-# Consecutive trainers that failed before they had done a single job, after which the node gives up.
+# Consecutive trainers that failed before completing a job, after which the node gives up.
 _MAX_FALSE_STARTS = 5
-# Consecutive shortages of memory in the same kind of job, after which it gives up: with the pauses
-# between them, after five minutes or more.
+# Consecutive shortages of memory in the same kind of job, after which the node gives up: with the
+# pauses between them, after five minutes or more.
 _MAX_SHORTAGES = 10
 
 # Failures that a restart may mend; anything else that a trainer reports is for the user to mend.
@@ -44,9 +44,10 @@ class RestartPolicy:
         loaded a bad one."""
         self._pause = BackoffTimer(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         self._false_starts = 0
-        self._worked = False
-        # Whether any trainer has completed a job: then the device exists and has enough memory.
-        self._has_worked = False
+        # Whether this trainer has completed a job, and whether any has: then the device exists and has
+        # enough memory.
+        self._this_one_worked = False
+        self._any_worked = False
         self._shortages = 0
         # The kind of job that ran out of memory last; None means that no trainer could be started.
         self._shortage_job: str | None = None
@@ -58,13 +59,13 @@ class RestartPolicy:
 
     def job_done(self, job: str) -> None:
         """Record that the trainer has completed a job of this kind."""
-        self._worked = self._has_worked = True
+        self._this_one_worked = self._any_worked = True
         self._job = None
         if self._shortage_job in (None, job):
             self._shortages = 0
 
     def handle(self, failure: TrainerDied | TrainerFailed) -> str:
-        """Record why the trainer ended, and return the reason for people.
+        """Record why the trainer ended, and return the reason as text for the owner.
 
         Raises `UserError` if a restart cannot mend the failure, or several tries have not mended it.
         """
@@ -75,7 +76,7 @@ class RestartPolicy:
             smaller = replace(self._owner_spec.settings, micro_batch=failure.micro_batch)
             self.spec = replace(self._owner_spec, settings=smaller)
         reason = self._try_again(failure) if shortage is None else self._try_for_memory(shortage)
-        self._worked, self._job = False, None
+        self._this_one_worked, self._job = False, None
         return reason
 
     def pause_seconds(self) -> float:
@@ -85,6 +86,7 @@ class RestartPolicy:
     def _shortage(self, failure: TrainerDied | TrainerFailed) -> TrainerFailed | None:
         """Return the failure as a shortage of memory that may pass; None if it is none."""
         if isinstance(failure, TrainerDied):
+            # 0: a single sequence is too much.
             if failure.micro_batch != 0:
                 return None
             return TrainerFailed("out_of_memory", f"one sequence does not fit: {failure}")
@@ -92,7 +94,7 @@ class RestartPolicy:
             return failure
         # A model that never fitted is too large; one that did fits again when other programs free
         # memory.
-        return failure if failure.kind == "model_too_large" and self._has_worked else None
+        return failure if failure.kind == "model_too_large" and self._any_worked else None
 
     def _try_for_memory(self, shortage: TrainerFailed) -> str:
         self._shortages += 1
@@ -100,23 +102,23 @@ class RestartPolicy:
         if self._shortages >= _MAX_SHORTAGES:
             problem = f"{shortage}; tried {self._shortages} times in a row"
             raise explain_trainer(TrainerFailed(shortage.kind, problem), self._owner_spec.blobs)
-        if self._worked:
+        if self._this_one_worked:
             self._false_starts, self.certified_only = 0, False
         return f"{shortage}; starting again with the memory that is then free"
 
     def _try_again(self, failure: TrainerDied | TrainerFailed) -> str:
         reason = str(failure)
-        if self._worked:
+        if self._this_one_worked:
             self._pause.reset()
             self._false_starts, self.certified_only = 0, False
         if isinstance(failure, TrainerFailed):
             # While a driver resets, its device is missing for a moment.
-            device_returns = failure.kind == "no_device" and self._has_worked
+            device_returns = failure.kind == "no_device" and self._any_worked
             if failure.kind not in _RESTARTABLE and not device_returns:
                 raise explain_trainer(failure, self._owner_spec.blobs) from None
             reason = f"{failure.kind}: {failure}"
             # If it had worked, the snapshot that it loaded was good.
-            self.certified_only = not self._worked
+            self.certified_only = not self._this_one_worked
         self._false_starts += 1
         if self._false_starts >= _MAX_FALSE_STARTS:
             if isinstance(failure, TrainerFailed) and failure.kind == "no_device":

@@ -21,9 +21,9 @@ _HINT = (
     "start it as docs/guides/cluster.md describes, with --rdzv-backend c10d, or without torchrun: "
     "--device all takes all GPUs of this machine"
 )
-# Exit codes of a rank's process after one generation (`ranks/launch`). OVER: the node has ended.
-# NO_STORE: the launcher's store cannot be reached. AGAIN, or any other code: a new process takes part in
-# the next generation.
+# Exit codes of a rank's process after one generation (`ranks/following`). NODE_ENDED: the node has
+# ended. NO_STORE: the launcher's store cannot be reached. RESTART, or any other code: a new process
+# takes part in the next generation.
 NODE_ENDED, NO_STORE, RESTART = 0, 4, 3
 _RANK_COMMAND = (sys.executable, "-P", "-m", "distro_node.node.trainer.ranks.elastic_rank")
 

@@ -226,6 +226,11 @@ class DataSpec:
         return max(0, (shard.tokens - 1) // self.sequence_length)
 
     @property
+    def trains_on_conversations(self) -> bool:
+        """Whether documents are conversations: only their tokens are `marked`."""
+        return self.marked
+
+    @property
     def samples(self) -> int:
         """Number of training samples in an epoch."""
         if self.private is not None:

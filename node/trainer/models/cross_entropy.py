@@ -27,7 +27,8 @@ def token_loss(
     """Return the sum of the cross-entropy in nats, as float32.
 
     `inputs` are the model's; `targets` is a flat tensor of the tokens to be predicted; `chosen`, bool
-    (samples, length), marks the places to predict, None: all. Other places do not go through the head.
+    (samples, length), marks the positions to predict; None: all. Other positions do not go through a
+    linear head.
     """
     head: Any = model.get_output_embeddings()
     if type(head) is not torch.nn.Linear:
@@ -35,8 +36,8 @@ def token_loss(
         return functional.cross_entropy(logits, targets, reduction="sum")
     with _without_head(model, head) as cap:
         hidden = _chosen_rows(model(**inputs).logits, chosen)
-    keep = torch.is_grad_enabled()
-    return _HeadLoss.apply(hidden, head.weight, head.bias, targets, cap, keep)
+    with_gradients = torch.is_grad_enabled()
+    return _HeadLoss.apply(hidden, head.weight, head.bias, targets, cap, with_gradients)
 
 
 def _chosen_rows(values: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
@@ -47,11 +48,12 @@ def _chosen_rows(values: torch.Tensor, chosen: torch.Tensor | None) -> torch.Ten
 def _without_head(model: PreTrainedModel, head: torch.nn.Linear) -> Iterator[float | None]:
     """Make the model return the inputs of its head; yield the bound of its logits, if it has one.
 
-    This bound (Gemma 2's) is not linear, so it has to be applied after the head. Whatever else a model
-    does with its logits is linear (Granite divides them) and may as well be done before the head.
+    This bound (Gemma 2's) is not linear, so it has to be applied after the head. Anything else that a
+    model does with its logits is linear (Granite divides them), so it may be done before the head.
     """
     cap = getattr(model.config, "final_logit_softcapping", None)
-    setattr(head, "forward", _identity)  # noqa: B010  (of another name than the class's own)
+    # setattr, because a type checker refuses to assign a function of another name to a method.
+    setattr(head, "forward", _identity)  # noqa: B010
     if cap is not None:
         model.config.final_logit_softcapping = None
     try:
@@ -70,8 +72,8 @@ def _identity(hidden: torch.Tensor) -> torch.Tensor:
 class _HeadLoss(torch.autograd.Function):
     """Hidden states (N, H), the head's weight (V, H) and bias (V), targets (N) → the sum of the loss.
 
-    The forward pass also computes the gradients for a loss of one: both need the logits, and
-    computing those twice would cost a third more.
+    The forward pass computes the gradients too, as for an incoming gradient of one: the loss and the
+    gradients need the logits, and computing those twice would cost a third more.
     """
 
     @staticmethod
@@ -82,12 +84,14 @@ class _HeadLoss(torch.autograd.Function):
         bias: torch.Tensor | None,
         targets: torch.Tensor,
         cap: float | None,
-        keep: bool,
+        with_gradients: bool,
     ) -> torch.Tensor:
         kind = hidden.device.type
-        narrow = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        compute_dtype = (
+            torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        )
         with torch.autocast(kind, enabled=False):
-            return _forward(ctx, hidden, weight, bias, targets, cap, keep, narrow)
+            return _forward(ctx, hidden, weight, bias, targets, cap, with_gradients, compute_dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -106,44 +110,44 @@ def _forward(
     bias: torch.Tensor | None,
     targets: torch.Tensor,
     cap: float | None,
-    keep: bool,
-    narrow: torch.dtype,
+    with_gradients: bool,
+    compute_dtype: torch.dtype,
 ) -> torch.Tensor:
-    of_hidden, of_weight, of_bias = (keep and need for need in ctx.needs_input_grad[:3])
+    of_hidden, of_weight, of_bias = (with_gradients and need for need in ctx.needs_input_grad[:3])
     hidden_gradient = torch.empty_like(hidden) if of_hidden else None
     weight_gradient = torch.zeros_like(weight) if of_weight else None
     bias_gradient = torch.zeros_like(bias) if of_bias and bias is not None else None
     total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-    matrix = weight.to(narrow)
+    matrix = weight.to(compute_dtype)
     step = logit_rows(len(weight), hidden.device.type)
     for start in range(0, len(hidden), step):
-        some = slice(start, start + step)
-        rows, wanted = hidden[some].to(narrow), targets[some]
+        chunk = slice(start, start + step)
+        rows, expected = hidden[chunk].to(compute_dtype), targets[chunk]
         logits = (rows @ matrix.T).float()
         if bias is not None:
             logits += bias
-        slope = None
+        cap_slope = None
         if cap is not None:
             logits.div_(cap).tanh_()
-            slope = 1 - logits.square()
+            cap_slope = 1 - logits.square()
             logits.mul_(cap)
         sums = logits.logsumexp(1)
-        total += (sums - logits.gather(1, wanted[:, None])[:, 0]).sum()
-        if not keep:
+        total += (sums - logits.gather(1, expected[:, None])[:, 0]).sum()
+        if not with_gradients:
             continue
         # d(loss) / d(logits) is the softmax, minus one at the target.
         logits.sub_(sums[:, None]).exp_()
-        logits[torch.arange(len(wanted), device=wanted.device), wanted] -= 1
-        if slope is not None:
-            logits.mul_(slope)
+        logits[torch.arange(len(expected), device=expected.device), expected] -= 1
+        if cap_slope is not None:
+            logits.mul_(cap_slope)
         if bias_gradient is not None:
             bias_gradient += logits.sum(0)
-        slopes = logits.to(narrow)
+        logit_gradient = logits.to(compute_dtype)
         if hidden_gradient is not None:
-            hidden_gradient[some] = slopes @ matrix
-        if weight_gradient is not None and narrow == weight.dtype:
-            weight_gradient.addmm_(slopes.T, rows)
+            hidden_gradient[chunk] = logit_gradient @ matrix
+        if weight_gradient is not None and compute_dtype == weight.dtype:
+            weight_gradient.addmm_(logit_gradient.T, rows)
         elif weight_gradient is not None:
-            weight_gradient += slopes.T @ rows
+            weight_gradient += logit_gradient.T @ rows
     ctx.gradients = (hidden_gradient, weight_gradient, bias_gradient)
     return total

@@ -287,15 +287,16 @@ def _as_trained(definition: bytes, manifest: Manifest) -> bytes:
     return with_added_tokens(definition, wanted, token_text)
 
 
-def tokenise(tokenizer: Tokenizer, text: str, *, whole: bool = False) -> Encoding:
-    """Split a text into tokens; with `whole` add those that the tokenizer puts around it.
+def tokenise(tokenizer: Tokenizer, text: str, *, add_special: bool = False) -> Encoding:
+    """Split a text into tokens; with `add_special` add the special tokens that the tokenizer puts around
+    it.
 
     Raises `TrainerFailed` (`bad_data`) if it takes too long or fails, as a regular expression in the
     tokenizer may.
     """
     try:
         with limited("bad_data", "tokenising the text"):
-            return tokenizer.encode(text, add_special_tokens=whole)
+            return tokenizer.encode(text, add_special_tokens=add_special)
     # A panic of the library's Rust code arrives in Python as this type, which has no importable name.
     except BaseException as error:
         if type(error).__name__ != "PanicException":
@@ -319,7 +320,7 @@ def turn_end(manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettin
     """Return the id of the special token that ends an assistant's message, in a swarm that learns from
     conversations; None if there is none. It may differ from the tokenizer's end token, which ends
     whole texts."""
-    if not manifest.data.marked or settings.chat_template is None:
+    if not manifest.data.trains_on_conversations or settings.chat_template is None:
         return None
     asked = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
     try:

@@ -1,10 +1,10 @@
 """Ranks that torch's elastic launcher has started, on one machine or several (`torchrun`).
 
 The ranks find each other through the launcher's store. Rank 0 is the node's trainer, which may be
-restarted at any time; each start is a *generation*. The others wait for the next generation and carry
-out its requests. When it is lost they start again as new processes, because a library that has lost a
-connection cannot be relied upon. The ranks' traffic is neither encrypted nor signed, so it must stay in
-a network whose machines trust each other.
+restarted at any time; each start is a *generation*. The other ranks wait for the next generation and
+carry out its requests. When a generation is lost, they start again as new processes, because a library
+that has lost a connection cannot be relied upon. The ranks' traffic is neither encrypted nor signed, so
+it must stay in a network whose machines trust each other.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class LauncherStore:
         self._store = PrefixStore(f"distro-node/{launch.name}", store)
 
     def begin(self, open_arguments: Mapping[str, Any]) -> Store:
-        """Start a new generation, in which all ranks `open` with these arguments. Only rank 0 calls
-        this.
+        """Start a new generation and return its store. Only rank 0 calls this.
 
-        Returns the generation's store.
+        All ranks of the generation open the model with `open_arguments`, those of the request `open`
+        (`RankWorker`).
         """
         number = self._store.add(_GENERATION, 1)
         # The store's interface takes values as text.
@@ -108,7 +108,7 @@ def local_device(name: str, launch: RankAssignment) -> str:
 
 
 def end_all() -> None:
-    """Announce to all ranks that the node has ended. Nothing is raised if they are gone already."""
+    """Announce to all ranks that the node has ended. If they have ended already, only log that."""
     try:
         LauncherStore(launch_here()).end()
     except (RankLost, RuntimeError) as error:

@@ -70,7 +70,7 @@ def session_text_model(session: TrainingSession, store: BlobStore) -> TextModel:
         start=data.start_token,
         empty=_present(*first, *others),
         ends=frozenset(_present(special["eos_token_id"], turn_end(manifest, tokenizer, settings))),
-        asks=data.marked and settings.chat_template is not None,
+        asks=data.trains_on_conversations and settings.chat_template is not None,
         mask=session.task.settings.mask_token if isinstance(session.task, MaskedLM) else None,
     )
 
@@ -115,7 +115,7 @@ def _prompt_ids(source: TextModel, request: TextRequest) -> list[int]:
         ids = tokenise(source.tokenizer, request.prompt).ids
         # A prompt may already begin with the start token.
         if ids[:1] != [source.start]:
-            ids = tokenise(source.tokenizer, request.prompt, whole=True).ids
+            ids = tokenise(source.tokenizer, request.prompt, add_special=True).ids
     return ids or [*source.empty[:1]]
 
 
