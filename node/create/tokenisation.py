@@ -48,7 +48,7 @@ _PIECE_SAMPLES = 8
 _MAX_PIECE_BYTES = 1 << 20
 # Bytes of text per token, roughly.
 _BYTES_A_TOKEN = 4
-# How many bytes after the end of a piece's usual size the end of a line is searched for.
+# A piece is cut at the first line end within this many bytes after its usual size.
 _CUT_WINDOW = 1 << 14
 # Seconds between two reports of progress, and between two checks of the disk space.
 _PROGRESS_SECONDS = 0.1
@@ -90,7 +90,7 @@ class TokenisationOptions:
 
     @property
     def piece_bytes(self) -> int:
-        """Bytes of text in a piece, which is tokenised at once."""
+        """Usual size of a piece, in bytes of text."""
         samples = _PIECE_SAMPLES * _BYTES_A_TOKEN * self.sequence_length
         return max(_PIECE_BYTES, min(samples, _MAX_PIECE_BYTES))
 
@@ -127,15 +127,15 @@ class _Piece(NamedTuple):
     file: int
     """Index of the source's file."""
     starts_document: bool
-    """Whether it is the first piece of a document, as mixing and deduplication count documents: the
-    parts into which readers split a text above 4 MB are a document each."""
+    """Whether it is the first piece of a document. Readers split a text above 4 MB into parts, and
+    mixing and deduplication count each part as a document."""
     starts_text: bool
-    """Whether the whole text begins with it, so that the start token comes before it; false for the
-    first piece of a later part of such a long text."""
+    """Whether the whole text begins with it, so that the start token comes before it. The first piece of
+    a later part of a long text starts a document, but no text."""
     ends_text: bool
     """Whether the whole text ends with it, so that the end tokens come after it."""
     tokens: np.ndarray | None
-    """The tokens, if known."""
+    """The tokens, if the source stores tokens; None if the text is still to be tokenised."""
 
 
 @dataclass
@@ -145,10 +145,10 @@ class _Batch:
     texts: list[bytes] = field(default_factory=list)
     pieces: list[_Piece] = field(default_factory=list)
     lines: list[tuple[str, int]] = field(default_factory=list)
-    """For each conversation, the file's name and the line or row."""
+    """For each conversation, the file's name and the number of the line or row."""
     size: int = 0
     read_bytes: dict[int, int] = field(default_factory=dict)
-    """For the index of each file, the bytes of it read for this batch."""
+    """By the file's index, how many bytes of it were read for this batch."""
     read_counts: ReadCounts = field(default_factory=ReadCounts)
     position: Position = field(default_factory=Position)
 
@@ -239,8 +239,8 @@ def _add_item(
     options: TokenisationOptions,
     starts_text: bool,
 ) -> None:
-    """Append an item to the batch; `file_index` and `file_name` are the file's, and `starts_text`
-    states whether no part of the same text came before."""
+    """Append an item of this file to the batch. `starts_text`: the item does not continue a text
+    that readers have split."""
     borders = options.borders
     if isinstance(item, Document):
         document_hash, hash2 = _hashes(item.text)
@@ -324,25 +324,25 @@ class _PartWriter:
     def add(self, batch: _Batch, encoded: list[np.ndarray]) -> None:
         if self._conversations is not None:
             encoded = self._fit(batch, encoded, self._conversations.learned_bit)
-        texts, made = iter(encoded), Counter[int]()
+        tokenised, token_bytes = iter(encoded), Counter[int]()
         entries = np.zeros(len(batch.pieces), INDEX_ENTRY)
-        for row, piece in enumerate(batch.pieces):
-            known = piece.tokens
-            tokens = next(texts) if known is None else known.astype(self._cache.dtype)
+        for index, piece in enumerate(batch.pieces):
+            stored = piece.tokens
+            tokens = next(tokenised) if stored is None else stored.astype(self._cache.dtype)
             # A text that spells out the start token at its beginning does not get another.
-            starts = piece.starts_text and not np.array_equal(tokens[:1], self._start)
+            needs_start = piece.starts_text and not np.array_equal(tokens[:1], self._start)
             parts = (
-                *((self._start,) if starts and len(self._start) else ()),
+                *((self._start,) if needs_start and len(self._start) else ()),
                 tokens,
                 *((self._end,) if piece.ends_text and len(self._end) else ()),
             )
             self._tokens += parts
             count = sum(map(len, parts))
-            entries[row] = (piece.hash, piece.hash2, count, piece.file, piece.starts_document)
-            made[piece.file] += count * self._cache.dtype.itemsize
-        self._size += made.total()
+            entries[index] = (piece.hash, piece.hash2, count, piece.file, piece.starts_document)
+            token_bytes[piece.file] += count * self._cache.dtype.itemsize
+        self._size += token_bytes.total()
         for file_index, read in batch.read_bytes.items():
-            self._room.add(self._files[file_index], read, made[file_index])
+            self._room.add(self._files[file_index], read, token_bytes[file_index])
         self._entries.append(entries)
         self._count += len(entries)
         self._read_counts.add(batch.read_counts)
@@ -356,21 +356,21 @@ class _PartWriter:
             self._room.check(self._files[max(batch.read_bytes)], self._size)
 
     def _fit(self, batch: _Batch, encoded: list[np.ndarray], learned_bit: int) -> list[np.ndarray]:
-        """Return the conversations cut to the length of a sequence; those cut or left out are
-        counted and recorded."""
-        rows, kept = [], []
-        for row, (file, line), text, numbers in zip(
+        """Return the conversations cut to the length of a sequence, and leave out of the batch those
+        that cannot be cut. Conversations cut or left out are counted and recorded."""
+        fitting, fitting_tokens = [], []
+        for piece, (file, line), text, tokens in zip(
             batch.pieces, batch.lines, batch.texts, encoded, strict=True
         ):
-            short = fitted(numbers, self._length, learned_bit)
-            if len(short) < len(numbers) or len(text) > MAX_CONVERSATION_BYTES:
-                batch.read_counts.add_long(file, line, len(numbers), len(short))
-            if len(short):
-                rows.append(row)
-                kept.append(short)
-                batch.read_counts.learned += int(np.count_nonzero(short & learned_bit))
-        batch.pieces = rows
-        return kept
+            kept = fitted(tokens, self._length, learned_bit)
+            if len(kept) < len(tokens) or len(text) > MAX_CONVERSATION_BYTES:
+                batch.read_counts.add_long(file, line, len(tokens), len(kept))
+            if len(kept):
+                fitting.append(piece)
+                fitting_tokens.append(kept)
+                batch.read_counts.learned += int(np.count_nonzero(kept & learned_bit))
+        batch.pieces = fitting
+        return fitting_tokens
 
     def finish(self) -> None:
         self._put(replace(self._position, ended=True))
@@ -392,13 +392,16 @@ def _check_bad(totals: ReadCounts, max_bad: int) -> None:
     if totals.bad <= max_bad:
         return
     file, line, problem = totals.bad_rows[-1]
-    count_text = f"; {totals.bad} {'rows' if line else 'images'} are bad, and max_bad is {max_bad}"
-    where = f"{file}, line {line}: the row" if line != WHOLE_FILE else f"{file}: the image"
-    remedy = _TEMPLATE_REMEDY if problem.startswith(REFUSED_BY_TEMPLATE) else _ROW_REMEDY
+    is_row = line != WHOLE_FILE
+    count_text = (
+        f"; {totals.bad} {'rows' if is_row else 'images'} are bad, and max_bad is {max_bad}"
+    )
+    where = f"{file}, line {line}: the row" if is_row else f"{file}: the image"
+    row_remedy = _TEMPLATE_REMEDY if problem.startswith(REFUSED_BY_TEMPLATE) else _ROW_REMEDY
     raise UserError(
         ExitCode.DATA_MISSING,
         f"{where} {problem}{count_text if max_bad else ''}",
-        remedy if line != WHOLE_FILE else _IMAGE_REMEDY,
+        row_remedy if is_row else _IMAGE_REMEDY,
     )
 
 
