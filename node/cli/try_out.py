@@ -149,7 +149,7 @@ def generate(
 
     unreadable = False
 
-    def show(text: str) -> None:
+    def show_and_note(text: str) -> None:
         nonlocal unreadable
         unreadable |= UNREADABLE in text
         _show(text)
@@ -158,7 +158,7 @@ def generate(
         async with open_writer(settings) as writer:
             if prompt is not None:
                 _show(prompt if writer.continues else f"{prompt}\n")
-                await writer.write(prompt, show)
+                await writer.write(prompt, show_and_note)
                 _show("\n")
                 if unreadable:
                     typer.echo(_UNREADABLE_NOTE, err=True)
@@ -174,6 +174,7 @@ def generate(
         while (line := await _ask()) is not None:
             with suppress(KeyboardInterrupt):
                 try:
+                    # The note on unreadable bytes is left out: it might follow every answer.
                     await writer.write(line, _show)
                 except UserError as error:
                     # A prompt that is too long does not end the command.
@@ -183,8 +184,8 @@ def generate(
     async def _ask() -> str | None:
         return await trio.to_thread.run_sync(
             _read_line,
-            # With this Ctrl-C does not wait for the end of a line. The stubs bundled with libp2p
-            # know only an older trio without this name.
+            # With this option, Ctrl-C does not wait for the end of a line. The stubs of trio that are
+            # bundled with libp2p are older and lack the option.
             abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
         )
 
@@ -198,7 +199,7 @@ def evaluate(
             "--tasks",
             metavar="TASKS",
             help="Tasks to evaluate, separated by commas: names from lm-eval, task files (.yaml), or "
-            "gpt4all for the six tasks of that table.",
+            "gpt4all for the six tasks of GPT4All's benchmark table.",
         ),
     ],
     swarm: SwarmOption = None,
@@ -282,13 +283,13 @@ def evaluate(
     if json:
         typer.echo(dumps(to_plain(scores, named=True)))
         return
-    asked = ", asked through the chat template" if scores.chat else ""
-    typer.echo(f"After round {scores.round:,} (record {scores.record}){asked}:")
+    template = ", asked through the chat template" if scores.chat else ""
+    typer.echo(f"After round {scores.round:,} (record {scores.record}){template}:")
     width = max(len(score.task) for score in scores.tasks)
     for score in scores.tasks:
         error = "" if score.error is None else f" ± {score.error:.4f}"
-        asked = "" if score.samples is None else f"  of {score.samples:,}"
-        typer.echo(f"  {score.task:<{width}}  {score.metric:<12} {score.value:.4f}{error}{asked}")
+        samples = "" if score.samples is None else f"  of {score.samples:,}"
+        typer.echo(f"  {score.task:<{width}}  {score.metric:<12} {score.value:.4f}{error}{samples}")
 
 
 _UNREADABLE_NOTE = (

@@ -1,8 +1,8 @@
 """Supervisor of a node for its owner: commands, signals, the screen, and the hours of work.
 
 It outlives the node's sessions in the swarm. A paused node has left the swarm, and its network and
-trainer are gone: the bandwidth, the processor and the device are the owner's. Its data stay on disk, and
-its next session fetches only what it missed.
+trainer have ended: the bandwidth, the processor and the device are the owner's. Its data stay on disk,
+and its next session fetches only what it missed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .work_hours import WorkSchedule
 
 _log = logging.getLogger(__name__)
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class RunningSession(Protocol):
@@ -103,7 +103,7 @@ async def _first_of(*waits: Callable[[], Awaitable[object]]) -> None:
 
 
 class Supervisor:
-    """Interface to the owner, which ends the session when the owner or the hours require it."""
+    """The node's interface to its owner. Ends the session when the owner, the hours or a hold ask."""
 
     def __init__(
         self,
@@ -118,9 +118,9 @@ class Supervisor:
         energy: Callable[[], EnergyStatus] = lambda: NO_ENERGY,
         before_exit: Callable[[], None] = lambda: None,
     ) -> None:
-        """`link` returns the dashboard's URL and the link with its token, which only the owner may see.
-        `energy` returns what the work costs. `before_exit` is called before the program ends at once;
-        it must be quick."""
+        """`link` returns the dashboard's plain URL, and its URL with the access token, which only the
+        owner may see. `energy` returns the energy used and its cost. `before_exit` is called before the
+        program ends at once; it must be quick."""
         self._socket = socket
         self._schedule = schedule
         self._telemetry = telemetry
@@ -131,7 +131,7 @@ class Supervisor:
         self._node = node
         self._screen = screen
         self._session: RunningSession | None = None
-        # What remains of earlier sessions: the swarm's name, and the traffic of their networks.
+        # What stays valid of earlier sessions: the swarm's name, and the bytes sent and received.
         self._earlier_sessions = SessionStatus(swarm=None, line=NO_LINE, reach=None)
         self._leaving = trio.Event()
         self.commands: Mapping[str, Handler] = {
@@ -141,11 +141,11 @@ class Supervisor:
             "hours": self._set_hours,
             "limits": self._set_limits,
         }
-        """Commands that the owner may send."""
+        """The commands that change the node's work: served on the socket and by the dashboard."""
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Serve the owner while the context lasts; commands are answered from its beginning on."""
+        """Serve the owner while the context lasts. The socket answers once it is entered."""
         handlers = {
             **self.commands,
             "status": lambda _: encode_status(self.status()),
@@ -218,7 +218,10 @@ class Supervisor:
         )
 
     def _session_status(self) -> SessionStatus:
-        """Return this session's part, with the traffic of earlier sessions added."""
+        """Return the session's part of the status, with the bytes of earlier sessions added.
+
+        `relayed_bytes` is a total over all starts of the node already.
+        """
         if self._session is None:
             limits = self._limits
             line = replace(
@@ -242,7 +245,7 @@ class Supervisor:
     def _scored(self, request: dict[str, Any]) -> dict[str, Any]:
         scores = read_scores(request.get("scores"))
         if scores is None or scores.swarm != self._node.swarm:
-            return {"error": "these are no scores of this swarm"}
+            return {"error": "these are not scores of this swarm"}
         self._telemetry.scored(scores)
         return {"ok": True}
 
@@ -296,7 +299,7 @@ class Supervisor:
 
     async def _watch_signals(self) -> None:
         # A closed terminal sends SIGHUP; the node leaves politely then, so that nobody waits for it.
-        with trio.open_signal_receiver(*_ENDING) as signals:
+        with trio.open_signal_receiver(*_ENDING_SIGNALS) as signals:
             async for _ in signals:
                 if self._leaving.is_set():
                     # The trainer ends because its pipe is closed. Nothing is lost: all state is on disk.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
-"""Shown for bytes that are no text, and for characters that a terminal would obey."""
+"""Stands for bytes that are not text, and for characters that a terminal would obey."""
 
 MAX_CHARACTERS = 8192
 """Maximum length of a line: enough for sixteen bootstrap addresses and the result of each."""
@@ -31,11 +31,12 @@ _INVISIBLE = frozenset(
 
 
 def harmless(text: object) -> str:
-    """Return one line without control sequences: invisible characters are escaped, such as `\\x1b`.
+    """Return the text as one line without control sequences.
 
-    These are control characters, line breaks, direction marks, zero-width characters, and combining
-    marks beyond the fourth on a letter. Text longer than `MAX_CHARACTERS` is cut. The result is
-    printable (`str.isprintable`) and inert in a terminal, and the function is idempotent.
+    Control characters, line breaks, direction marks, invisible characters, and combining marks beyond
+    the fourth on a letter are escaped, for example as `\\x1b`. Text longer than
+    `MAX_CHARACTERS` is cut. The result is printable (`str.isprintable`) and inert in a terminal, and the
+    function is idempotent.
     """
     line = str(text)
     cut = len(line) > MAX_CHARACTERS
@@ -49,9 +50,9 @@ def harmless(text: object) -> str:
 def harmless_piece(text: str) -> str:
     """Return a piece of multi-line text without control sequences, for a model's output as it streams.
 
-    Line breaks and tabs stay; other characters that are not printable (`str.isprintable`) become U+FFFD.
-    Characters that a terminal does not show stay, too: some scripts need them, and generated text is not
-    mistaken for a name.
+    Line breaks, tabs and all printable characters (`str.isprintable`) stay. These include `_INVISIBLE`:
+    some scripts need them, and generated text is not mistaken for a name. Other characters become
+    U+FFFD.
     """
     return "".join(
         character if character.isprintable() or character in "\n\t" else UNREADABLE

@@ -37,7 +37,7 @@ async def test_a_running_node_hears_of_its_own_swarms_scores(tmp_path: Path) -> 
         assert supervisor.status().scores is None
         others = to_plain(replace(SCORES, swarm="swarm-other"), named=True)
         for wrong in (others, {"round": 5}, None):
-            with pytest.raises(UserError, match="no scores of this swarm"):
+            with pytest.raises(UserError, match="not scores of this swarm"):
                 await tell(wrong)
         assert supervisor.status().scores is None
         assert await tell(to_plain(SCORES, named=True)) == {"ok": True}
