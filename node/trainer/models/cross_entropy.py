@@ -52,7 +52,7 @@ def _without_head(model: PreTrainedModel, head: torch.nn.Linear) -> Iterator[flo
     model does with its logits is linear (Granite divides them), so it may be done before the head.
     """
     cap = getattr(model.config, "final_logit_softcapping", None)
-    # setattr, because a type checker refuses to assign a function of another name to a method.
+    # setattr, because a type checker refuses a function whose parameter is not named as the method's.
     setattr(head, "forward", _identity)  # noqa: B010
     if cap is not None:
         model.config.final_logit_softcapping = None
