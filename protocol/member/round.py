@@ -52,10 +52,11 @@ _REPEAT_PATIENCE = 0.25
 _MISSING_PATIENCE = 0.25
 # How long a decision is doubted while other members, which do not need its signers, seem to be at work:
 # in leases, or in collect deadlines if those are longer. (A member that was just started has observed
-# neither, and uses the manifest's limits.) If members come and go all the time, a decision takes
-# minutes, and a member that believes a liar in the meantime is missing from it.
+# neither, and uses the manifest's limits.) The time is long, because with members coming and going a
+# decision takes minutes, and a member that followed a liar in the meantime is missing from it.
 _DOUBTED_LEASES = 16
-# Number of leases for which a member listens: in this time it hears all members at work on a round.
+# Number of leases for which a member listens, at the beginning of a round and before it decides alone:
+# in this time it hears all members at work on the round.
 _LISTENED_LEASES = 1
 # Number of leases after which a round without any member at work counts as abandoned: a member that was
 # cut off only for a moment is heard again sooner.
@@ -90,7 +91,9 @@ class Round:
         self.membership = ledger.membership(self.number)
         self.votes = ledger.votes(self.number)
         self._trains = manifest.schedule.trains(self.number)
-        # Only aggregators need the sign votes; no single sign vote decides what a step is.
+        # Whether a member votes only for a record whose updates it holds. With committees, only
+        # aggregators need the sign votes of the first of a step's two rounds; all members need the
+        # aggregates of the second.
         self._needs_updates = manifest.committees is None or manifest.aggregates_in(self.number)
         # The members whose updates are awaited. With `overlap`, a new member has no share yet; a member
         # that needs several rounds for one share has nothing to announce in most rounds.
@@ -138,10 +141,11 @@ class Round:
         )
         self._round_peers = RoundPeers(self.number, self.parent, now)
         self._solo_guard = solo_guard
-        # Whether this member could decide without the others, which may have gone on as heirs while it
-        # was away (`solo_quorum_guard`).
-        alone = len(self.membership) == 1 or self.votes.equal
-        self._can_decide_alone = not alone and self.votes.decides_alone(me, manifest.fault_model)
+        # Whether this member could decide without the others, which may have gone on with one vote each
+        # while it was away (`solo_quorum_guard`). There is no such risk in a swarm of one or with equal
+        # votes.
+        no_risk = len(self.membership) == 1 or self.votes.equal
+        self._can_decide_alone = not no_risk and self.votes.decides_alone(me, manifest.fault_model)
 
     def step(self, round_input: RoundInput, now: float) -> RoundRequests:
         """Return the next actions that the rules and the clock require, if any."""
@@ -174,8 +178,10 @@ class Round:
         Raises `ProtocolError` for a message that its sender may not send.
         """
         sender = envelope.sender
-        if self._ledger.finished or (isinstance(message, Announcement) and not self._trains):
-            raise ProtocolError("other_round", f"round {self.number} is not a training round")
+        if self._ledger.finished:
+            raise ProtocolError("other_round", "the run has ended")
+        if isinstance(message, Announcement) and not self._trains:
+            raise ProtocolError("other_round", f"no updates are due in round {self.number}")
         if isinstance(message, Announcement):
             if sender not in self.membership:
                 raise ProtocolError("not_member", "an update by a non-member")
@@ -211,14 +217,17 @@ class Round:
         self._round_peers.note_activity(sender, message, now)
 
     def binds(self, certificate: Certificate, *, leaving: bool, now: float) -> bool:
-        """Whether this member follows a decision.
+        """Whether this member follows a decision. A member that has taken leave (`leaving`) always does.
 
-        It does not follow a doubted decision while other members, which can decide without its signers,
-        are at work on this very round or went on from another record. They will decide, unless some are
-        faulty, so a member waits for them for a bounded time only. Before that it listens for a lease,
-        because at the beginning of a round it has not heard any member in it yet. A decision that
-        declares this member silent does not bind it either, since it knows better, unless it has taken
-        leave, or no undoubted round was decided for a lease.
+        A decision is doubted if byzantine members alone could have signed it (`Consensus.doubts`). The
+        member does not follow a doubted decision while other members, which can decide without its
+        signers, are at work on this very round or went on from another record. They will decide unless
+        some are faulty, so the member waits for them for a bounded time only. Before that it listens:
+        for a lease at the beginning of the round, because it has not heard any member in it yet, and as
+        long as `listens` says.
+
+        Nor does it follow a decision that declares it silent, unless it has seen no undoubted round for
+        a lease.
         """
         if certificate.round != self.number or leaving:
             return True
@@ -236,20 +245,21 @@ class Round:
         return now - self._last_undoubted > lease or not self.consensus.accused_by(certificate)
 
     def listen(self, now: float) -> None:
-        """Note whether any other member is heard, if this member could decide alone."""
+        """Note whether any other member was heard within a lease, if this member could decide alone."""
         if self._can_decide_alone:
             silent = self._liveness.silent(self._timeouts.lease, now)
             self._solo_guard.note_others(len(silent) < len(self.membership) - 1, now)
 
     def listens(self, now: float) -> bool:
-        """Whether this member could decide alone, and does not know yet whether the others went on."""
+        """Whether this member could decide alone, and still listens whether the others went on without
+        it (`solo_quorum_guard`)."""
         return self._can_decide_alone and self._solo_guard.continues(
             _LISTENED_LEASES * self._timeouts.lease, now
         )
 
     def keep(self, decided: Decided, now: float) -> None:
-        """Keep a decision that does not bind this member while it listens; of several decisions, the one
-        with the most signers. The peers that have it may be out of reach once it binds.
+        """Keep a decision that does not bind this member while it `listens`; of several decisions, the
+        one with the most signers. The peers that have it may be out of reach once it binds.
 
         Raises `ProtocolError` if its certificate is invalid.
         """
@@ -272,13 +282,13 @@ class Round:
             self.kept = decided
 
     def is_abandoned(self, now: float) -> bool:
-        """Whether no member of this round was heard working on it for two leases."""
+        """Whether no other member was heard working on this round for two leases."""
         heard = self._round_peers.last(self.membership)
         return now - heard > _ABANDONED_LEASES * self._timeouts.lease
 
     def observe(self, certificate: Certificate, capacity: Capacity, now: float) -> None:
-        """Report the times of this round to pacing and capacity. It was decided with this member at the
-        tip."""
+        """Report the times of this round to timeouts and `capacity`. Call it only if this member was at
+        the tip when the round was decided."""
         if self._manifest.aggregates_in(self.number):
             # No member trains in this round: deadlines derived from it would be too short for others.
             return
@@ -288,7 +298,7 @@ class Round:
             capacity.exchanged(now - last)
         # Only members that all signers mark count as silenced: a single mask may be a liar's.
         undisturbed = not silenced(certificate, self.membership)
-        # Round 0 lasts until enough members are there; the closing round waits for no updates.
+        # Round 0 lasts until enough members are there; a round without training waits for no updates.
         if self.ready_since is not None and undisturbed and self._trains:
             self._timeouts.record_round(
                 arrivals=self.collection.arrivals(self.start),
@@ -304,11 +314,11 @@ class Round:
         return self._checked[record.id]
 
     def _can_do_without(self, certificate: Certificate, now: float) -> bool:
-        """Whether the members at work on this very round, or on one after a record other than the
-        certified one, are a quorum without the certificate's signers.
+        """Whether the members at work on this very round, and those that went on from another record
+        than the certified one, are a quorum without the certificate's signers.
 
         It is a quorum of the members present, signers included, not of all members: absent members take
-        neither side, and neither does a member that could decide alone and was away.
+        neither side, and neither does this member if it could decide alone and was away.
         """
         signers = {signed.peer for signed in certificate.ballots}
         working = self._working(now, replacing=certificate.block)
@@ -319,14 +329,13 @@ class Round:
         return votes.among(others) >= quorum(self._manifest.fault_model, votes.total)
 
     def _among_peers(self, now: float) -> bool:
-        """Whether a quorum of all members is at work on this very round: a member that declares this
-        whole quorum silent is faulty, or was cut off."""
+        """Whether a quorum of all members, this one included, is at work on this very round."""
         working = self.votes.among(self._working(now))
         return working >= quorum(self._manifest.fault_model, self.votes.total)
 
     def _working(self, now: float, *, replacing: RecordId | None = None) -> set[PeerId]:
         """Return the members, this one included, that worked on this very round within a lease and have
-        not taken leave; `replacing` as for `RoundPeers.within`."""
+        not taken leave; with `replacing`, also those that went on from another record than this one."""
         working = self._round_peers.within(self._timeouts.lease, now, replacing=replacing) | {
             self._me
         }
@@ -335,7 +344,8 @@ class Round:
     # What a member may send
 
     def _resend(self, now: float) -> RoundRequests:
-        """Repeat ballots with the current mask if it changed: quorums shrink as silence is noticed."""
+        """Repeat ballots with the current silence mask if it changed: quorums shrink as silence is
+        noticed."""
         mask = self._silence_mask(now)
         if mask == self._mask:
             return NOTHING
@@ -348,8 +358,8 @@ class Round:
         )
 
     def _finalize(self, certificates: list[Certificate], now: float) -> RoundRequests:
-        """Finalize what is certified, and store the votes for it first. Otherwise, if all members were
-        restarted, a liar could withhold its vote."""
+        """Finalize the certified blocks, and store the votes for them first. Without stored votes, a
+        liar could withhold its vote after all members were restarted."""
         step = sending(
             *(self._ballot("finalize", each.slot, each.block, now) for each in certificates)
         )
@@ -416,6 +426,7 @@ class Round:
         certified = self.consensus.certified(record.id)
         if not certified and not accused <= self._liveness.silent(self._timeouts.lease, now):
             return NOTHING
+        # `is_complete` may refuse the slot.
         ready, times = self.ready_since is not None, (self.start, self._timeouts, now)
         complete = certified or self._review.is_complete(record, slot, *times, ready=ready)
         if slot in self._review.refused:
@@ -443,13 +454,15 @@ class Round:
         deadline = self._slot_deadline(now)
         refused = slot in self._review.refused and self.ready_since is not None
         late = now >= deadline or refused or self.consensus.hopeless()
+        # A slot before this one may lack a certificate of skips (`gap`): skip that slot first.
         gap = self.consensus.gap() if late else None
         if gap is not None:
             return sending(self._ballot("skip", gap, NO_BLOCK, now))
         if not late or not self.consensus.may_skip():
-            # Long after our own skip, the others are probably in another slot. If a quorum seems to work
-            # on this round, wait until every member's timer must have run out: a member that goes ahead
-            # of a quorum does not help it.
+            # Long after our own skip, the others are probably in another slot, so leave this one on a
+            # doubted certificate (`concede`). If a quorum seems to work on this round, first wait until
+            # every member's timer must have run out: a member that goes ahead of a quorum does not help
+            # it.
             lease, longest = self._timeouts.lease, self._manifest.rounds.slot_max_seconds
             waited = now - deadline
             if waited >= min(lease, longest) and waited >= (
@@ -475,14 +488,16 @@ class Round:
         return self.membership.mask(gone - {self._me}) if gone else self._nobody
 
     def _is_ready(self, now: float) -> bool:
-        """Whether the round need not wait for more updates: all are held, or the deadline has passed."""
+        """Whether the round need not wait for more updates: all expected ones are held, or the deadline
+        has passed and one has arrived. Round 0 waits for members instead."""
         if self.number == 0:
             waiting = len(self._joins.admissible(self._manifest, self._ledger, now))
             return waiting + 1 >= self._manifest.rounds.start_members
         liveness = self._liveness
         silent = liveness.silent(self._timeouts.lease, now)
         gone = silent | liveness.leaving() | liveness.missing(now)
-        # Called for every message; what follows takes time linear in the number of members.
+        # This is called for every message, and the code after the next test takes time linear in the
+        # number of members. The 1 is this member's own update, which may not be awaited (below).
         waited = now >= self.start + self._timeouts.collect
         if not waited and self.collection.settled + len(gone) + 1 < len(self._contributors):
             return False

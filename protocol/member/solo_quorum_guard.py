@@ -1,8 +1,8 @@
 """Solo quorum guard: listening before deciding alone, for a member whose votes are a quorum by
 themselves.
 
-While such a member is away, the others may go on as heirs (`chain/certificates`): they declare all
-members with votes silent. When it comes back, it could at once decide the very round that they have
+While such a member is away, the others may declare all members with votes silent and go on with one vote
+each (`chain/certificates`). When it comes back, it could at once decide the very round that they have
 decided. So it casts no ballot before it has listened for a lease, in which it learns how they went on.
 It is *in touch* from its first decision after that until it is away again, or learns a decision from
 others.
