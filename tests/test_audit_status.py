@@ -11,6 +11,7 @@ from distro_node.crypto.identity import PeerId, peer_text
 from distro_node.node.session.audit_report import audits_status, count_audits
 from distro_node.node.telemetry.counts import Increases, NodeCounts, NodeReading
 from distro_node.protocol.audit.reputation import Audit, Reaudit, RecordedWork, ReputationTable
+from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.wire.manifest import AuditsSpec
 from scraping import UNBORN, sample
 from simulation.chain import Chain
@@ -28,8 +29,7 @@ def chain() -> Chain:
 
 
 def accounts_of(chain: Chain) -> ReputationTable:
-    assert chain.ledger.audits is not None
-    return chain.ledger.audits.reputation
+    return chain.ledger.index(AuditLedger).reputation
 
 
 def look(chain: Chain, auditor: PeerId, peer: PeerId, round_: int, score: int) -> Audit:
@@ -51,7 +51,7 @@ def turn_away(chain: Chain) -> None:
 
 def votes_of(chain: Chain) -> Mapping[PeerId, int]:
     """Return the votes of the next round, by member."""
-    work = chain.ledger.audits
+    work = chain.ledger.find(AuditLedger)
     assert work is not None
     return work.votes(chain.round)
 

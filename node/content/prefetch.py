@@ -380,9 +380,9 @@ def upcoming_samples(ledger: Ledger, me: PeerId, rounds: int) -> list[int]:
         sample for _, _, own_samples in ledger.assignments.open_work(me) for sample in own_samples()
     ]
     members, shares = ledger.membership(now), ledger.assignments.shares(now)
-    cursors, streams = ledger.assignments.last, ledger.order.streams
+    cursors, streams = ledger.assignments.last, ledger.assignments.order.streams
     for assigned in upcoming(ledger.assignments.rules, shares, members, me, rounds):
         if assigned.round > cursors.round:
             cursors = cursors.next_cursors(cursors, [], streams)
-        samples += samples_of(ledger.order, [cursors], [assigned.streams_of(me)])
+        samples += samples_of(ledger.assignments.order, [cursors], [assigned.streams_of(me)])
     return samples

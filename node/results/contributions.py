@@ -66,13 +66,14 @@ def read_contributions(data: DataDir, swarm: SwarmId) -> ContributionTable:
     """Return the contributions of all peers according to the chain on this disk. Raises `UserError` as
     `read_ledger` does."""
     ledger = read_ledger(data, swarm)
-    rows = _announced(ledger) if ledger.audits is None else _audited(ledger, ledger.audits)
+    work = ledger.find(AuditLedger)
+    rows = _announced(ledger) if work is None else _audited(ledger, work)
     rows.sort(key=lambda row: (-(row.audited_tokens or 0), -row.tokens, row.peer))
     return ContributionTable(
         swarm=swarm_text(swarm),
         name=ledger.manifest.name,
         round=len(ledger) - 1,
-        audited=ledger.audits is not None,
+        audited=work is not None,
         peers=tuple(rows),
         claimed_relayed_bytes=read_relayed(data.relayed),
     )
@@ -128,14 +129,15 @@ def announced_work(ledger: Ledger, last: int) -> dict[PeerId, tuple[int, int]]:
 def audited_work_of(ledger: Ledger) -> AuditLedger:
     """Return the audit state of a swarm that audits work. Raises `UserError` (`NOTHING_TO_EXPORT`)
     for any other."""
-    if ledger.audits is None:
+    work = ledger.find(AuditLedger)
+    if work is None:
         raise UserError(
             ExitCode.NOTHING_TO_EXPORT,
             f"the swarm {ledger.manifest.name!r} does not audit its members' work, so no contribution "
             "can be proved",
             "`distro-node contributions` shows what members announced",
         )
-    return ledger.audits
+    return work
 
 
 def read_ledger(data: DataDir, swarm: SwarmId) -> Ledger:

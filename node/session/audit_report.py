@@ -7,6 +7,7 @@ from dataclasses import asdict
 from ...crypto.identity import PeerId, peer_text
 from ...protocol.audit.reputation import ReputationTable
 from ...protocol.audit.reputation_events import why_no_votes
+from ...protocol.chain.audits import AuditLedger
 from ...protocol.chain.ledger import Ledger
 from ..telemetry.audit_messages import excluded_text
 from ..telemetry.audit_status import AuditsStatus, ExcludedMember, OwnAudits
@@ -18,9 +19,10 @@ def audits_status(ledger: Ledger, me: PeerId | None) -> AuditsStatus | None:
 
     `me`: the peer whose own account to include; None to include no one's.
     """
-    if ledger.audits is None:
+    work = ledger.find(AuditLedger)
+    if work is None:
         return None
-    reputation = ledger.audits.reputation
+    reputation = work.reputation
     return AuditsStatus(
         audits=reputation.totals.audits,
         low=reputation.totals.low,
@@ -38,9 +40,10 @@ def audits_status(ledger: Ledger, me: PeerId | None) -> AuditsStatus | None:
 def count_audits(counts: Increases, ledger: Ledger, me: PeerId | None) -> None:
     """Count the audits that the chain has gained since the last call; none in a swarm without audits.
     Call this once when the chain is loaded, and whenever it has grown."""
-    if ledger.audits is None:
+    work = ledger.find(AuditLedger)
+    if work is None:
         return
-    reputation = ledger.audits.reputation
+    reputation = work.reputation
     own = {} if me is None else {"own": reputation[me].audits_made}
     counts.update({**asdict(reputation.totals), **own})
 

@@ -18,7 +18,7 @@ import trio
 
 from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId, short_peer
-from ...protocol.chain.committees import Place
+from ...protocol.chain.committees import CommitteeChain, Place
 from ...protocol.codec.sections import sections
 from ...protocol.codec.sign_vote import cut_sign_vote, decode_part, part_bytes, step_of
 from ...protocol.codec.sign_vote_tree import (
@@ -106,7 +106,7 @@ class SignVoteExchange:
         """Try to get the part that this node needs of an announced sign vote; return whether it is here.
         A node that is in no committee needs none. Raises `DiskFull`."""
         member = self._member
-        committee_chain = member.ledger.committee_chain
+        committee_chain = member.ledger.find(CommitteeChain)
         place = None if committee_chain is None else committee_chain.place(wanted.round, member.me)
         if wanted.peer == member.me:
             # Our own vote from before a restart: its parts are on the disk, and others request them.
@@ -237,11 +237,11 @@ class SignVoteExchange:
         self._names.setdefault(round, set()).add(name)
 
     def _section_count(self, round: int) -> int:
-        committee_chain = self._member.ledger.committee_chain
+        committee_chain = self._member.ledger.find(CommitteeChain)
         return 0 if committee_chain is None else committee_chain.sections(round)
 
     def _providers(self, round: int, author: PeerId, section: int) -> list[PeerId]:
-        committee_chain = self._member.ledger.committee_chain
+        committee_chain = self._member.ledger.find(CommitteeChain)
         committee = () if committee_chain is None else committee_chain.committee(round, section)
         others = [peer for peer in committee if peer not in (author, self._member.me)]
         random.shuffle(others)

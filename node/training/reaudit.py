@@ -24,6 +24,7 @@ from ...crypto.identity import PeerId
 from ...protocol.audit.disputes import OPEN_ROUNDS
 from ...protocol.audit.reputation import Audit
 from ...protocol.audit.sign_score import SignSums
+from ...protocol.chain.audits import AuditLedger
 from ...protocol.chain.ledger import Ledger
 from ...protocol.member.effects import RunReaudit
 from ...protocol.member.inputs import ReauditDone
@@ -141,9 +142,10 @@ class ReauditWorker:
 
     def _next(self, ledger: Ledger) -> Audit | None:
         """Return the dispute to audit next. Disputes that have ended are dropped."""
-        if ledger.audits is None:
+        work = ledger.find(AuditLedger)
+        if work is None:
             return None
-        reputation = ledger.audits.reputation
+        reputation = work.reputation
         waiting = self._waiting.items()
         self._waiting = {
             low_audit: each for low_audit, each in waiting if low_audit in reputation.disputes
@@ -276,9 +278,10 @@ def assigned_to_others(ledger: Ledger, round_: int, peer: PeerId, me: PeerId) ->
     runs = ledger.assignments.assignment(round_).runs
     found: list[int] = []
     for other in sorted(runs.keys() - {peer}, key=lambda each: (each != me, each)):
-        found += ledger.share(round_, other) or ()
+        found += ledger.assignments.share(round_, other) or ()
     return tuple(found)
 
 
 def _is_open(low_audit: Audit, ledger: Ledger) -> bool:
-    return ledger.audits is not None and low_audit in ledger.audits.reputation.disputes
+    work = ledger.find(AuditLedger)
+    return work is not None and low_audit in work.reputation.disputes

@@ -9,14 +9,13 @@ from functools import partial
 from ...crypto.identity import PeerId
 from ..sampling.assignment import Assignment, AssignmentRules, LentStream, Streams, samples_of
 from ..sampling.member_weights import modest_weight
-from ..sampling.sampler import StreamOrder
+from ..sampling.sampler import order_of
 from ..sampling.stream_cursor import StreamCursors
 from ..sampling.update_weights import by_share, equal_weights
-from ..wire.manifest import Manifest
 from ..wire.membership import Membership
 from ..wire.messages import Record
+from .chain_index import ChainView, WeightRule
 from .committees import CommitteeChain
-from .memberships import MembershipHistory
 from .shares import RoundShares, ShareHistory, UntrainedWork
 from .steps import StepSchedule
 
@@ -27,41 +26,32 @@ _LENT = 2
 _LENT_AUDITED = 16
 
 
-class SampleAssignments:
-    """Sample assignments of a ledger's rounds; extended by one thread.
+class SampleAssignments(WeightRule):
+    """Sample assignments of a chain's rounds; extended by one thread.
 
     Samples are assigned once a step (`steps`). What `sampling` and `shares` call a round is therefore a
     step here: `RoundShares.round`, `Assignment.round`, and `assigned_in` and `due` of a `LentStream`.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        order: StreamOrder,
-        memberships: MembershipHistory,
-        records: Callable[[int], Record],
-        committee_chain: CommitteeChain | None,
-    ) -> None:
-        """`memberships` and `records` are the ledger's, which extends them with each record before it
-        extends this object. `committee_chain` gives the members whose aggregates are due in rounds
-        without an assignment, and is extended after this object."""
-        self._committees = committee_chain
+    def __init__(self, chain: ChainView) -> None:
+        manifest = chain.manifest
         rounds = manifest.rounds
+        self._chain = chain
+        self.order = order_of(manifest)
+        """The order of the samples in the streams."""
         self._steps = StepSchedule(manifest)
         lent = _LENT if manifest.audits is None else _LENT_AUDITED
-        self.rules = AssignmentRules(order, rounds.max_share, self._steps.trains, lent)
-        self._order = order
+        self.rules = AssignmentRules(self.order, rounds.max_share, self._steps.trains, lent)
         self._overlap = rounds.overlap
         self._weight_rule = manifest.optimizer.update_weight
-        self._memberships = memberships
-        self._records = records
         self._length = 0
-        self._shares = ShareHistory(self.rules, memberships[0], rounds.overlap)
+        self._shares = ShareHistory(self.rules, chain.membership(0), rounds.overlap)
         # Stream cursors of each step from 1 on. The cursors after a step that left samples untrained
         # take four bytes a stream; those of later steps that leave none share these bytes.
         self._cursors = [StreamCursors(1)]
         if rounds.overlap:
-            self._cursors.append(self._cursors[0].next_cursors(self._cursors[0], [], order.streams))
+            first = self._cursors[0]
+            self._cursors.append(first.next_cursors(first, [], self.order.streams))
 
     def __len__(self) -> int:
         """Return the round after the last record."""
@@ -80,7 +70,7 @@ class SampleAssignments:
             return shares
         new = modest_weight(shares.weights)
         newcomers = {
-            peer: new for peer in self._memberships[round].peers if peer not in shares.weights
+            peer: new for peer in self._chain.membership(round).peers if peer not in shares.weights
         }
         return replace(shares, weights={**shares.weights, **newcomers}) if newcomers else shares
 
@@ -103,7 +93,8 @@ class SampleAssignments:
         the next one."""
         if self._steps.begins(round):
             return self.shares(round).due
-        return frozenset() if self._committees is None else self._committees.due(round)
+        committees = self._chain.find(CommitteeChain)
+        return frozenset() if committees is None else committees.due(round)
 
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
         """Return the samples of the update that is due from `peer` in a round, for the same rounds as
@@ -143,6 +134,10 @@ class SampleAssignments:
             {entry.peer: sequences.get(entry.peer, 0) for entry in record.updates}
         )
 
+    def weights(self, record: Record, given: Mapping[PeerId, int]) -> dict[PeerId, int]:
+        """Return the update weights of a record (`counts`)."""
+        return self.counts(record)
+
     def update_weights(self, shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
         """Return the update weights of updates with these numbers of sequences."""
         return equal_weights(shares) if self._weight_rule == "equal" else by_share(shares)
@@ -156,47 +151,38 @@ class SampleAssignments:
         step = self._steps.step(round_)
         # The record of a step's first round shows what was trained.
         trained = record if self._steps.begins(round_) else self._record_of(step)
-        lost = self._shares.follow(trained, self._memberships[round_ + 1])
+        lost = self._shares.follow(trained, self._chain.membership(round_ + 1))
         if step > 0:
             self._cursors.append(self._cursors_after(step, lost))
 
-    def before(
-        self,
-        length: int,
-        memberships: MembershipHistory,
-        records: Callable[[int], Record],
-        committee_chain: CommitteeChain | None,
-    ) -> SampleAssignments:
-        """Return the assignments of the first `length` records, in a ledger with these memberships and
-        records."""
-        copy = SampleAssignments.__new__(SampleAssignments)
-        vars(copy).update(vars(self))
-        copy._memberships, copy._records, copy._committees = memberships, records, committee_chain
+    def before(self, length: int, chain: ChainView) -> SampleAssignments:
+        """Return the assignments of the first `length` records, as an index of `chain`."""
+        copy = SampleAssignments(chain)
         copy._length = length
         step = self._steps.step(length)
-        copy._shares = self._shares.before(step + 1, self._record_of, self._members_of)
+        copy._shares = self._shares.before(step + 1, copy._record_of, copy._members_of)
         copy._cursors = self._cursors[: max(step, 1) + self._overlap]
         return copy
 
     def _record_of(self, step: int) -> Record:
         """Return the record that shows what was trained in a step."""
-        return self._records(self._steps.round_of(step))
+        return self._chain.record(self._steps.round_of(step))
 
     def _members_of(self, step: int) -> Membership:
         """Return the members at the beginning of a step."""
-        return self._memberships[self._steps.round_of(step)]
+        return self._chain.membership(self._steps.round_of(step))
 
     def _cursors_after(self, step: int, lost: UntrainedWork) -> StreamCursors:
         """Return the next cursors, after a step whose record leaves the work `lost` untrained."""
-        streams = self._order.streams
+        streams = self.order.streams
         # Stream and row of each lent sample that was not trained.
         owed = [(work.stream, self._row(work)) for work in lost.lent_streams]
         return self._cursors[-1].next_cursors(self._cursors[step - 1], lost.runs, streams, owed)
 
     def _row(self, work: LentStream) -> int:
         """Return the row of the lent sample in its stream."""
-        return int(self._cursors[work.assigned_in - 1].rows(self._order.streams)[work.stream])
+        return int(self._cursors[work.assigned_in - 1].rows(self.order.streams)[work.stream])
 
     def _samples(self, assigned_in: int, streams: Streams) -> tuple[int, ...]:
         """Return the samples of these streams that a step assigns."""
-        return samples_of(self._order, [self._cursors[assigned_in - 1]], [streams])
+        return samples_of(self.order, [self._cursors[assigned_in - 1]], [streams])

@@ -8,7 +8,7 @@ this one. The votes do not change within an epoch, so it is cheap to keep the vo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from ...crypto.identity import PeerId
 from ..audit.audit_sums import level_test
@@ -27,19 +27,21 @@ from ..audit.reputation import (
 from ..audit.sign_score import SignSums
 from ..audit.verdict import failed
 from ..sampling.update_weights import audited_weights
+from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
-from ..wire.manifest import AuditsSpec, Manifest
+from ..wire.manifest import AuditsSpec
+from ..wire.membership import Votes
 from ..wire.messages import (
     AuditEntry,
     AuditScore,
     ReauditEntry,
     Record,
-    RecordId,
     SnapshotEntry,
 )
 from .assignments import SampleAssignments
 from .beacon import Beacon
-from .memberships import MembershipHistory
+from .certificates import Verify
+from .chain_index import ChainView, VoteSource, WeightRule
 
 # States are kept from every epoch's end of the last `_LATEST` rounds, and every `_SPACING` rounds
 # before.
@@ -47,30 +49,20 @@ _SPACING = 512
 _LATEST = 8 * EPOCH_ROUNDS
 
 
-class AuditLedger:
-    """Reputation of a ledger's members by their audits, extended record by record."""
+class AuditLedger(VoteSource, WeightRule):
+    """Reputation of a chain's members by their audits, extended record by record."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        spec: AuditsSpec,
-        assignments: SampleAssignments,
-        memberships: MembershipHistory,
-        records: Callable[[int], Record],
-        beacon: Beacon,
-    ) -> None:
-        """All arguments but `manifest` and `spec` belong to the ledger, which extends them with each
-        record before it extends this object."""
+    def __init__(self, chain: ChainView, spec: AuditsSpec) -> None:
+        """The chain has assignments and a beacon, which follow each record before this object does."""
+        manifest = chain.manifest
         self.spec = spec
-        self._swarm = manifest.swarm
         self.reputation = ReputationTable(manifest.founder, level_test(spec.deviation))
         """Reputation after the last record."""
         # Rounds from the beacon that draws an audit to the audited round.
         self._ahead = 1 + manifest.rounds.overlap
-        self._assignments = assignments
-        self._memberships = memberships
-        self._records = records
-        self._beacon = beacon
+        self._chain = chain
+        self._assignments = chain.index(SampleAssignments)
+        self._beacon = chain.index(Beacon)
         self._length = 0
         self._kept = {0: self.reputation.copy()}
         # Votes by epoch, and by round the members whose updates do not count.
@@ -94,12 +86,17 @@ class AuditLedger:
         """Return the votes of each member in a round, at most the next one."""
         if round == self._length:
             return self.reputation.votes
-        return present_votes(self.earned(round), self._memberships[round].since.keys())
+        return present_votes(self.earned(round), self._chain.membership(round).since.keys())
+
+    def votes_in(self, round: int) -> Votes:
+        """Return the votes of each member in a round, at most the next one; one each if no member has
+        earned any."""
+        return Votes.of(self.earned(round), self._chain.membership(round))
 
     def follow(self, record: Record) -> None:
         """Process the last `record`, which must have been checked."""
         self.reputation.close(
-            self._recorded_work(record), self._memberships[record.round + 1].peers
+            self._recorded_work(record), self._chain.membership(record.round + 1).peers
         )
         self._length += 1
         excluded = self.reputation.excluded()
@@ -113,19 +110,9 @@ class AuditLedger:
         if old % _SPACING:
             self._kept.pop(old, None)
 
-    def before(
-        self,
-        length: int,
-        assignments: SampleAssignments,
-        memberships: MembershipHistory,
-        records: Callable[[int], Record],
-        beacon: Beacon,
-    ) -> AuditLedger:
-        """Return the state after the first `length` records, in a ledger with these parts."""
-        copy = AuditLedger.__new__(AuditLedger)
-        vars(copy).update(vars(self))
-        copy._assignments, copy._memberships, copy._records = assignments, memberships, records
-        copy._beacon = beacon
+    def before(self, length: int, chain: ChainView) -> AuditLedger:
+        """Return the state after the first `length` records, as an index of `chain`."""
+        copy = AuditLedger(chain, self.spec)
         # Copied in one step: another thread may extend it.
         kept = list(self._kept.items())
         copy._kept = {round_: table for round_, table in kept if round_ <= length}
@@ -137,17 +124,17 @@ class AuditLedger:
             copy._length, copy.reputation = length, self.reputation.copy()
             copy._earned, copy._excluded = list(self._earned), list(self._excluded)
         for round_ in range(copy._length, length):
-            copy.follow(records(round_))
+            copy.follow(chain.record(round_))
         return copy
 
-    def counts(self, record: Record, counts: Mapping[PeerId, int]) -> dict[PeerId, int]:
-        """Return the update weights of a record under audits. `counts`: the weights without audits.
+    def weights(self, record: Record, given: Mapping[PeerId, int]) -> dict[PeerId, int]:
+        """Return the update weights of a record under audits. `given`: the weights without audits.
         Updates that cannot be audited have weight 0. The record is the next one at most."""
         round_ = record.round
         sizes = self.share_sizes(round_)
-        excluded = {peer for peer in counts if peer in self._excluded[round_] or peer not in sizes}
+        excluded = {peer for peer in given if peer in self._excluded[round_] or peer not in sizes}
         voters = self.votes(round_).keys()
-        return audited_weights(counts, voters, excluded, self._beacon[round_ - 1])
+        return audited_weights(given, voters, excluded, self._beacon[round_ - 1])
 
     # Audits
 
@@ -188,7 +175,7 @@ class AuditLedger:
         target = self.drawn(entry.auditor, entry.secret, entry.round)
         if target is None:
             raise ProtocolError("audit", "an audit that was not drawn")
-        if self._records(entry.round).update_by(target.peer) is None:
+        if self._chain.record(entry.round).update_by(target.peer) is None:
             raise ProtocolError("audit", "an audit of an update that does not count")
         if not self.reputation.may_record_audit(entry.auditor, target.peer, entry.round, now):
             raise ProtocolError(
@@ -245,7 +232,7 @@ class AuditLedger:
     def _has_committed(self, peer: PeerId, secret: bytes, round: int) -> bool:
         if not 0 < round < self._length:
             return False
-        entry = self._records(round).update_by(peer)
+        entry = self._chain.record(round).update_by(peer)
         return entry is not None and entry.commitment == commitment(secret)
 
     def _recorded_work(self, record: Record) -> RecordedWork:
@@ -259,22 +246,9 @@ class AuditLedger:
         )
 
 
-def new_audit_ledger(
-    manifest: Manifest,
-    assignments: SampleAssignments,
-    memberships: MembershipHistory,
-    records: Callable[[int], Record],
-    beacon: Beacon | None,
-) -> AuditLedger | None:
-    """Return the audit state of a new ledger; None if work is not audited."""
-    spec = manifest.audits
-    if spec is None or beacon is None:
-        return None
-    return AuditLedger(manifest, spec, assignments, memberships, records, beacon)
-
-
-def dismissed(peer: PeerId, work: AuditLedger | None) -> bool:
+def is_dismissed(peer: PeerId, chain: ChainView) -> bool:
     """Whether a peer loses its place from the next round on because its work failed an audit."""
+    work = chain.find(AuditLedger)
     return work is not None and work.reputation[peer].dismissed
 
 
@@ -283,16 +257,9 @@ def thousandths(score: AuditScore) -> int:
     return SignSums(score.total, score.squares).thousandths
 
 
-def check_audits(
-    record: Record,
-    work: AuditLedger | None,
-    parent: Callable[[int], RecordId],
-    signed: Callable[[str, PeerId, object, bytes], bool],
-) -> None:
-    """Check the audits and re-audits of the next record. Raises `ProtocolError` (`record`, `audit`).
-
-    `parent` returns the id of the record before a round; `signed` returns whether a signature is valid.
-    """
+def check_audits(record: Record, chain: ChainView, verify: Verify) -> None:
+    """Check the audits and re-audits of the next record. Raises `ProtocolError` (`record`, `audit`)."""
+    work, swarm = chain.find(AuditLedger), chain.manifest.swarm
     if work is None:
         if record.audits or record.reaudits:
             raise ProtocolError("audit", "audits in a swarm that does not audit work")
@@ -305,25 +272,26 @@ def check_audits(
         raise ProtocolError("record", "re-audits are not sorted and distinct")
     for entry in record.audits:
         work.audit_of(entry, record.round)
-        if not signed("audit", entry.auditor, entry.message(parent(entry.round)), entry.signature):
+        body = encode(entry.message(chain.parent(entry.round)))
+        if not verify("audit", swarm, entry.auditor, body, entry.signature):
             raise ProtocolError("record", "an audit that its auditor did not sign")
     for entry in record.reaudits:
         work.reaudit_of(entry)
-        if not signed(
-            "reaudit", entry.reauditor, entry.message(parent(entry.round)), entry.signature
-        ):
+        body = encode(entry.message(chain.parent(entry.round)))
+        if not verify("reaudit", swarm, entry.reauditor, body, entry.signature):
             raise ProtocolError("record", "a re-audit that its auditor did not sign")
 
 
-def root_due(work: AuditLedger | None, snapshot: SnapshotEntry | None) -> bytes:
+def root_due(chain: ChainView, snapshot: SnapshotEntry | None) -> bytes:
     """Return the root of all contributions that the next record must contain; empty unless it certifies
     a `snapshot` and work is audited."""
+    work = chain.find(AuditLedger)
     return b"" if work is None or snapshot is None else work.contributions.root
 
 
-def check_root(record: Record, work: AuditLedger | None) -> None:
+def check_root(record: Record, chain: ChainView, _verify: Verify) -> None:
     """Check the contributions root of the next record. Raises `ProtocolError` (`record`)."""
-    due = root_due(work, record.snapshot)
+    due = root_due(chain, record.snapshot)
     if record.contributions and not due:
         raise ProtocolError("record", "a contributions root where none is due")
     if record.contributions != due:

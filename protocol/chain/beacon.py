@@ -25,7 +25,7 @@ a message in many ways, since the signer picks the nonce.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from ...crypto.hashing import CONTENT_ID_BYTES, ContentId, content_id
 from ...crypto.identity import PeerId
@@ -33,6 +33,9 @@ from ..audit.lottery import commitment
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.messages import Record
+from .certificates import Verify
+from .chain_index import ChainView
+from .leaders import LeaderHistory
 
 REVEALED_AFTER = 8
 """Rounds from the update that commits its author to a secret to the record that reveals it. When it is
@@ -42,9 +45,10 @@ revealed, the audit that the same secret draws is over, also with `overlap` (`au
 class Beacon:
     """Beacons of a ledger's rounds, extended record by record."""
 
-    def __init__(self, swarm: bytes, records: Callable[[int], Record]) -> None:
-        self._records = records
-        self._values = [next_value(swarm, b"")]
+    def __init__(self, chain: ChainView, values: Iterable[ContentId] = ()) -> None:
+        self._chain = chain
+        # From that of round -1 on.
+        self._values = list(values) or [next_value(chain.manifest.swarm, b"")]
 
     def __getitem__(self, round: int) -> ContentId:
         """Return the beacon of a round whose record is decided. The beacon of round -1 is a public
@@ -58,18 +62,16 @@ class Beacon:
         reveals none."""
         if round - REVEALED_AFTER < 1:
             return b""
-        entry = self._records(round - REVEALED_AFTER).update_by(leader)
+        entry = self._chain.record(round - REVEALED_AFTER).update_by(leader)
         return b"" if entry is None else entry.commitment
 
     def follow(self, record: Record) -> None:
         """Add the beacon of the last `record`, which must have been checked."""
         self._values.append(next_value(self._values[-1], record.secret))
 
-    def before(self, length: int, records: Callable[[int], Record]) -> Beacon:
-        """Return the beacons of the first `length` records, in a ledger with these records."""
-        copy = Beacon.__new__(Beacon)
-        copy._records, copy._values = records, self._values[: length + 1]
-        return copy
+    def before(self, length: int, chain: ChainView) -> Beacon:
+        """Return the beacons of the first `length` records, as an index of `chain`."""
+        return Beacon(chain, self._values[: length + 1])
 
 
 def next_value(value: bytes, secret: bytes) -> ContentId:
@@ -77,25 +79,25 @@ def next_value(value: bytes, secret: bytes) -> ContentId:
     return content_id(b"distro-node beacon\0" + value + secret)
 
 
-def beacon_of(manifest: Manifest, records: Callable[[int], Record]) -> Beacon | None:
-    """Return the beacon of a new ledger; None if the swarm has neither audits nor committees, and so
-    draws nothing."""
-    draws = manifest.audits is not None or manifest.committees is not None
-    return Beacon(manifest.swarm, records) if draws else None
+def draws_lots(manifest: Manifest) -> bool:
+    """Whether a swarm draws something, and so needs a beacon: audits or committees."""
+    return manifest.audits is not None or manifest.committees is not None
 
 
-def check_commitment(announced: bytes, beacon: Beacon | None) -> None:
+def check_commitment(announced: bytes, manifest: Manifest) -> None:
     """Check that an update has a commitment if the swarm draws something, and none otherwise. Raises
     `ProtocolError` (`audit`)."""
-    if len(announced) != (0 if beacon is None else CONTENT_ID_BYTES):
+    if len(announced) != (CONTENT_ID_BYTES if draws_lots(manifest) else 0):
         raise ProtocolError("audit", f"an update with a commitment of {len(announced)} bytes")
 
 
-def check_reveal(record: Record, beacon: Beacon | None, leader: PeerId) -> None:
+def check_reveal(record: Record, chain: ChainView, _verify: Verify) -> None:
     """Check the commitments of the next record's updates and the secret that the leader of its slot
     reveals. Raises `ProtocolError` (`audit`, `record`)."""
     for update in record.updates:
-        check_commitment(update.commitment, beacon)
+        check_commitment(update.commitment, chain.manifest)
+    beacon = chain.find(Beacon)
+    leader = chain.index(LeaderHistory).leaders(record.round)[record.slot]
     due = b"" if beacon is None else beacon.commitment_due(leader, record.round)
     if not due and record.secret:
         raise ProtocolError("record", "a secret to which its leader had not committed")

@@ -7,7 +7,7 @@ begins, by the beacon of the round before. Penalties follow from the records of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...crypto.hashing import ContentId
@@ -16,10 +16,10 @@ from ..codec.aggregate import ABSTENTION
 from ..codec.layout import manifest_layout
 from ..codec.sections import most_sections
 from ..codec.sign_vote import step_of
-from ..wire.manifest import CommitteesSpec, Manifest
-from ..wire.membership import Membership
+from ..wire.manifest import CommitteesSpec
 from ..wire.messages import Record
 from .beacon import Beacon
+from .chain_index import ChainView, WeightRule
 from .committee_draw import (
     AggregatorStanding,
     Committee,
@@ -48,23 +48,16 @@ class CommitteeEpoch:
         return next(found, None)
 
 
-class CommitteeChain:
-    """Committees of a ledger, extended record by record."""
+class CommitteeChain(WeightRule):
+    """Committees of a chain, extended record by record."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        spec: CommitteesSpec,
-        memberships: Sequence[Membership],
-        beacon: Beacon,
-    ) -> None:
-        """`memberships` and `beacon` are the ledger's, which extends them with each record before it
-        extends this object."""
-        self._manifest = manifest
+    def __init__(self, chain: ChainView, spec: CommitteesSpec) -> None:
+        """The chain has a beacon, which follows each record before this object does."""
+        self._chain = chain
+        self._manifest = chain.manifest
         self._spec = spec
-        self._memberships = memberships
-        self._beacon = beacon
-        self._most = most_sections(manifest_layout(manifest))
+        self._beacon = chain.index(Beacon)
+        self._most = most_sections(manifest_layout(chain.manifest))
         # Epochs that have begun.
         self._epochs: list[CommitteeEpoch] = []
         # Number of processed records.
@@ -111,7 +104,7 @@ class CommitteeChain:
         """Return, for a record of a round in which committees aggregate, each section's aggregate that
         counts; None for a section without one."""
         announced = _announced_aggregates(record)
-        present = self._memberships[record.round].peers
+        present = self._chain.membership(record.round).peers
         committees = self.epoch(record.round).committees
         return tuple(agreed_aggregate(committee, announced, present) for committee in committees)
 
@@ -129,6 +122,11 @@ class CommitteeChain:
             if (first := next(announcers, None)) is not None:
                 found[first] = 1
         return found
+
+    def weights(self, record: Record, given: Mapping[PeerId, int]) -> dict[PeerId, int]:
+        """Return the update weights of a record (`counts`). Sign votes have weight 0, because a step
+        consists of their aggregates only."""
+        return self.counts(record)
 
     def counted(self, record: Record) -> set[PeerId]:
         """Return the members whose updates are needed to apply a record: one for each aggregate that
@@ -151,28 +149,19 @@ class CommitteeChain:
             self._epochs.append(self._draw_epoch(following))
             self._begin_notes()
 
-    def before(
-        self,
-        length: int,
-        memberships: Sequence[Membership],
-        beacon: Beacon,
-        records: Callable[[int], Record],
-    ) -> CommitteeChain:
-        """Return the committees of the first `length` records, in a ledger with these parts."""
-        copy = CommitteeChain.__new__(CommitteeChain)
-        vars(copy).update(vars(self))
-        copy._memberships, copy._beacon = memberships, beacon
+    def before(self, length: int, chain: ChainView) -> CommitteeChain:
+        """Return the committees of the first `length` records, as an index of `chain`."""
+        copy = CommitteeChain(chain, self._spec)
         # An epoch begins when the record before its first round is decided. The records of the latest
         # epoch are processed again.
         begun = 0 if length == 0 else min(self._number(length) + 1, len(self._epochs))
         copy._epochs = self._epochs[:begun]
+        copy._length = length
         if length == self._length:
             copy._copy_notes(self)
             return copy
-        copy._begin_notes()
-        copy._length = length
         for round_ in range(2 * self._spec.epoch_steps * max(0, begun - 1) + 1, length):
-            copy._note(records(round_))
+            copy._note(chain.record(round_))
         return copy
 
     def _known(self, round: int) -> CommitteeEpoch | None:
@@ -212,7 +201,7 @@ class CommitteeChain:
 
     def _draw_epoch(self, round: int) -> CommitteeEpoch:
         """Return the epoch that begins with a round."""
-        number, members = len(self._epochs), self._memberships[round].peers
+        number, members = len(self._epochs), self._chain.membership(round).peers
         standings = self._standings()
         committees = draw_committees(
             may_aggregate(members, standings, number),
@@ -251,13 +240,3 @@ def _announced_aggregates(record: Record) -> dict[PeerId, ContentId]:
     """Return the aggregates of a record by the member that announces them."""
     announcements = ((entry.peer, entry.update) for entry in record.updates)
     return {peer: aggregate for peer, aggregate in announcements if aggregate != ABSTENTION}
-
-
-def new_committee_chain(
-    manifest: Manifest, memberships: Sequence[Membership], beacon: Beacon | None
-) -> CommitteeChain | None:
-    """Return the committees of a new ledger; None if every member sends complete updates."""
-    spec = manifest.committees
-    if spec is None or beacon is None:
-        return None
-    return CommitteeChain(manifest, spec, memberships, beacon)

@@ -17,9 +17,10 @@ from __future__ import annotations
 from ...crypto.identity import PeerId
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
-from ..wire.membership import REQUEST_WINDOW, Membership
-from ..wire.messages import BallotHalf, BallotKind, Evidence, RecordId, SignedAnnouncement
+from ..wire.membership import REQUEST_WINDOW
+from ..wire.messages import BallotHalf, BallotKind, Evidence, Record, RecordId, SignedAnnouncement
 from .certificates import Verify
+from .chain_index import ChainView
 
 EVIDENCE_WINDOW = REQUEST_WINDOW
 """Rounds for which evidence may still be put into a record. It only bounds how long members keep
@@ -61,22 +62,17 @@ def accuse_of_announcements(
     return Evidence(peer, round_, parent, 1, None, None, (first, second))
 
 
-def check_evidence(
-    evidence: Evidence,
-    *,
-    swarm: bytes,
-    parent: RecordId,
-    accused_in: Membership,
-    verify: Verify,
-) -> None:
-    """Check that `evidence` proves that its peer contradicted itself on the chain with this `parent`.
-
-    `accused_in` is the membership of the evidence's round. Raises `ProtocolError` with the reason
-    `evidence`.
-    """
-    if evidence.parent != parent:
+def check_evidence(evidence: Evidence, chain: ChainView, verify: Verify) -> None:
+    """Check that the next record may expel a member by this evidence, which proves that the member
+    contradicted itself on this chain. Raises `ProtocolError` (`evidence`)."""
+    round_, now, swarm = evidence.round, len(chain), chain.manifest.swarm
+    if not now - EVIDENCE_WINDOW <= round_ <= now:
+        raise ProtocolError("evidence", "it is too old, or of a future round")
+    if evidence.peer in chain.membership(now).expelled:
+        raise ProtocolError("evidence", "the accused is expelled already")
+    if evidence.parent != chain.parent(round_):
         raise ProtocolError("evidence", "messages of another chain")
-    if evidence.peer not in accused_in:
+    if evidence.peer not in chain.membership(round_):
         raise ProtocolError("evidence", "the accused was not a member")
     if evidence.announcements:
         _check_announcements(evidence, swarm, verify)
@@ -90,6 +86,20 @@ def check_evidence(
         body = encode(evidence.ballot(testimony))
         if not verify(testimony.kind, swarm, evidence.peer, body, testimony.signature):
             raise ProtocolError("evidence", "a signature is not valid")
+
+
+def check_expulsions(record: Record, chain: ChainView, verify: Verify) -> None:
+    """Check the evidence in the next record. Raises `ProtocolError` (`record`)."""
+    named = {entry.peer for entry in (*record.departed, *record.admitted)}
+    for evidence in record.evidence:
+        if evidence.peer in named:
+            raise ProtocolError(
+                "record", "an expelled member is listed as departed or admitted too"
+            )
+        try:
+            check_evidence(evidence, chain, verify)
+        except ProtocolError as error:
+            raise ProtocolError("record", f"an expulsion that is not allowed: {error}") from None
 
 
 def _check_announcements(evidence: Evidence, swarm: bytes, verify: Verify) -> None:

@@ -13,16 +13,17 @@ enter by `move_on` and `believe`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...crypto.identity import PeerId
-from ..wire.membership import FaultModel, Membership, Votes, quorum
+from ..wire.membership import Votes, quorum
 from ..wire.messages import Record
+from .chain_index import ChainView
 
-VotesOf = Callable[[int], Votes]
-"""Votes by round, up to the next one."""
+# Masks save memory: a chain without a final record can be long.
+_Supporters = tuple[int, int, tuple[PeerId, ...]]
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,9 @@ class FinalityStep(NamedTuple):
 class Finality:
     """Finality of one chain, updated record by record."""
 
-    def __init__(self, model: FaultModel, founding: Membership) -> None:
-        self._model: FaultModel = model
-        founder = FinalitySet(frozenset(founding.peers), None)
+    def __init__(self, chain: ChainView) -> None:
+        self._chain = chain
+        founder = FinalitySet(frozenset(chain.membership(0).peers), None)
         self._steps = [FinalityStep(0, -1, -1, founder, founder, {})]
         self._start_over()
 
@@ -97,61 +98,41 @@ class Finality:
         """The votes in which its quorums are counted."""
         return self._sets[1].counted
 
-    def take(self, record: Record, memberships: Sequence[Membership], votes: VotesOf) -> None:
-        """Process the next record. `memberships` covers all rounds up to the one after the record."""
-        self._count(record.round, _supporters(record, memberships), memberships, votes)
+    def follow(self, record: Record) -> None:
+        """Process the last `record`, which must have been checked."""
+        self._count(record.round, self._supporters_in(record))
 
-    def move_on(
-        self,
-        round: int,
-        present: frozenset[PeerId],
-        memberships: Sequence[Membership],
-        votes: VotesOf,
-    ) -> None:
+    def move_on(self, round: int, present: frozenset[PeerId]) -> None:
         """Do not count the members of the finality sets that were not `present`. Then the last record
-        that a quorum of the others supports, up to that of `round`, is final. The length of the chain
-        follows from `memberships`.
+        that a quorum of the others supports, up to that of `round`, is final.
 
         For a member that has seen the others away for a whole finality lease (`lease`): no record can
         prove this to another member.
         """
-        heirs = _set_after(round, memberships, votes).only(present)
+        heirs = self._set_after(round).only(present)
         before, members = (left.only(present) or heirs for left in self._sets)
         if members and before:
-            self._move_to(
-                min(round, *map(self._supported, (before, members))), members, memberships, votes
-            )
+            self._move_to(min(round, *map(self._supported, (before, members))), members)
 
-    def believe(self, round: int, memberships: Sequence[Membership], votes: VotesOf) -> None:
+    def believe(self, round: int) -> None:
         """Treat the record of `round` as final, by a trusted checkpoint."""
-        self._move_to(round, None, memberships, votes)
+        self._move_to(round, None)
 
-    def _move_to(
-        self,
-        round: int,
-        before: FinalitySet | None,
-        memberships: Sequence[Membership],
-        votes: VotesOf,
-    ) -> None:
+    def _move_to(self, round: int, before: FinalitySet | None) -> None:
         gone = {peer: at for peer, at in self._gone.items() if at > round}
-        members = _set_after(round, memberships, votes).without(gone)
+        members = self._set_after(round).without(gone)
         if members and round > self.round:
             # Counting restarts with the round that is being decided.
-            first, justified = len(memberships) - 1, max(round, self._justified)
+            first, justified = len(self._chain), max(round, self._justified)
             self._steps.append(
                 FinalityStep(first, round, justified, before or members, members, gone)
             )
             self._start_over()
 
-    def before(
-        self,
-        length: int,
-        records: Callable[[int], Record],
-        memberships: Sequence[Membership],
-        votes: VotesOf,
-    ) -> Finality:
-        """Return the state of finality when this chain, of `records`, was `length` records long."""
-        copy = Finality(self._model, memberships[0])
+    def before(self, length: int, chain: ChainView) -> Finality:
+        """Return the state of finality when this chain was `length` records long, as an index of
+        `chain`."""
+        copy = Finality(chain)
         copy._steps = [step for step in self._steps if step.first <= length]
         copy._start_over()
         step = copy._steps[-1]
@@ -159,8 +140,8 @@ class Finality:
         for round_ in range(step.first, length):
             index = round_ - step.first
             is_new = index >= len(known)
-            supporters = _supporters(records(round_), memberships) if is_new else known[index]
-            copy._count(round_, supporters, memberships, votes)
+            supporters = copy._supporters_in(chain.record(round_)) if is_new else known[index]
+            copy._count(round_, supporters)
         return copy
 
     def _start_over(self) -> None:
@@ -175,23 +156,17 @@ class Finality:
         self._last: dict[PeerId, int] = {}
         self._reached: list[int] = []
 
-    def _count(
-        self,
-        round_: int,
-        supporters: _Supporters,
-        memberships: Sequence[Membership],
-        votes: VotesOf,
-    ) -> None:
+    def _count(self, round_: int, supporters: _Supporters) -> None:
         step = self._steps[-1]
         self._supporters.append(supporters)
         *masks, gone = supporters
         for at, mask in zip((round_, round_ - 1), masks, strict=True):
             if at >= step.first and mask:
-                for peer in memberships[at].marked(mask):
+                for peer in self._chain.membership(at).marked(mask):
                     self._last[peer] = max(at, self._last.get(peer, at))
         if gone:
             self._gone |= dict.fromkeys(gone, round_)
-            heirs = _set_after(round_, memberships, votes)
+            heirs = self._set_after(round_)
             before, members = (left.without(gone) or heirs for left in self._sets)
             self._sets = before, members
         supported = min(map(self._supported, self._sets))
@@ -205,7 +180,7 @@ class Finality:
             and (final := self._reached[supported - step.first]) > step.final
         ):
             gone_since = {peer: at for peer, at in self._gone.items() if at > final}
-            before, members = self._sets[1], _set_after(final, memberships, votes)
+            before, members = self._sets[1], self._set_after(final)
             members = members.without(gone_since) or before
             self._steps.append(
                 FinalityStep(
@@ -224,7 +199,7 @@ class Finality:
         """Return the last record that a quorum of a set supports; the last final one if none later is
         supported."""
         votes = among.counted
-        missing = quorum(self._model, votes.total)
+        missing = quorum(self._chain.manifest.fault_model, votes.total)
         known = self._steps[-1].final
         supporters = among.members & self._last.keys()
         for last, weight in sorted(
@@ -235,27 +210,22 @@ class Finality:
                 return max(known, last - 1)
         return known
 
+    def _set_after(self, round_: int) -> FinalitySet:
+        """Return the members after the record of a round."""
+        members, known = self._chain.membership(round_ + 1), self._chain.votes(round_ + 1)
+        return FinalitySet(frozenset(members.peers), None if known.equal else known)
 
-def _set_after(round_: int, memberships: Sequence[Membership], votes: VotesOf) -> FinalitySet:
-    """Return the members after the record of a round."""
-    known = votes(round_ + 1)
-    return FinalitySet(frozenset(memberships[round_ + 1].peers), None if known.equal else known)
+    def _supporters_in(self, record: Record) -> _Supporters:
+        """Return the members with statements in a record (of its own round, and of the round before),
+        and the members that it removes for another reason than silence.
 
-
-# Masks save memory: a chain without a final record can be long.
-_Supporters = tuple[int, int, tuple[PeerId, ...]]
-
-
-def _supporters(record: Record, memberships: Sequence[Membership]) -> _Supporters:
-    """Return the members with statements in a record (of its own round, and of the round before), and
-    the members that it removes for another reason than silence.
-
-    The first two are masks of the memberships of these rounds.
-    """
-    left = [entry.peer for entry in record.departed if entry.reason != "silent"]
-    now, before = memberships[record.round], memberships[max(0, record.round - 1)]
-    return (
-        sum(now.bit(entry.peer) for entry in record.updates),
-        sum(before.bit(entry.peer) for entry in record.witnesses),
-        (*left, *(proof.peer for proof in record.evidence)),
-    )
+        The first two are masks of the memberships of these rounds.
+        """
+        left = [entry.peer for entry in record.departed if entry.reason != "silent"]
+        now = self._chain.membership(record.round)
+        before = self._chain.membership(max(0, record.round - 1))
+        return (
+            sum(now.bit(entry.peer) for entry in record.updates),
+            sum(before.bit(entry.peer) for entry in record.witnesses),
+            (*left, *(proof.peer for proof in record.evidence)),
+        )

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,6 +29,7 @@ from ...crypto.hashing import CONTENT_ID_BYTES, content_id
 from ...crypto.identity import PeerId
 from ..wire.membership import Membership, Votes
 from ..wire.messages import Record
+from .chain_index import ChainView
 
 # Number of skipped slots in a row after which a member is not passed over yet: they may be chance.
 _MAY_BE_SKIPPED = 1
@@ -120,13 +121,16 @@ class LeaderRecord:
 class LeaderHistory:
     """Skipped slots of all leaders before each round from 0 to the next; extended by one thread."""
 
-    def __init__(self, swarm: bytes) -> None:
-        self._swarm = swarm
+    def __init__(
+        self, chain: ChainView, rounds: Iterable[Mapping[PeerId, LeaderRecord]] = ({},)
+    ) -> None:
+        self._chain = chain
         # Most rounds share one mapping.
-        self._rounds: list[Mapping[PeerId, LeaderRecord]] = [{}]
+        self._rounds = list(rounds)
 
-    def passed_over(self, round: int, members: Membership) -> frozenset[PeerId]:
-        """Return the members that lead none of the first slots of a round, which has these members."""
+    def passed_over(self, round: int) -> frozenset[PeerId]:
+        """Return the members that lead none of the first slots of a round."""
+        members = self._chain.membership(round)
         candidates = {
             peer: lead
             for peer, lead in self._rounds[round].items()
@@ -137,18 +141,23 @@ class LeaderHistory:
         worst = sorted(candidates, key=lambda peer: (-candidates[peer].skipped, peer))
         return frozenset(worst[: (len(members) - 1) // _MOST_PASSED_OVER])
 
-    def leaders(self, round: int, members: Membership, votes: Votes) -> Leaders:
-        """Return the leaders of a round, which has these members and votes."""
-        return Leaders(self._swarm, round, members, votes, self.passed_over(round, members))
+    def leaders(self, round: int) -> Leaders:
+        """Return the leaders of a round's slots, at most the next round."""
+        chain = self._chain
+        return Leaders(
+            *(chain.manifest.swarm, round, chain.membership(round), chain.votes(round)),
+            self.passed_over(round),
+        )
 
-    def follow(self, record: Record, members: Membership, votes: Votes, after: Membership) -> None:
-        """Process the last `record`, which was checked, with the members and votes of its round and the
-        members `after` it."""
+    def follow(self, record: Record) -> None:
+        """Process the last `record`, which must have been checked."""
+        members = self._chain.membership(record.round)
+        after = self._chain.membership(record.round + 1)
         known = self._rounds[-1]
         leads = {peer: lead for peer, lead in known.items() if peer in after}
         # Round 0 has one member, and none of its slots is skipped while it gathers others.
         if record.round > 0 and (record.slot > 1 or leads):
-            leaders = self.leaders(record.round, members, votes)
+            leaders = self.leaders(record.round)
             # After this many slots every member has led one.
             skipped = range(1, min(record.slot, 2 * len(members) + 1))
             for peer in dict.fromkeys(leaders[slot] for slot in skipped):
@@ -159,8 +168,6 @@ class LeaderHistory:
             leads.pop(leaders[record.slot], None)
         self._rounds.append(known if leads == known else leads)
 
-    def before(self, length: int) -> LeaderHistory:
-        """Return the state of the first `length` records."""
-        copy = LeaderHistory(self._swarm)
-        copy._rounds = self._rounds[: length + 1]
-        return copy
+    def before(self, length: int, chain: ChainView) -> LeaderHistory:
+        """Return the state after the first `length` records, as an index of `chain`."""
+        return LeaderHistory(chain, self._rounds[: length + 1])

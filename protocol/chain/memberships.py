@@ -8,11 +8,13 @@ even distances, with the changes between them; the others are recomputed on requ
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import overload
 
+from ...crypto.identity import PeerId
 from ..wire.membership import Membership, MembershipChange
 from ..wire.messages import Record
+from .chain_index import ChainView
 
 # Number of changes from one kept older membership to the next. This many of the latest are all kept.
 _SPACING = 128
@@ -60,11 +62,11 @@ class MembershipHistory(Sequence[Membership]):
                 self._kept.pop(index - _SPACING, None)
         self._length += 1
 
-    def before(self, length: int) -> MembershipHistory:
-        """Return the memberships of the first `length` rounds."""
-        count = bisect_right(self._starts, length - 1)
+    def before(self, length: int, chain: ChainView) -> MembershipHistory:
+        """Return the memberships of the first `length` rounds and of the next one."""
+        count = bisect_right(self._starts, length)
         copy = MembershipHistory(self._kept[0])
-        copy._length = length
+        copy._length = length + 1
         copy._starts, copy._changes = self._starts[:count], self._changes[:count]
         # Copied in one step: another thread may extend it.
         kept = list(self._kept.items())
@@ -83,3 +85,33 @@ class MembershipHistory(Sequence[Membership]):
                 stretch.append(stretch[-1].changed(change))
             self._again = first, stretch
         return stretch[index - first]
+
+
+class PastMembers(Collection[PeerId]):
+    """All peers that are or were members of a chain."""
+
+    def __init__(self, founder: PeerId, admitted: Mapping[PeerId, int] | None = None) -> None:
+        self._founder = founder
+        # Each with the round that first admitted it.
+        self._admitted = {founder: 0, **(admitted or {})}
+
+    def __len__(self) -> int:
+        return len(self._admitted)
+
+    def __iter__(self) -> Iterator[PeerId]:
+        return iter(self._admitted)
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._admitted
+
+    def follow(self, record: Record) -> None:
+        """Add the peers that the last `record` admits."""
+        for admission in record.admitted:
+            self._admitted.setdefault(admission.peer, record.round)
+
+    def before(self, length: int, chain: ChainView) -> PastMembers:
+        """Return the members of the first `length` rounds and of the next one."""
+        known = list(self._admitted.items())
+        return PastMembers(
+            self._founder, {peer: round_ for peer, round_ in known if round_ < length}
+        )

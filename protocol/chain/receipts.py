@@ -28,6 +28,7 @@ from ..wire.errors import ProtocolError
 from ..wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manifest
 from ..wire.messages import Decided, Signature
 from ..wire.structure import U63, Length
+from .audits import AuditLedger
 from .certificates import Verify, check_signatures
 from .entry_store import MAX_DECIDED_BYTES
 from .ledger import Ledger
@@ -125,10 +126,10 @@ def write_receipt(ledger: Ledger, round: int, peer: PeerId) -> Receipt | None:
 
     Raises `ProtocolError` (`mismatch`) if that record certifies no contributions.
     """
-    decided, before = ledger[round], ledger.truncated(round)
-    if before.audits is None or not decided.record.contributions:
+    decided, work = ledger[round], ledger.truncated(round).find(AuditLedger)
+    if work is None or not decided.record.contributions:
         raise ProtocolError("mismatch", f"the record of round {round} certifies no contributions")
-    contributions = before.audits.contributions
+    contributions = work.contributions
     if peer not in contributions:
         return None
     done, proof = contributions[peer], contributions.proof(peer)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...crypto.identity import PeerId
 from ..codec.aggregate import place_of
 from ..wire.messages import Record, UpdateEntry
-from .committees import Place
-from .ledger import Ledger
+from .chain_index import ChainView
+from .committees import CommitteeChain, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +28,23 @@ class StepBody:
         return self.place is None or place_of(body) == self.place
 
 
-def needed_for(ledger: Ledger, record: Record) -> tuple[StepBody, ...]:
-    """Return the bodies for the step of a record, in its order: without committees all of its updates,
-    otherwise one for each aggregate that counts. The record must have been checked, and is the next one
-    at most."""
-    counts = ledger.counts(record)
-    entries = zip(record.updates, counts, strict=True)
-    if ledger.committee_chain is None:
-        return tuple(StepBody(entry, count) for entry, count in entries)
-    places = ledger.committee_chain.places(record)
-    return tuple(StepBody(entry, 1, places[entry.peer]) for entry, count in entries if count)
+def needed_authors(chain: ChainView, record: Record) -> Mapping[PeerId, Place | None]:
+    """Return the authors of the updates that the step of a record needs, each with the place of its
+    update: all authors without a place, or with committees those of one announcement for each aggregate
+    that counts. The record must have been checked, and is the next one at most."""
+    committees = chain.find(CommitteeChain)
+    if committees is None:
+        return dict.fromkeys(entry.peer for entry in record.updates)
+    return committees.places(record)
+
+
+def needed_for(chain: ChainView, record: Record) -> tuple[StepBody, ...]:
+    """Return the bodies for the step of a record, in its order. The record must have been checked, and
+    is the next one at most."""
+    places = needed_authors(chain, record)
+    counts = zip(record.updates, chain.counts(record), strict=True)
+    return tuple(
+        StepBody(entry, count, places[entry.peer])
+        for entry, count in counts
+        if entry.peer in places
+    )

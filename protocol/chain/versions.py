@@ -13,14 +13,14 @@ the new version when that round comes, the change is cancelled, and counting res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...crypto.identity import PeerId
-from ..wire.manifest import Manifest
 from ..wire.membership import FaultModel, Votes, quorum
 from ..wire.messages import Record
+from .chain_index import ChainView
 
 READY_ROUNDS = 16
 """Consecutive rounds in which a quorum must support the next version, so that members that are present
@@ -108,12 +108,12 @@ class VersionVotes:
 class VersionHistory:
     """Version state before each round from 0 to the next one; extended by one thread."""
 
-    def __init__(self, manifest: Manifest, max_version: int) -> None:
+    def __init__(self, chain: ChainView, max_version: int) -> None:
         """`max_version`: the highest version that this program supports."""
         self.max_version = max_version
-        self._manifest = manifest
+        self._chain = chain
         # Most rounds share one object.
-        self._rounds = [VersionState(manifest.version)]
+        self._rounds = [VersionState(chain.manifest.version)]
         self._version_votes = VersionVotes()
 
     def __getitem__(self, round: int) -> VersionState:
@@ -138,23 +138,24 @@ class VersionHistory:
             return self.outdated
         return len(self._rounds) - 1 + GOODBYE_ROUNDS >= change.round
 
-    def follow(self, record: Record, votes: Votes) -> None:
-        """Process the last `record`, with the `votes` of the next round."""
-        before, manifest = self._rounds[-1], self._manifest
+    def follow(self, record: Record) -> None:
+        """Process the last `record`, which must have been checked."""
+        before, manifest = self._rounds[-1], self._chain.manifest
+        votes = self._chain.votes(record.round + 1)
         self._version_votes.follow(record)
         ready = self._version_votes.is_quorum(before.now + 1, votes, manifest.fault_model)
         notice = manifest.rounds.version_notice
         self._rounds.append(next_versions(before, record.round, ready=ready, notice=notice))
 
-    def before(self, length: int, records: Callable[[int], Record]) -> VersionHistory:
-        """Return the states of a chain of the first `length` of these records."""
-        copy = VersionHistory(self._manifest, self.max_version)
+    def before(self, length: int, chain: ChainView) -> VersionHistory:
+        """Return the states after the first `length` records, as an index of `chain`."""
+        copy = VersionHistory(chain, self.max_version)
         copy._rounds = self._rounds[: length + 1]
         if length + 1 == len(self._rounds):
             # Most copies are of the whole chain, and reading entries from disk takes a while.
             copy._version_votes = self._version_votes.copy()
         else:
             copy._version_votes = VersionVotes(
-                map(records, range(max(0, length - VERSION_VOTE_ROUNDS), length))
+                map(chain.record, range(max(0, length - VERSION_VOTE_ROUNDS), length))
             )
         return copy

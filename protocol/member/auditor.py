@@ -22,7 +22,8 @@ from ...crypto.identity import PeerId
 from ..audit.disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS
 from ..audit.lottery import SECRET_BYTES, AuditTarget, commitment
 from ..audit.reputation import FRESH, Audit
-from ..chain.beacon import REVEALED_AFTER
+from ..chain.audits import AuditLedger
+from ..chain.beacon import REVEALED_AFTER, Beacon
 from ..chain.ledger import Ledger
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
@@ -69,7 +70,8 @@ class Auditor:
         """Return the secret to reveal in a record of the next round that this member proposes; empty if
         none is due."""
         round_ = len(ledger)
-        if ledger.beacon is None or not ledger.beacon.commitment_due(self._me, round_):
+        beacon = ledger.find(Beacon)
+        if beacon is None or not beacon.commitment_due(self._me, round_):
             return b""
         base = round_ - REVEALED_AFTER
         return self._secret(base, ledger.parent(base))
@@ -78,14 +80,14 @@ class Auditor:
 
     def with_audit(self, effect: Train, ledger: Ledger) -> Train:
         """Return the training effect with the drawn audit added, if there is one."""
-        work = ledger.audits
+        work = ledger.find(AuditLedger)
         if work is None or effect.long or not effect.samples:
             return effect
         base = work.commitment_round(effect.round)
         if base < 1:
             return effect
         target = work.drawn(self._me, self._secret(base, ledger.parent(base)), effect.round)
-        share = None if target is None else ledger.share(effect.round, target.peer)
+        share = None if target is None else ledger.assignments.share(effect.round, target.peer)
         if target is None or share is None:
             return effect
         self._drawn[effect.round] = target
@@ -96,7 +98,7 @@ class Auditor:
         for old in [number for number in self._drawn if number <= round - FRESH]:
             del self._drawn[old]
         target = self._drawn.get(round)
-        if target is None or ledger.audits is None:
+        if target is None:
             return []
         entry = ledger[round].record.update_by(target.peer)
         if entry is not None:
@@ -106,15 +108,10 @@ class Auditor:
 
     def scored(self, what: AuditScored, ledger: Ledger) -> list[tuple[str, Message]]:
         """Return the message that announces a scored audit, if there is anything to announce."""
-        target = self._drawn.pop(what.round, None)
-        if (
-            target is None
-            or ledger.audits is None
-            or what.squares == 0
-            or what.round >= len(ledger)
-        ):
+        target, work = self._drawn.pop(what.round, None), ledger.find(AuditLedger)
+        if target is None or work is None or what.squares == 0 or what.round >= len(ledger):
             return []
-        base = ledger.audits.commitment_round(what.round)
+        base = work.commitment_round(what.round)
         secret = self._secret(base, ledger.parent(base))
         parent = ledger.parent(what.round)
         message = AuditMessage(
@@ -124,7 +121,7 @@ class Auditor:
 
     def reaudits_due(self, ledger: Ledger) -> list[Effect]:
         """Return the re-audits for which the beacon of the last record draws this member."""
-        work, now = ledger.audits, len(ledger)
+        work, now = ledger.find(AuditLedger), len(ledger)
         if work is None:
             return []
         disputes = work.reputation.disputes
@@ -140,7 +137,7 @@ class Auditor:
             ):
                 continue
             numbers = work.reaudit_sequences(self._me, low_audit)
-            share = ledger.share(low_audit.round, low_audit.peer)
+            share = ledger.assignments.share(low_audit.round, low_audit.peer)
             entry = ledger[low_audit.round].record.update_by(low_audit.peer)
             if numbers is None or share is None or entry is None:
                 continue
@@ -150,7 +147,7 @@ class Auditor:
 
     def note_reaudit(self, what: ReauditDone, ledger: Ledger) -> None:
         """Note the scores of a finished re-audit."""
-        work = ledger.audits
+        work = ledger.find(AuditLedger)
         if work is not None and what.low_audit in work.reputation.disputes and what.scores:
             self._finished_reaudits[what.low_audit] = what.scores
 
@@ -171,7 +168,7 @@ class Auditor:
         self, sender: PeerId, message: AuditMessage | ReauditMessage, ledger: Ledger
     ) -> None:
         """Check an audit or re-audit before it is forwarded. Raises `ProtocolError`."""
-        work, now = ledger.audits, len(ledger)
+        work, now = ledger.find(AuditLedger), len(ledger)
         if work is None:
             raise ProtocolError("audit", "an audit in a swarm that does not audit work")
         # A dispute may begin with an audit that is barely fresh, and stays open for some rounds more.
@@ -215,7 +212,7 @@ class Auditor:
 
     def forget(self, ledger: Ledger) -> None:
         """Drop audits that are recorded, or cannot be recorded on this chain any more."""
-        work, now = ledger.audits, len(ledger)
+        work, now = ledger.find(AuditLedger), len(ledger)
         if work is None:
             return
         self._audits = {

@@ -17,6 +17,7 @@ it returns before the update would have been due, that update is worthless: its 
 from __future__ import annotations
 
 from ...crypto.identity import PeerId
+from ..chain.committees import CommitteeChain
 from ..chain.ledger import Ledger
 from ..wire.messages import Announcement
 from .capacity import Capacity
@@ -108,7 +109,7 @@ class Training:
         """Return the aggregate to make for the round at the tip, once the record of the round before is
         applied; empty unless this member is an aggregator there. It waits `patience` seconds for missing
         sign votes."""
-        tip, committee_chain = len(ledger), ledger.committee_chain
+        tip, committee_chain = len(ledger), ledger.find(CommitteeChain)
         asked = announced or self._aggregate_requested == tip
         if committee_chain is None or asked or not self.owes(tip, tip, ledger):
             return []

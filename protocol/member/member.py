@@ -13,6 +13,8 @@ import contextlib
 from collections.abc import Iterable
 
 from ...crypto.envelope import Envelope
+from ..chain.audits import AuditLedger
+from ..chain.beacon import draws_lots
 from ..chain.ledger import Ledger
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
@@ -365,7 +367,7 @@ class Member(MemberParts):
         self._held_updates.held.add(made.update)
         capacity = self._training.capacity.stated(self._timeouts.round_seconds)
         commitment = b""
-        if self._ledger.beacon is not None:
+        if draws_lots(self._ledger.manifest):
             commitment = self._auditor.commitment(made.round, self._ledger.head)
         announcement = announcement_of(made, self._ledger, self.fingerprint, capacity, commitment)
         effects = self._send("announcement", announcement, now)
@@ -466,7 +468,7 @@ class Member(MemberParts):
 
     def _adopt(self, decided: Decided, now: float, *, learned: bool = False) -> list[Effect]:
         record, change = decided.record, self._ledger.versions.change
-        before = snapshot_of(self._ledger.audits)
+        before = snapshot_of(self._ledger.find(AuditLedger))
         self._ledger.append(decided)
         undoubted = self._current.consensus.believes(decided.certificate)
         if undoubted:
@@ -475,7 +477,7 @@ class Member(MemberParts):
         self._solo_guard.decided(beyond_doubt=undoubted and not learned, listens=listens, now=now)
         effects: list[Effect] = [StoreEntry(decided), *notes_of(record, self._me)]
         effects += notes_of_change(change, self._ledger.versions.change)
-        effects += notes_of_audits(before, self._ledger.audits, record.round, self._me)
+        effects += notes_of_audits(before, self._ledger.find(AuditLedger), record.round, self._me)
         for admission in record.admitted:
             self._joins.drop(admission.peer)
         self._last_ready = self._current.ready_since

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
 from ..chain.admissions import invited
+from ..chain.evidence import check_evidence
 from ..chain.ledger import Ledger
 from ..util.bounded_dict import BoundedTable
 from ..wire.errors import ProtocolError
@@ -129,4 +130,4 @@ class MessageFilter:
             )
         # One proof is enough, and checking one takes time.
         if self._accusations.wants(evidence.peer) and evidence.peer not in current.expelled:
-            ledger.check_evidence(evidence)
+            check_evidence(evidence, ledger, ledger.verify)

@@ -7,7 +7,9 @@ import itertools
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
 from ..chain.admissions import admission_problem
-from ..chain.audits import dismissed, root_due
+from ..chain.audits import is_dismissed, root_due
+from ..chain.departures import allows_leave
+from ..chain.evidence import check_evidence
 from ..chain.ledger import Ledger
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
@@ -76,7 +78,8 @@ class JoinRequests:
             for peer, (request, signature, _) in self._waiting.items()
             if request.round >= len(ledger) - _IN_SYNC_ROUNDS
             and admission_problem(
-                peer, request, len(ledger), manifest, membership, ledger.verify, ledger.audits
+                *(peer, request, len(ledger), manifest, membership, ledger.verify),
+                dismissed=is_dismissed(peer, ledger),
             )
             is None
         ]
@@ -121,7 +124,7 @@ class Accusations:
         """Drop proofs that are recorded, or cannot be recorded on this chain any more."""
         for peer, (evidence, _) in list(self._known.items()):
             try:
-                ledger.check_evidence(evidence)
+                check_evidence(evidence, ledger, ledger.verify)
             except ProtocolError:
                 del self._known[peer]
 
@@ -155,12 +158,12 @@ def compose_record(
     silent = liveness.silent(lease * _ACCUSE_MARGIN, now)
     for peer in remaining:
         leave = liveness.leave_of(peer)
-        if leave is not None and ledger.allows_leave(leave[0].round, peer):
+        if leave is not None and allows_leave(ledger, leave[0].round, peer):
             if leaves == _MAX_LEAVES:
                 continue
             leaves += 1
             departed.append(DepartureEntry(peer, "left", leave[0].round, leave[1]))
-        elif dismissed(peer, ledger.audits):
+        elif is_dismissed(peer, ledger):
             departed.append(DepartureEntry(peer, "dismissed", 0, b""))
         elif peer in silent:
             departed.append(DepartureEntry(peer, "silent", 0, b""))
@@ -189,7 +192,7 @@ def compose_record(
         witnesses=_witnesses(ledger, {entry.peer for entry in updates}),
         audits=audits,
         reaudits=reaudits,
-        contributions=root_due(ledger.audits, snapshot),
+        contributions=root_due(ledger, snapshot),
         slot=slot,
         secret=auditor.reveal(ledger),
     )

@@ -15,7 +15,9 @@ from ...crypto.identity import PeerId
 from ..chain.beacon import check_commitment
 from ..chain.certificates import check_certificate, silenced
 from ..chain.consensus import Consensus
-from ..chain.ledger import Ledger, check_record
+from ..chain.departures import allows_leave
+from ..chain.ledger import Ledger
+from ..chain.record_checks import check_record
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
@@ -188,13 +190,13 @@ class Round:
             if sender not in self._due:
                 raise ProtocolError("not_due", "an update by a member without an assignment")
             # With an invalid commitment the leader would propose a record that no member may vote for.
-            check_commitment(message.commitment, self._ledger.beacon)
+            check_commitment(message.commitment, self._ledger.manifest)
             if not self.collection.announce(sender, message, envelope.signature, now):
                 raise ProtocolError("equivocation", "a second update for one round")
             if message.update in held:
                 self.collection.held(message.update, now)
         elif isinstance(message, Leave):
-            if not self._ledger.allows_leave(message.round, sender):
+            if not allows_leave(self._ledger, message.round, sender):
                 raise ProtocolError(
                     "not_member", "a leave by a peer that has no membership to leave"
                 )
@@ -527,7 +529,7 @@ class Round:
 
     def _check(self, record: Record) -> bool:
         try:
-            check_record(record, self._ledger)
+            check_record(record, self._ledger, self._ledger.verify)
         except ProtocolError:
             return False
         return record.round == self.number and record.parent == self.parent

@@ -46,8 +46,7 @@ class Spoken(Chain):
 
     @property
     def committee_chain(self) -> CommitteeChain:
-        assert self.ledger.committee_chain is not None
-        return self.ledger.committee_chain
+        return self.ledger.index(CommitteeChain)
 
     def aggregates(self) -> list[UpdateEntry]:
         """Return the aggregates of all members that are due in this round."""

@@ -14,7 +14,8 @@ from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, JURY_SEATS, OPE
 from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, FRESH, Audit
 from distro_node.protocol.chain import audits
 from distro_node.protocol.chain.audits import AuditLedger
-from distro_node.protocol.chain.ledger import check_record
+from distro_node.protocol.chain.beacon import Beacon
+from distro_node.protocol.chain.record_checks import check_record
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import AuditEntry, ReauditEntry, Record
 from simulation.chain import Chain
@@ -42,7 +43,7 @@ def chain() -> CheckedChain:
 
 def refused(chain: Chain, record: Record) -> str:
     with pytest.raises(ProtocolError) as caught:
-        check_record(record, chain.ledger)
+        check_record(record, chain.ledger, chain.ledger.verify)
     assert caught.value.reason in ("audit", "record")
     return str(caught.value)
 
@@ -167,7 +168,7 @@ def test_looks_are_sorted_and_each_once(chain: CheckedChain) -> None:
     first, second, *_ = chain.audits()
     assert "not sorted" in refused_look(chain, second, first)
     assert "not sorted" in refused_look(chain, first, first)
-    check_record(chain.record(audits=(first, second)), chain.ledger)
+    check_record(chain.record(audits=(first, second)), chain.ledger, chain.ledger.verify)
 
 
 def test_every_update_binds_its_author_to_a_secret(chain: CheckedChain) -> None:
@@ -215,7 +216,8 @@ def test_nobody_is_called_before_the_beacon_of_a_later_round(chain: CheckedChain
         assert lookers(chain, first) == []
         assert "not drawn" in refused_again(chain, chain.again(peers[0], first))
         chain.grow()
-    check_record(chain.record(reaudits=(chain.again(peers[0], first),)), chain.ledger)
+    record = chain.record(reaudits=(chain.again(peers[0], first),))
+    check_record(record, chain.ledger, chain.ledger.verify)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +290,7 @@ def test_a_dispute_ends(chain: CheckedChain) -> None:
     chain.grow_until(since + OPEN_ROUNDS)
     # The last record that may hold one.
     said = chain.again(lookers(chain, first)[0], first)
-    check_record(chain.record(reaudits=(said,)), chain.ledger)
+    check_record(chain.record(reaudits=(said,)), chain.ledger, chain.ledger.verify)
     chain.grow()
     assert "without an open dispute" in refused_again(chain, said)
 
@@ -353,15 +355,14 @@ def test_what_is_known_at_any_length_is_what_was_known_then(
     assert len({str(sorted(each.items())) for each in votes}) > 4
     for length in range(1, chain.round + 1):
         shorter = chain.ledger.truncated(length)
-        assert known(shorter.audits) == then[length - 1]
-        assert shorter.audits is not None
+        assert known(shorter.find(AuditLedger)) == then[length - 1]
         for round_ in range(1, length + 1):
-            assert dict(shorter.audits.votes(round_)) == votes[round_ - 1]
+            assert dict(shorter.index(AuditLedger).votes(round_)) == votes[round_ - 1]
     # And it continues like the other one.
     shorter = chain.ledger.truncated(2 * EPOCH_ROUNDS + 5)
     for round_ in range(2 * EPOCH_ROUNDS + 5, chain.round):
         shorter.append(chain.ledger[round_])
-        assert known(shorter.audits) == then[round_]
+        assert known(shorter.find(AuditLedger)) == then[round_]
     assert known(chain.work) == then[-1]
 
 
@@ -370,8 +371,8 @@ def test_what_is_known_at_any_length_is_what_was_known_then(
 
 def test_where_no_work_is_checked_there_are_no_looks(chain: CheckedChain) -> None:
     without = Chain().grow_until(3)
-    assert without.ledger.audits is None
-    assert without.ledger.beacon is None
+    assert without.ledger.find(AuditLedger) is None
+    assert without.ledger.find(Beacon) is None
     assert "does not audit work" in refused(without, without.record(audits=chain.audits()))
     first = chain.disputed()
     again = chain.again(lookers(chain, first)[0], first)

@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 from distro_node.crypto.hashing import content_id
-from distro_node.protocol.chain.beacon import REVEALED_AFTER, next_value
-from distro_node.protocol.chain.ledger import Ledger, check_record
+from distro_node.protocol.chain.beacon import REVEALED_AFTER, Beacon, next_value
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.record_checks import check_record
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Record
 from simulation.chain import Chain
@@ -21,13 +22,13 @@ def chain() -> CheckedChain:
 
 def refused(chain: Chain, record: Record) -> str:
     with pytest.raises(ProtocolError) as caught:
-        check_record(record, chain.ledger)
+        check_record(record, chain.ledger, chain.ledger.verify)
     assert caught.value.reason in ("audit", "record")
     return str(caught.value)
 
 
 def test_it_is_the_hash_of_all_that_was_revealed(chain: CheckedChain) -> None:
-    beacon = chain.ledger.beacon
+    beacon = chain.ledger.find(Beacon)
     assert beacon is not None
     value = next_value(chain.manifest.swarm, b"")
     assert beacon[-1] == value
@@ -51,13 +52,11 @@ def test_nothing_else_that_a_leader_says_is_in_it(chain: CheckedChain) -> None:
     other.grow(updates=[other.update(peer) for peer in other.membership.peers[1:]])
     assert chain.ledger.head != other.ledger.head
     round_ = chain.round - 1
-    assert chain.ledger.beacon is not None
-    assert other.ledger.beacon is not None
-    assert chain.ledger.beacon[round_] == other.ledger.beacon[round_]
+    assert chain.ledger.index(Beacon)[round_] == other.ledger.index(Beacon)[round_]
 
 
 def test_a_leader_reveals_what_it_was_bound_to_and_nothing_else(chain: CheckedChain) -> None:
-    check_record(chain.record(), chain.ledger)
+    check_record(chain.record(), chain.ledger, chain.ledger.verify)
     for secret in (
         b"",
         bytes(16),
@@ -71,7 +70,7 @@ def test_each_slot_has_its_own_leader_s(chain: CheckedChain) -> None:
     leaders = chain.leaders
     slot = next(number for number in range(2, 5) if leaders[number - 1] != leaders[0])
     assert chain.reveal(slot) != chain.reveal(1)
-    check_record(chain.record(slot=slot), chain.ledger)
+    check_record(chain.record(slot=slot), chain.ledger, chain.ledger.verify)
     record = dataclasses.replace(chain.record(), slot=slot)
     assert "does not reveal" in refused(chain, record)
 
@@ -84,28 +83,27 @@ def test_whoever_had_no_update_then_reveals_nothing(chain: CheckedChain) -> None
     chain.grow_until(without + REVEALED_AFTER)
     slot = 1 + chain.leaders.index(leader)
     assert chain.reveal(slot) == b""
-    check_record(chain.record(slot=slot), chain.ledger)
+    check_record(chain.record(slot=slot), chain.ledger, chain.ledger.verify)
     secret = chain.secret(leader, without)
     record = dataclasses.replace(chain.record(slot=slot), secret=secret)
     assert "had not committed" in refused(chain, record)
 
 
 def test_at_any_length_it_is_what_it_was(chain: CheckedChain) -> None:
-    beacon = chain.ledger.beacon
+    beacon = chain.ledger.find(Beacon)
     assert beacon is not None
     for length in range(chain.round + 1):
         shorter: Ledger = chain.ledger.truncated(length)
-        assert shorter.beacon is not None
-        assert [shorter.beacon[n] for n in range(-1, length)] == [
+        assert [shorter.index(Beacon)[n] for n in range(-1, length)] == [
             beacon[n] for n in range(-1, length)
         ]
         with pytest.raises(IndexError):
-            shorter.beacon[length]
+            shorter.index(Beacon)[length]
 
 
 def test_where_nothing_is_drawn_nothing_is_revealed() -> None:
     chain = Chain().grow_until(3)
-    assert chain.ledger.beacon is None
+    assert chain.ledger.find(Beacon) is None
     assert chain.record().secret == b""
     record = dataclasses.replace(chain.record(), secret=bytes(16))
     assert "had not committed" in refused(chain, record)

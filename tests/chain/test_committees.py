@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from chain.spoken import LIE, Spoken, aggregate
 from distro_node.protocol.chain.committee_draw import AggregatorStanding
+from distro_node.protocol.chain.committees import CommitteeChain
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.codec.aggregate import ABSTENTION
 from distro_node.protocol.wire.errors import ProtocolError
@@ -30,21 +31,20 @@ def test_members_train_in_odd_rounds_and_panels_speak_in_even_ones(chain: Spoken
         assert chain.ledger.assignments.due(chain.round) == {*chain.membership.peers}
         chain.grow()
         assert not chain.ledger.assignments.open_work(chain.membership.peers[0])
-        assert chain.ledger.share(chain.round, chain.membership.peers[0]) is None
+        assert chain.ledger.assignments.share(chain.round, chain.membership.peers[0]) is None
         assert chain.ledger.assignments.due(chain.round) == {*chain.membership.peers}
         chain.grow()
     assert chain.round == 7
 
 
 def test_each_sample_is_dealt_once_though_a_step_takes_two_rounds(chain: Spoken) -> None:
-    plain, streams = Chain(6), chain.ledger.order.streams
+    plain, streams = Chain(6), chain.ledger.assignments.order.streams
     for step in range(1, 6):
-        samples = {
-            s for p in chain.membership.peers for s in chain.ledger.share(chain.round, p) or ()
-        }
-        assert chain.ledger.cursors(chain.round).rows(streams).tolist() == [step - 1] * streams
+        assignments, now = chain.ledger.assignments, chain.round
+        samples = {s for p in chain.membership.peers for s in assignments.share(now, p) or ()}
+        assert assignments.cursors(now).rows(streams).tolist() == [step - 1] * streams
         assert samples == {
-            s for p in plain.membership.peers for s in plain.ledger.share(step, p) or ()
+            s for p in plain.membership.peers for s in plain.ledger.assignments.share(step, p) or ()
         }
         chain.grow()
         chain.grow()
@@ -53,12 +53,12 @@ def test_each_sample_is_dealt_once_though_a_step_takes_two_rounds(chain: Spoken)
 
 def test_what_is_left_untrained_is_dealt_again_in_the_next_step(chain: Spoken) -> None:
     absent = chain.membership.peers[0]
-    share = set(chain.ledger.share(1, absent) or ())
+    share = set(chain.ledger.assignments.share(1, absent) or ())
     assert share
     chain.grow(updates=[chain.update(peer) for peer in chain.membership.peers[1:]])
     chain.grow()
 
-    again = {s for p in chain.membership.peers for s in chain.ledger.share(3, p) or ()}
+    again = {s for p in chain.membership.peers for s in chain.ledger.assignments.share(3, p) or ()}
 
     assert share <= again
 
@@ -177,10 +177,10 @@ def test_a_shorter_chain_knows_what_it_knew_then(length: int) -> None:
         assert short.assignments.due(len(short)) == again.assignments.due(len(again))
         assert len(short.assignments) == len(again.assignments) == round_
         for peer in short.membership(round_).peers:
-            assert short.share(round_, peer) == again.share(round_, peer)
+            assert short.assignments.share(round_, peer) == again.assignments.share(round_, peer)
         for ledger in (short, again):
             ledger.append(chain.ledger[round_])
-    committee_chain = short.committee_chain, again.committee_chain, chain.committee_chain
+    committee_chain = short.find(CommitteeChain), again.find(CommitteeChain), chain.committee_chain
     committees = {each.epoch(17).committees for each in committee_chain if each is not None}
     assert len(committees) == 1
     assert short.update_bytes(0, 18) == chain.ledger.update_bytes(0, 18)
@@ -227,7 +227,7 @@ def test_what_a_panel_holds_comes_of_what_counted_since_it_began() -> None:
         long.committee_chain.agreed(0)[-1]
         == long.committee_chain.aggregates(long.ledger[12].record)[0]
     )
-    shorter = long.ledger.truncated(7).committee_chain
+    shorter = long.ledger.truncated(7).find(CommitteeChain)
     assert shorter is not None
     assert [len(shorter.agreed(section)) for section in (0, 1)] == [0, 3]
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from distro_node.protocol.chain.leaders import LeaderHistory, LeaderRecord, Leaders
 from distro_node.protocol.wire.membership import Membership, Votes
 from distro_node.protocol.wire.messages import Record, RecordId
+from simulation.still_chain import StillChain
 from simulation.swarm import identity
 
 SWARM = bytes(32)
 PEERS = sorted(identity(index).peer for index in range(12))
 MEMBERS = Membership(since=dict.fromkeys(PEERS, 0))
+CHAIN: Any = StillChain(SWARM, MEMBERS)
 VOTES = Votes({PEERS[0]: 600, PEERS[1]: 300, PEERS[2]: 100})
 
 
@@ -59,10 +62,10 @@ def test_no_identity_stands_where_many_points_fall() -> None:
 
 def leads(*slots: int) -> LeaderHistory:
     """Return the state after records from round 0 on that were first proposed in these slots."""
-    found = LeaderHistory(SWARM)
+    found = LeaderHistory(CHAIN)
     for round_, slot in enumerate(slots):
         record = Record(round_, RecordId(bytes(32)), 0, (), (), (), None, slot=slot)
-        found.follow(record, MEMBERS, MEMBERS.one_each, MEMBERS)
+        found.follow(record)
     return found
 
 
@@ -70,16 +73,16 @@ def test_who_had_two_slots_skipped_in_a_row_is_passed_over_for_a_while() -> None
     """Twelve members rotate: the leader of the first slot of round 1 leads that of round 13 as well."""
     slow = MEMBERS.circle(SWARM, 1)[0]
     wasted = [2 if round_ in (1, 13) else 1 for round_ in range(14)]
-    assert leads(*wasted[:13]).passed_over(13, MEMBERS) == frozenset()
+    assert leads(*wasted[:13]).passed_over(13) == frozenset()
     found = leads(*wasted, *[1] * 12)
-    assert all(found.passed_over(round_, MEMBERS) == {slow} for round_ in range(14, 26))
-    leaders = found.leaders(25, MEMBERS, MEMBERS.one_each)
+    assert all(found.passed_over(round_) == {slow} for round_ in range(14, 26))
+    leaders = found.leaders(25)
     assert leaders[1] == MEMBERS.circle(SWARM, 26)[0]
     # Once each of the others has led, the member that is passed over does as well.
     assert [leaders[slot] for slot in range(12, 24)] == [
         MEMBERS.circle(SWARM, 25)[turn % 12] for turn in range(11, 23)
     ]
-    assert found.passed_over(26, MEMBERS) == frozenset()
+    assert found.passed_over(26) == frozenset()
 
 
 def test_each_further_skipped_slot_doubles_that_up_to_a_bound_and_a_record_ends_it() -> None:
@@ -91,7 +94,7 @@ def test_each_further_skipped_slot_doubles_that_up_to_a_bound_and_a_record_ends_
     slow = MEMBERS.circle(SWARM, 1)[0]
     # In round 13 its slot yields a record, which clears the earlier skipped slots.
     assert (
-        leads(*[2 if round_ in (1, 25) else 1 for round_ in range(27)]).passed_over(26, MEMBERS)
+        leads(*[2 if round_ in (1, 25) else 1 for round_ in range(27)]).passed_over(26)
         == frozenset()
     ), slow
 
@@ -99,8 +102,8 @@ def test_each_further_skipped_slot_doubles_that_up_to_a_bound_and_a_record_ends_
 def test_no_more_than_a_third_are_passed_over() -> None:
     """The bound holds however many slots fail: in bad conditions, or through byzantine members."""
     found = leads(1, *[10] * 40)
-    assert len(found.passed_over(41, MEMBERS)) == 3
-    assert all(len(found.passed_over(round_, MEMBERS)) <= 3 for round_ in range(41))
+    assert len(found.passed_over(41)) == 3
+    assert all(len(found.passed_over(round_)) <= 3 for round_ in range(41))
 
 
 def test_where_votes_differ_who_is_passed_over_draws_no_slot() -> None:
@@ -114,7 +117,5 @@ def test_where_votes_differ_who_is_passed_over_draws_no_slot() -> None:
 
 def test_a_shorter_chain_has_what_it_had() -> None:
     found = leads(1, *[3] * 20)
-    again = found.before(12)
-    assert [again.passed_over(r, MEMBERS) for r in range(13)] == [
-        found.passed_over(r, MEMBERS) for r in range(13)
-    ]
+    again = found.before(12, CHAIN)
+    assert [again.passed_over(r) for r in range(13)] == [found.passed_over(r) for r in range(13)]

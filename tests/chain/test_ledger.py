@@ -11,11 +11,9 @@ import msgpack
 import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.admissions import admission_problem
+from distro_node.protocol.chain.departures import leave_is_current
 from distro_node.protocol.chain.evidence import EVIDENCE_WINDOW, accuse_of_announcements
-from distro_node.protocol.chain.ledger import (
-    Ledger,
-    leave_is_current,
-)
+from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.wire.encoding import decode, encode
 from distro_node.protocol.wire.errors import ProtocolError

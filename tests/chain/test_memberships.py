@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from typing import Any
 
 import pytest
 from distro_node.crypto.hashing import content_id
@@ -12,6 +13,7 @@ from distro_node.protocol.chain import memberships
 from distro_node.protocol.chain.memberships import MembershipHistory
 from distro_node.protocol.wire.membership import Membership, MembershipChange, founding
 from seeds import seeds
+from simulation.still_chain import StillChain
 
 
 def peer(number: int) -> PeerId:
@@ -61,14 +63,15 @@ def test_every_round_has_its_own_and_so_has_a_copy(
         assert made[back] == plain[back]
     assert list(made) == plain
     assert made[3:150:7] == plain[3:150:7]
-    for length in (1, 2, 60, 150, 151):
-        copy = made.before(length)
-        assert list(copy) == plain[:length]
+    chain: Any = StillChain(bytes(32), plain[0])
+    for length in (0, 1, 59, 149, 150):
+        copy = made.before(length, chain)
+        assert list(copy) == plain[: length + 1]
         # The copy is extended independently.
         story = Story(seed + 100)
-        change = story.after(plain[length - 1], length - 1)
+        change = story.after(plain[length], length)
         copy.follow(change)  # type: ignore[arg-type]
-        assert copy[length] == plain[length - 1].changed(change)
+        assert copy[length + 1] == plain[length].changed(change)
     assert list(made) == plain
     for outside in (151, -152):
         with pytest.raises(IndexError):

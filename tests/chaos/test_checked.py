@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from distro_node.crypto.identity import PeerId, peer_from_text
+from distro_node.protocol.chain.audits import AuditLedger
 from e2e.checked import IDLE_NODE, TOP_K, looks, make_checked
 from e2e.program import wait_for
 from e2e.support import Node, Place, Swarm, check_agreement, wait_for_round
@@ -56,7 +57,7 @@ def test_two_cheats_among_six(tmp_path: Path, *, overlap: bool) -> None:
         wait_for_round(honest_nodes, STAYS_UNTIL)
         check_agreement(honest_nodes)
         ledger = second.ledger()
-        work = ledger.audits
+        work = ledger.find(AuditLedger)
         assert work is not None
         found = {cheat: out_since(second, cheat) for cheat in cheats}
         print(f"found out in rounds {sorted(found.values())}, of {len(ledger)}")
@@ -71,7 +72,7 @@ def test_two_cheats_among_six(tmp_path: Path, *, overlap: bool) -> None:
 def settled(node: Node, honest: list[PeerId], cheats: list[PeerId]) -> bool:
     """Whether, according to this node, all honest members have votes, and the cheats neither votes
     nor update weight."""
-    work = node.ledger().audits
+    work = node.ledger().find(AuditLedger)
     assert work is not None
     accounts = work.reputation
     votes = accounts.votes.keys()
@@ -87,7 +88,7 @@ def out_since(node: Node, peer: PeerId) -> int:
     """Return the round after whose record a peer's updates no longer counted."""
     ledger = node.ledger()
     for length in range(1, len(ledger) + 1):
-        work = ledger.truncated(length).audits
+        work = ledger.truncated(length).find(AuditLedger)
         if work is not None and not work.reputation.updates_count(peer):
             return length
     raise AssertionError("its updates still count")
@@ -95,7 +96,7 @@ def out_since(node: Node, peer: PeerId) -> int:
 
 def standing(node: Node) -> str:
     """Return the round, and every member's audits and votes."""
-    work = node.ledger().audits
+    work = node.ledger().find(AuditLedger)
     assert work is not None
     accounts = work.reputation
     told = [

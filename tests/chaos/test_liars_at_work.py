@@ -13,6 +13,7 @@ from chaos.driver import Driver
 from chaos.schedule import Fault, draw_schedule
 from chaos.test_chaos import RECOVERY_SECONDS, check_end, on_one_chain
 from distro_node.crypto.identity import PeerId, peer_from_text
+from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.chain.ledger import Ledger
 from e2e.checked import IDLE_NODE, TOP_K, make_checked
 from e2e.program import wait_for
@@ -103,7 +104,7 @@ def kills(seed: int, names: Sequence[str], seconds: float) -> list[Fault]:
 
 def votes(node: Node) -> set[PeerId]:
     """Return the members with votes, according to a node."""
-    audits = node.ledger().audits
+    audits = node.ledger().find(AuditLedger)
     assert audits is not None
     return {*audits.reputation.votes}
 
@@ -122,7 +123,7 @@ def led(ledger: Ledger, wicked: dict[str, PeerId]) -> str:
 def check_liars(ledger: Ledger, honest: Sequence[PeerId], wicked: dict[str, PeerId]) -> None:
     """Check that every honest member counts, that no liar made a step alone, and that the one that does
     not work is out of the step."""
-    audits = ledger.audits
+    audits = ledger.find(AuditLedger)
     assert audits is not None
     assert all(audits.reputation.updates_count(peer) for peer in honest)
     assert not audits.reputation.updates_count(wicked["idle"])

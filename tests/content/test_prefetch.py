@@ -229,7 +229,7 @@ def test_what_comes_next_is_what_a_round_will_deal(overlap: bool) -> None:
     ahead = upcoming_samples(chain.ledger, me, 5)
     dealt: list[int] = []
     for _ in range(6 + overlap):
-        dealt += chain.ledger.share(chain.round, me) or ()
+        dealt += chain.ledger.assignments.share(chain.round, me) or ()
         chain.grow()
     # What is assigned already, and five rounds more.
     assert ahead == dealt

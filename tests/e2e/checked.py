@@ -9,6 +9,7 @@ from pathlib import Path
 
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.sign_score import SignSums
+from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.chain.ledger import Ledger
 from e2e.support import Swarm
 
@@ -47,9 +48,8 @@ def make_checked(swarm: Swarm) -> None:
 
 def looks(ledger: Ledger) -> Iterator[tuple[PeerId, PeerId, float]]:
     """Yield auditor, audited member and score of all audits in the chain."""
-    assert ledger.audits is not None
     for number in range(len(ledger)):
         for entry in ledger[number].record.audits:
-            drawn = ledger.audits.drawn(entry.auditor, entry.secret, entry.round)
+            drawn = ledger.index(AuditLedger).drawn(entry.auditor, entry.secret, entry.round)
             assert drawn is not None
             yield entry.auditor, drawn.peer, SignSums(entry.total, entry.squares).score

@@ -9,6 +9,7 @@ from statistics import median, median_low
 
 import pytest
 from distro_node.crypto.identity import peer_from_text
+from distro_node.protocol.chain.audits import AuditLedger
 from e2e.checked import IDLE_NODE, TOP_K, looks, make_checked
 from e2e.program import wait_for
 from e2e.support import Place, Swarm, check_agreement
@@ -36,7 +37,7 @@ def test_who_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
         def settled() -> bool:
             """Whether every working member has votes by now, and the idle one has none, or none any
             more: votes from a few audits that scored high last until the epoch ends."""
-            work = second.ledger().audits
+            work = second.ledger().find(AuditLedger)
             assert work is not None
             return not work.reputation.updates_count(idle) and set(work.reputation.votes) == set(
                 honest
@@ -47,7 +48,7 @@ def test_who_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
         )
         check_agreement(nodes[:3])
         ledger = second.ledger()
-        work = ledger.audits
+        work = ledger.find(AuditLedger)
         assert work is not None
         assert all(work.reputation.updates_count(peer) for peer in honest)
         scores: dict[bool, list[float]] = {True: [], False: []}

@@ -145,7 +145,7 @@ def test_a_look_from_its_draw_to_the_next_proposal() -> None:
         chain.grow()
     round_, seat = chain.round, Seat(chain, me)
     (train,) = of(Train, seat.loads())
-    share = chain.ledger.share(round_, look.peer)
+    share = chain.ledger.assignments.share(round_, look.peer)
     assert share is not None
     assert (train.audit, train.audit_share) == (share[look.sequence], len(share))
     assert train.audit not in train.samples
@@ -233,7 +233,7 @@ def test_a_second_look_from_its_call_to_its_word() -> None:
             effects += seat.decides()
         assert not of(RunReaudit, effects)
         (again,) = of(RunReaudit, seat.decides())
-        share = other.ledger.share(first.round, first.peer)
+        share = other.ledger.assignments.share(first.round, first.peer)
         assert share is not None
         assert (again.low_audit, again.update) == (first, update_of(first.peer, first.round))
         assert (len(again.samples), again.share_size) == (8, len(share))

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.evidence import check_evidence
 from distro_node.protocol.member.completeness import Completeness, judge_completeness
 from distro_node.protocol.member.effects import Effect, Note, Publish
 from distro_node.protocol.member.inputs import MessageReceived, Recalled, Tick, Trained, UpdateHeld
@@ -100,7 +101,7 @@ def test_an_entry_that_was_announced_otherwise_is_none(field: str) -> None:
         for effect in effects
         if isinstance(effect, Publish) and effect.envelope.kind == "evidence"
     ]
-    voter.chain.ledger.check_evidence(proof)  # type: ignore[arg-type]
+    check_evidence(proof, voter.chain.ledger, voter.chain.ledger.verify)  # type: ignore[arg-type]
     assert proof.peer == voter.leader  # type: ignore[union-attr]
 
 

@@ -8,6 +8,7 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, Audit, RecordedWork
 from distro_node.protocol.audit.reputation_events import ReputationEvent, ReputationEventKind
+from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.member.effects import Note, NoteKind
 from distro_node.protocol.member.events import notes_of_audits, notes_of_changes, snapshot_of
 from distro_node.protocol.member.inputs import EntryReceived
@@ -51,12 +52,13 @@ def test_a_member_tells_what_a_record_has_changed() -> None:
     chain = Chain(4, audits=AuditsSpec())
     founder, ann = identity(0).peer, identity(1).peer
     member = chain.member(2)
-    assert member.ledger.audits is not None
     members = chain.membership.peers
     for round_ in (1, 2):
         look = Audit(founder, ann, 1, 4, 15_000)
         looks = (look,) if round_ == 2 else ()
-        member.ledger.audits.reputation.close(RecordedWork(round_, {ann: 4}, looks), members)
+        member.ledger.index(AuditLedger).reputation.close(
+            RecordedWork(round_, {ann: 4}, looks), members
+        )
     told: list[Note] = []
     while chain.round < EPOCH_ROUNDS:
         effects = member.handle(EntryReceived(chain.grow(updates=())), 0.0)
@@ -70,6 +72,6 @@ def test_a_member_tells_what_a_record_has_changed() -> None:
 
 def test_where_no_work_is_checked_nothing_is_told() -> None:
     chain = Chain(3)
-    assert chain.ledger.audits is None
-    assert snapshot_of(chain.ledger.audits) is None
-    assert notes_of_audits(None, chain.ledger.audits, 1, ME) == []
+    assert chain.ledger.find(AuditLedger) is None
+    assert snapshot_of(chain.ledger.find(AuditLedger)) is None
+    assert notes_of_audits(None, chain.ledger.find(AuditLedger), 1, ME) == []

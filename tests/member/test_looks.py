@@ -12,6 +12,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit import lottery
 from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS
 from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, Audit
+from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.member.auditor import Auditor
 from distro_node.protocol.member.effects import RunReaudit, ScoreAudit, Train
 from distro_node.protocol.member.inputs import AuditScored, ReauditDone
@@ -167,9 +168,8 @@ def test_old_accounts_are_made_again() -> None:
     chain = _chain()
     known = dict(chain.work.votes(EPOCH_ROUNDS + 3))
     short = chain.ledger.truncated(EPOCH_ROUNDS + 3)
-    assert short.audits is not None
-    assert dict(short.audits.reputation.votes) == known
-    assert len(short.audits) == EPOCH_ROUNDS + 3
+    assert dict(short.index(AuditLedger).reputation.votes) == known
+    assert len(short.index(AuditLedger)) == EPOCH_ROUNDS + 3
 
 
 def test_few_accounts_are_kept() -> None:
@@ -210,7 +210,7 @@ class _Looker:
     def told(self, dealt: int | None = None) -> Train:
         """Return what it is asked to compute in the next round."""
         round_ = self.ledger_round
-        samples = self.ledger.share(round_, FOUNDER) or (0,)
+        samples = self.ledger.assignments.share(round_, FOUNDER) or (0,)
         effect = Train(round_, self.ledger.head, samples, round_ if dealt is None else dealt)
         return self.looking.with_audit(effect, self.ledger)
 
@@ -248,7 +248,7 @@ def test_a_look_is_computed_beside() -> None:
     looker = _looker()
     told, drawn = looker.told(), looker.chain.drawn(FOUNDER, looker.ledger_round)
     assert drawn is not None
-    dealt = looker.ledger.share(looker.ledger_round, drawn.peer)
+    dealt = looker.ledger.assignments.share(looker.ledger_round, drawn.peer)
     assert dealt is not None
     assert (told.audit, told.audit_share) == (dealt[drawn.sequence], len(dealt))
 
@@ -328,7 +328,7 @@ def _called() -> tuple[_Looker, list[RunReaudit]]:
 
 def test_who_is_called_looks_at_the_share() -> None:
     looker, (again,) = _called()
-    share = looker.ledger.share(again.low_audit.round, again.low_audit.peer)
+    share = looker.ledger.assignments.share(again.low_audit.round, again.low_audit.peer)
     record = looker.ledger[again.low_audit.round].record
     updates = [e.update for e in record.updates if e.peer == again.low_audit.peer]
     assert [again.update] == updates

@@ -243,12 +243,12 @@ def test_the_share_is_settled_when_it_is_trained() -> None:
         departed=[seat.chain.leave(gone)],
     )
     ledger = seat.chain.ledger
-    assert ledger.share(3, seat.me) == train.samples
+    assert ledger.assignments.share(3, seat.me) == train.samples
     assert len(train.samples) == 16
     # A new member has none, one that left had one, and no share is assigned twice.
-    assert ledger.share(3, identity(9).peer) is None
-    assert ledger.share(3, gone)
-    shares = [ledger.share(3, peer) or () for peer in (seat.me, *seat.others)]
+    assert ledger.assignments.share(3, identity(9).peer) is None
+    assert ledger.assignments.share(3, gone)
+    shares = [ledger.assignments.share(3, peer) or () for peer in (seat.me, *seat.others)]
     assert len({sample for share in shares for sample in share}) == 64
 
 
@@ -273,7 +273,7 @@ def test_a_newcomer_computes_the_round_after_its_first_and_is_not_waited_for() -
     assert seat.member._current.ready_since is not None
     # From then on its samples count like all others.
     seat.chain.grow(updates=[seat.chain.update(peer) for peer in (seat.me, *seat.others)])
-    assert seat.chain.ledger.share(4, newcomer) == of(Train, effects)[0].samples
+    assert seat.chain.ledger.assignments.share(4, newcomer) == of(Train, effects)[0].samples
 
 
 @pytest.mark.parametrize("seed", seeds(8))
@@ -287,7 +287,7 @@ def test_every_sample_is_trained_once_with_churn(seed: int) -> None:
     for round_ in range(1, 40):
         calm = round_ > 25
         peers = list(chain.membership.peers)
-        shares = {peer: chain.ledger.share(round_, peer) for peer in peers}
+        shares = {peer: chain.ledger.assignments.share(round_, peer) for peer in peers}
         counted = [peer for peer in peers if shares[peer] is not None]
         if not calm:
             counted = [peer for peer in counted if chance.random() < 0.6]
@@ -305,12 +305,12 @@ def test_every_sample_is_trained_once_with_churn(seed: int) -> None:
             trained.update(shares[peer] or ())
         # Of what was assigned so far, the next two rounds are not decided.
         ledger, streams = chain.ledger, np.arange(sequences)
-        ends = ledger.cursors(round_ + 2).fresh(sequences).tolist()
+        ends = ledger.assignments.cursors(round_ + 2).fresh(sequences).tolist()
         dealt = [(stream, row) for stream, end in enumerate(ends) for row in range(end)]
-        due = Counter(ledger.order.samples_at(*np.array(dealt).T))
+        due = Counter(ledger.assignments.order.samples_at(*np.array(dealt).T))
         for ahead in (1, 2):
-            rows = ledger.cursors(round_ + ahead).rows(sequences)
-            due -= Counter(ledger.order.samples_at(streams, rows))
+            rows = ledger.assignments.cursors(round_ + ahead).rows(sequences)
+            due -= Counter(ledger.assignments.order.samples_at(streams, rows))
         assert trained == due
     assert trained.total() > 5 * sequences
 

@@ -10,6 +10,7 @@ import pytest
 from chain.spoken import Spoken
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.committees import CommitteeChain
 from distro_node.protocol.member.effects import (
     Apply,
     Effect,
@@ -163,9 +164,10 @@ class Slow:
             due=lambda round_: {me},
             counts=lambda record: {},
         )
-        self.committee_chain = SimpleNamespace(
-            place=lambda round_, peer: (0, 1), agreed=lambda section: ()
-        )
+
+    def find(self, kind: type) -> Any:
+        assert kind is CommitteeChain
+        return SimpleNamespace(place=lambda round_, peer: (0, 1), agreed=lambda section: ())
 
     def __len__(self) -> int:
         return self.tip

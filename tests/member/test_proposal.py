@@ -9,7 +9,7 @@ import pytest
 from distro_node.crypto.envelope import MAX_ENVELOPE_BYTES, Envelope
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.evidence import EVIDENCE_WINDOW
-from distro_node.protocol.chain.ledger import check_record
+from distro_node.protocol.chain.record_checks import check_record
 from distro_node.protocol.member.auditor import Auditor
 from distro_node.protocol.member.liveness import Liveness
 from distro_node.protocol.member.proposal import Accusations, JoinRequests, compose_record
@@ -71,7 +71,7 @@ class Leader:
             "now": self.now,
         }
         record = compose_record(**(settings | changes))
-        check_record(record, self.chain.ledger)
+        check_record(record, self.chain.ledger, self.chain.ledger.verify)
         return record
 
     def accuse(self, who: int) -> None:

@@ -261,18 +261,18 @@ def test_who_is_at_work_is_not_late() -> None:
 def test_what_was_lent_and_not_trained_is_dealt_again() -> None:
     chain, slow = _swarm_with_a_slow_one()
     (work,) = chain.ledger.assignments.shares(chain.round).lent_streams
-    row = int(chain.ledger.cursors(work.assigned_in).rows(16)[work.stream])
+    row = int(chain.ledger.assignments.cursors(work.assigned_in).rows(16)[work.stream])
     while chain.round <= work.due:
         _continues(chain, slow, counted=False)
-    assert int(chain.ledger.cursors(chain.round).rows(16)[work.stream]) == row
+    assert int(chain.ledger.assignments.cursors(chain.round).rows(16)[work.stream]) == row
 
 
 def test_what_is_lent_to_who_departs_is_dealt_again() -> None:
     chain, slow = _swarm_with_a_slow_one()
     (work,) = chain.ledger.assignments.shares(chain.round).lent_streams
-    row = int(chain.ledger.cursors(work.assigned_in).rows(16)[work.stream])
+    row = int(chain.ledger.assignments.cursors(work.assigned_in).rows(16)[work.stream])
     chain.grow(departed=[chain.leave(slow)])
-    assert int(chain.ledger.cursors(chain.round).rows(16)[work.stream]) == row
+    assert int(chain.ledger.assignments.cursors(chain.round).rows(16)[work.stream]) == row
 
 
 def test_who_returns_computes_what_it_is_dealt_then() -> None:

@@ -119,7 +119,7 @@ def test_the_ledger_knows_it_of_every_round(overlap: bool) -> None:
         if round_ % 2:
             lost += ledger.assignments.assignment(round_).runs[absent]
         chain.grow(updates=some if round_ % 2 else None)
-    last = ledger.cursors(6 + overlap)
+    last = ledger.assignments.cursors(6 + overlap)
     expected = np.zeros(64, int)
     for streams in lost:
         expected[streams.start : streams.stop] += 1
@@ -127,7 +127,7 @@ def test_the_ledger_knows_it_of_every_round(overlap: bool) -> None:
     assert (6 + overlap - last.fresh(64)).tolist() == expected.tolist()
     shorter = ledger.truncated(3)
     for number in range(1, 4 + overlap):
-        assert shorter.cursors(number) == ledger.cursors(number)
+        assert shorter.assignments.cursors(number) == ledger.assignments.cursors(number)
     assert len(ledger.truncated(0).assignments._cursors) == 1 + overlap
 
 

@@ -95,7 +95,7 @@ def test_counts_follow_what_was_dealt() -> None:
         counts = dict(
             zip([e.peer for e in record.updates], chain.ledger.counts(record), strict=True)
         )
-        dealt = {peer: len(chain.ledger.share(round_, peer) or ()) for peer in counts}
+        dealt = {peer: len(chain.ledger.assignments.share(round_, peer) or ()) for peer in counts}
         assert counts == by_share(dealt)
         assert dealt == dict(chain.ledger.assignments.shares(round_).sequences)
         if slow in counts and round_ > 10:

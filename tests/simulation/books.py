@@ -70,7 +70,7 @@ class Books:
 
     def add(self, ledger: Ledger) -> str:
         """Check a chain that ends with a new record. Return the error; usually the empty string."""
-        work, record = ledger.audits, ledger[len(ledger) - 1].record
+        work, record = ledger.find(AuditLedger), ledger[len(ledger) - 1].record
         if work is None or record.id in self._after:
             return ""
         self._after[record.id] = fingerprint(work.reputation)
@@ -83,7 +83,7 @@ class Books:
 
     def compare(self, ledger: Ledger) -> str:
         """Compare a member's accounts, which it has built up itself, with those of the records."""
-        work = ledger.audits
+        work = ledger.find(AuditLedger)
         if work is None:
             return ""
         if fingerprint(work.reputation) != self._after.get(ledger.head):
@@ -97,13 +97,12 @@ class Books:
 
     def compare_again(self, ledger: Ledger) -> str:
         """Compare accounts that are recomputed for an earlier record."""
-        if ledger.audits is None:
+        if ledger.find(AuditLedger) is None:
             return ""
         length = 1 + int.from_bytes(ledger.head[4:8], "big") % len(ledger)
         shorter = ledger.truncated(length)
         known = self._after.get(shorter.head)
-        assert shorter.audits is not None  # as in the ledger that it was cut from
-        if known is not None and fingerprint(shorter.audits.reputation) != known:
+        if known is not None and fingerprint(shorter.index(AuditLedger).reputation) != known:
             return f"cut to {length} rounds it has other accounts"
         return ""
 
@@ -118,7 +117,9 @@ class Books:
         for entry in record.updates:
             page = pages.get(entry.peer, _Page())
             real = set(self._scores.samples(entry.update))
-            worked = bool(real.intersection(ledger.share(record.round, entry.peer) or ()))
+            worked = bool(
+                real.intersection(ledger.assignments.share(record.round, entry.peer) or ())
+            )
             seen = entry.peer in work.share_sizes(record.round)
             counts = seen and work.reputation.updates_count(entry.peer)
             pages[entry.peer] = replace(

@@ -11,8 +11,9 @@ from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.protocol.audit.lottery import SECRET_BYTES, commitment
-from distro_node.protocol.chain.beacon import REVEALED_AFTER
+from distro_node.protocol.chain.beacon import REVEALED_AFTER, Beacon
 from distro_node.protocol.chain.fork_search import ChainComparison, FetchBackoff
+from distro_node.protocol.chain.indexed_chain import IndexedChain
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.chain.sync import SyncAnswer, SyncQuery, answer_to
@@ -67,10 +68,10 @@ def update_of(peer: PeerId, round_: int) -> ContentId:
 def voting(votes: Mapping[PeerId, int]) -> Iterator[None]:
     """Give the members of every chain these votes."""
 
-    def said(self: Ledger, round: int) -> Votes:
+    def said(self: IndexedChain, round: int) -> Votes:
         return Votes.of(votes, self.membership(round))
 
-    with patch.object(Ledger, "votes", said):
+    with patch.object(IndexedChain, "votes", said):
         yield
 
 
@@ -140,7 +141,7 @@ class Chain:
         return content_id(made)[:SECRET_BYTES]
 
     def announcement(self, who: int | PeerId, **changes: Any) -> Announcement:
-        drawn = self.ledger.beacon is not None
+        drawn = self.ledger.find(Beacon) is not None
         settings: dict[str, Any] = {
             "round": self.round,
             "parent": self.ledger.head,
@@ -220,7 +221,7 @@ class Chain:
 
     def reveal(self, slot: int = 1) -> bytes:
         """Return the secret that a slot's leader puts into the next record."""
-        beacon, leader = self.ledger.beacon, self.ledger.leaders(self.round)[slot]
+        beacon, leader = self.ledger.find(Beacon), self.ledger.leaders(self.round)[slot]
         if beacon is None or not beacon.commitment_due(leader, self.round):
             return b""
         return self.secret(leader, self.round - REVEALED_AFTER)

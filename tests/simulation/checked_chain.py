@@ -31,7 +31,7 @@ class CheckedChain(Chain):
 
     @property
     def work(self) -> AuditLedger:
-        work = self.ledger.audits
+        work = self.ledger.find(AuditLedger)
         assert work is not None
         return work
 
@@ -109,4 +109,4 @@ class VouchedChain(CheckedChain):
         plain = super().record(**(settings | changes))
         if "contributions" in changes:
             return plain
-        return dataclasses.replace(plain, contributions=root_due(self.work, plain.snapshot))
+        return dataclasses.replace(plain, contributions=root_due(self.ledger, plain.snapshot))

@@ -15,6 +15,7 @@ from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.lottery import SECRET_BYTES
+from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.member.effects import Effect, Publish, Train
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import (
@@ -175,7 +176,7 @@ class WorkLies:
     def false_looks(self) -> Iterator[tuple[str, Message]]:
         """Yield audits that were not drawn, to be sent after its announcement."""
         member, chance = self._liar.member, self._chance
-        ledger, work = member.ledger, member.ledger.audits
+        ledger, work = member.ledger, member.ledger.find(AuditLedger)
         if FALSE_LOOKS not in self._liar.tells or work is None or len(ledger) < 4:
             return
         round_ = len(ledger) - chance.randrange(1, min(20, len(ledger)))
@@ -196,7 +197,7 @@ class WorkLies:
 
     def _idles(self, round_: int) -> bool:
         liar = self._liar
-        tells, work = liar.tells, liar.member.ledger.audits
+        tells, work = liar.tells, liar.member.ledger.find(AuditLedger)
         return (
             OTHER_DATA in tells
             or TOO_SMALL in tells

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.chain.consensus import SLOT_WINDOW
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.member.effects import Apply
@@ -492,7 +493,7 @@ class Watch:
         return judgement
 
     def _check_books(self, look: Callable[[Ledger], str], ledger: Ledger, where: str) -> None:
-        wrong = look(ledger) if ledger.audits is not None else ""
+        wrong = look(ledger) if ledger.find(AuditLedger) is not None else ""
         if wrong:
             raise Violation("accounts", f"{where}: {wrong}", ledger.head)
 

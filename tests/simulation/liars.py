@@ -13,8 +13,10 @@ from typing import Any
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.beacon import Beacon
 from distro_node.protocol.chain.consensus import SLOT_WINDOW
 from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.record_ids import RecordIds
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.chain.sync import SyncAnswer
 from distro_node.protocol.member.effects import Effect, MakeAggregate, Publish, Train
@@ -45,7 +47,7 @@ from simulation.node import Node
 
 # Private here: `_current`, `_replica`, `_slots`, `_auditor`: a liar starts from an honest member's
 # knowledge.
-# Private here: `_entries`, `_ids`: a chain that no ledger accepts.
+# Private here: `_chain`: a chain that no ledger accepts.
 
 LIES = (
     "two proposals",
@@ -190,7 +192,7 @@ def draw_founder(liars: Liars, chance: random.Random, share: float = 0.05) -> Li
 
 def own_slot(ledger: Ledger, peer: PeerId) -> int:
     """Return the first slot of the next round that a member leads; 1 without a beacon."""
-    if ledger.beacon is None:
+    if ledger.find(Beacon) is None:
         return 1
     leaders = ledger.leaders(len(ledger))
     return next(slot for slot in itertools.count(1) if leaders[slot] == peer)
@@ -742,7 +744,7 @@ class Liar(Node):
             said = Announcement(
                 round_, ledger.head, content_id(b"%d forged" % round_), 1000, 100, 2.0, 666
             )
-            if ledger.beacon is not None:
+            if ledger.find(Beacon) is not None:
                 bound = self.member._auditor.commitment(round_, ledger.head)
                 said = dataclasses.replace(said, commitment=bound)
             signature = self.sign("announcement", encode(said)).signature
@@ -789,7 +791,7 @@ class _Forged(Ledger):
         short = ledger.truncated(fork)
         forged = cls.__new__(cls)
         forged.__dict__ = dict(short.__dict__)
-        forged._entries.append(entry)
-        forged._ids = [*short._ids, entry.record.id]
+        forged._chain.entries.append(entry)
+        forged.index(RecordIds).follow(entry.record)
         forged.entry = entry
         return forged

@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.chain.committees import CommitteeChain
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.codec.aggregate import ABSTENTION
@@ -213,15 +214,16 @@ class Chains:
     def share(self, parent: RecordId, peer: PeerId) -> tuple[int, ...] | None:
         """Return the samples for which an update is due in the round after a decided record."""
         ledger, length = self._home[parent]
-        return ledger.share(length, peer)
+        return ledger.assignments.share(length, peer)
 
     def counts(self, record: Record) -> tuple[int, ...]:
         """Return the update weights of a decided record."""
         ledger, _ = self._home[record.parent]
-        if ledger.audits is not None:
+        if ledger.find(AuditLedger) is not None:
             return ledger.counts(record)
-        if ledger.committee_chain is not None:
-            return self._tallied(record, ledger.committee_chain)
+        committee_chain = ledger.find(CommitteeChain)
+        if committee_chain is not None:
+            return self._tallied(record, committee_chain)
         if record.id not in self._counts:
             dealt = [len(self.share(record.parent, e.peer) or ()) for e in record.updates]
             unequal = self._manifest.optimizer.update_weight == "share" and len(set(dealt)) > 1
@@ -250,7 +252,7 @@ class Chains:
         again."""
         ledger, length = self._home[parent]
         streams, shares, last = (
-            ledger.order.streams,
+            ledger.assignments.order.streams,
             ledger.assignments.shares(length),
             self.last_deal(parent),
         )
@@ -259,17 +261,18 @@ class Chains:
         two = self._manifest.committees is not None
         for made in shares.assignments:
             number = 2 * made.round - 1 if two else made.round
-            rows = ledger.cursors(number).rows(streams).tolist()
+            rows = ledger.assignments.cursors(number).rows(streams).tolist()
             found += [(n, rows[n]) for own in made.runs.values() for run in own for n in run]
         for work in shares.lent_streams:
             number = 2 * work.assigned_in - 1 if two else work.assigned_in
-            found.append((work.stream, int(ledger.cursors(number).rows(streams)[work.stream])))
+            rows = ledger.assignments.cursors(number).rows(streams)
+            found.append((work.stream, int(rows[work.stream])))
         return [*found, *last.owed]
 
     def last_deal(self, parent: RecordId) -> StreamCursors:
         """Return the last assignment that a decided record settles: with `overlap` a round ahead."""
         ledger, length = self._home[parent]
-        return ledger.cursors(max(1, length) + ledger.manifest.rounds.overlap)
+        return ledger.assignments.cursors(max(1, length) + ledger.manifest.rounds.overlap)
 
     def leader(self, parent: RecordId, slot: int) -> PeerId | None:
         """Return the leader of a slot of the round after a record."""

@@ -20,6 +20,7 @@ from distro_node.node.training.reaudit import ReauditWorker, assigned_to_others
 from distro_node.protocol.audit.disputes import Jury
 from distro_node.protocol.audit.reputation import Audit, Dispute
 from distro_node.protocol.audit.sign_score import SignSums
+from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.member.effects import RunReaudit
 from distro_node.protocol.member.inputs import ReauditDone
 from distro_node.protocol.wire.blobs import BlobList
@@ -145,10 +146,13 @@ class _Ledger:
     """A ledger with the test's own disputes."""
 
     def __init__(self, ledger: Any, audits: Any) -> None:
-        self._ledger, self.audits = ledger, audits
+        self._ledger, self._audits = ledger, audits
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
+
+    def find(self, kind: type) -> Any:
+        return self._audits if kind is AuditLedger else self._ledger.find(kind)
 
     def __len__(self) -> int:
         return len(self._ledger)
@@ -170,7 +174,7 @@ async def test_it_makes_the_parameters_again_and_looks(
     assert (spec.settings.device, spec.settings.micro_batch) == ("cpu", 1)
     assert spec.nice > 0
     assert spec.settings.memory is not None
-    dealt = world.chain.ledger.share(ROUND, IDLE)
+    dealt = world.chain.ledger.assignments.share(ROUND, IDLE)
     assert dealt is not None
     assert world.others
     assert not set(world.others) & set(dealt)
@@ -189,7 +193,7 @@ async def test_with_overlap_the_parameters_are_those_of_a_round_before(
 
 def test_what_others_were_dealt_begins_with_mine(tmp_path: Path) -> None:
     ledger = World(tmp_path).chain.ledger
-    mine, theirs = ledger.share(ROUND, ME), ledger.share(ROUND, IDLE)
+    mine, theirs = ledger.assignments.share(ROUND, ME), ledger.assignments.share(ROUND, IDLE)
     assert mine is not None
     assert theirs is not None
     others = assigned_to_others(ledger, ROUND, IDLE, ME)

@@ -18,6 +18,7 @@ from distro_node.node.network.exchange.blobs import PART_PROTOCOL as PARTS
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
 from distro_node.node.network.exchange.chunks import PROTOCOL as CHUNKS
 from distro_node.node.network.requests import Handler
+from distro_node.protocol.chain.beacon import Beacon
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.chain.sync import (
@@ -464,7 +465,7 @@ class LyingNetwork(SimulatedNetwork):
         said = Announcement(
             round_, ledger.head, content_id(b"%d alone" % round_), 1000, 100, 2.0, 666
         )
-        if ledger.beacon is not None:
+        if ledger.find(Beacon) is not None:
             bound = self.member._auditor.commitment(round_, ledger.head)
             said = dataclasses.replace(said, commitment=bound)
         signature = self._sign("announcement", said).signature

@@ -1,0 +1,111 @@
+"""Indexes of a chain: state that follows from its records, extended record by record.
+
+A chain of decided records is the only truth, and reading all of it for each question would take too
+long. So each subject (members, leaders, samples, finality, …) keeps an index with the state before
+every round. `indexes` lists the indexes of a swarm, in the order in which they follow a record. A
+feature that not every swarm has is an index that is only in the list of a swarm with this feature.
+
+Indexes refer to each other by the `ChainView` that each is given: its own chain. So the indexes of a
+copied chain never read those of the original.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Protocol, Self, TypeVar
+
+from ...crypto.identity import PeerId
+from ..wire.manifest import Manifest
+from ..wire.membership import Membership, Votes
+from ..wire.messages import Record, RecordId
+
+T = TypeVar("T")
+
+
+class ChainView(Protocol):
+    """Read access of an index, or of a check, to its chain. While the last record is being followed,
+    this includes that record, and the indexes before the one that reads have followed it."""
+
+    def __len__(self) -> int:
+        """Return the number of decided rounds, which is also the number of the next round."""
+        ...
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    def record(self, round: int) -> Record:
+        """Return the record of a round."""
+        ...
+
+    def parent(self, round: int) -> RecordId:
+        """Return the id of the record before a round, at most the next one."""
+        ...
+
+    def membership(self, round: int) -> Membership:
+        """Return the members of a round, at most the next one."""
+        ...
+
+    def votes(self, round: int) -> Votes:
+        """Return the votes of each member in a round, at most the next one."""
+        ...
+
+    def counts(self, record: Record) -> tuple[int, ...]:
+        """Return the update weights of a record in its step, in the order of its updates. An update of
+        weight 0 is not applied. The record must have been checked, and is the next one at most."""
+        ...
+
+    def index(self, kind: type[T]) -> T:
+        """Return the chain's index of this class. Raises `LookupError` if it has none."""
+        ...
+
+    def find(self, kind: type[T]) -> T | None:
+        """Return the chain's index of this class; None if the swarm lacks this feature."""
+        ...
+
+
+class ChainIndex(Protocol):
+    """State that follows from the records of one chain; extended by one thread."""
+
+    def follow(self, record: Record) -> None:
+        """Process the last `record` of the chain, which must have been checked."""
+        ...
+
+    def before(self, length: int, chain: ChainView) -> Self:
+        """Return the state after the first `length` records, as an index of `chain`, a copy of these
+        records whose earlier indexes are there already. The copy is extended independently; another
+        thread may extend the original meanwhile."""
+        ...
+
+
+class VoteSource(ABC):
+    """The index that gives members their votes; each chain has one."""
+
+    @abstractmethod
+    def votes_in(self, round: int) -> Votes:
+        """Return the votes of each member in a round, at most the next one."""
+
+
+class WeightRule(ABC):
+    """An index that determines update weights."""
+
+    @abstractmethod
+    def weights(self, record: Record, given: Mapping[PeerId, int]) -> Mapping[PeerId, int]:
+        """Return the update weights of a record in its step, by author. `given`: the weights by the
+        rules before this one. The record must have been checked, and is the next one at most."""
+
+
+class EqualVotes(VoteSource):
+    """One vote for each member, in a swarm where nothing else determines the votes."""
+
+    def __init__(self, chain: ChainView) -> None:
+        self._chain = chain
+
+    def votes_in(self, round: int) -> Votes:
+        return Votes.one_each(self._chain.membership(round))
+
+    def follow(self, record: Record) -> None:
+        pass
+
+    def before(self, length: int, chain: ChainView) -> EqualVotes:
+        return EqualVotes(chain)
