@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...crypto.envelope import verify_detached
+from ...crypto.envelope import Verify, verify_detached
 from ...crypto.identity import PeerId
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
@@ -10,7 +10,6 @@ from ..wire.manifest import Manifest
 from ..wire.membership import REQUEST_WINDOW, Membership
 from ..wire.messages import TICKET_KIND, JoinRequest, Record
 from .audits import is_dismissed
-from .certificates import Verify
 from .chain_index import ChainView
 
 

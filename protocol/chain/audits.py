@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...crypto.envelope import Verify
 from ...crypto.identity import PeerId
 from ..audit.audit_sums import level_test
 from ..audit.contributions import Contributions
@@ -40,7 +41,6 @@ from ..wire.messages import (
 )
 from .assignments import SampleAssignments
 from .beacon import Beacon
-from .certificates import Verify
 from .chain_index import ChainView, VoteSource, WeightRule
 
 # States are kept from every epoch's end of the last `_LATEST` rounds, and every `_SPACING` rounds

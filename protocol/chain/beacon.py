@@ -27,13 +27,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...crypto.envelope import Verify
 from ...crypto.hashing import CONTENT_ID_BYTES, ContentId, content_id
 from ...crypto.identity import PeerId
 from ..audit.lottery import commitment
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.messages import Record
-from .certificates import Verify
 from .chain_index import ChainView
 from .leaders import LeaderHistory
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...crypto.envelope import Verify
 from ..wire.errors import ProtocolError
 from ..wire.messages import Record, SnapshotEntry
-from .certificates import Verify
 from .chain_index import ChainView
 from .snapshot_rounds import snapshot_round
 

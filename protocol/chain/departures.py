@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ...crypto.envelope import Verify
 from ...crypto.identity import PeerId
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.membership import LEAVE_WINDOW, Membership
 from ..wire.messages import DepartureEntry, Leave, Record
 from .audits import is_dismissed
-from .certificates import Verify
 from .chain_index import ChainView
 
 

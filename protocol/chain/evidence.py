@@ -14,12 +14,12 @@ deterministic (RFC 8032), so an honest member makes only one.
 
 from __future__ import annotations
 
+from ...crypto.envelope import Verify
 from ...crypto.identity import PeerId
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.membership import REQUEST_WINDOW
 from ..wire.messages import BallotHalf, BallotKind, Evidence, Record, RecordId, SignedAnnouncement
-from .certificates import Verify
 from .chain_index import ChainView
 
 EVIDENCE_WINDOW = REQUEST_WINDOW

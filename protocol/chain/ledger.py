@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 
-from ...crypto.envelope import verify_detached
+from ...crypto.envelope import Verify, verify_detached
 from ...crypto.identity import PeerId
 from ..wire.checkpoint import Checkpoint
 from ..wire.errors import ProtocolError
@@ -20,7 +20,7 @@ from ..wire.manifest import PROTOCOL_VERSION, Manifest
 from ..wire.membership import Membership, Votes
 from ..wire.messages import Decided, Record, RecordId, SnapshotEntry
 from .assignments import SampleAssignments
-from .certificates import Verify, check_certificate
+from .certificates import check_certificate
 from .certified_snapshots import CertifiedSnapshots
 from .chain_index import T
 from .entry_store import EntryStore, Spill

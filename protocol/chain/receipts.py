@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from ...crypto.envelope import signing_bytes, verify_detached
+from ...crypto.envelope import Verify, signing_bytes, verify_detached
 from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId
 from ..audit import merkle
@@ -29,7 +29,7 @@ from ..wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manife
 from ..wire.messages import Decided, Signature
 from ..wire.structure import U63, Length
 from .audits import AuditLedger
-from .certificates import Verify, check_signatures
+from .certificates import check_signatures
 from .entry_store import MAX_DECIDED_BYTES
 from .ledger import Ledger
 from .snapshot_rounds import snapshot_round

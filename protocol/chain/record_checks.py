@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...crypto.envelope import Verify
 from ...crypto.identity import PeerId
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
@@ -16,7 +17,6 @@ from .admissions import check_admissions
 from .assignments import SampleAssignments
 from .audits import check_audits, check_root
 from .beacon import check_reveal
-from .certificates import Verify
 from .certified_snapshots import check_snapshot
 from .chain_index import ChainView
 from .departures import check_departures

@@ -23,10 +23,12 @@ from distro_node.protocol.chain import (
     finality,
     fork_choice,
     ledger,
+    record_checks,
 )
 from distro_node.protocol.chain import (
     fork_search as chain_comparison,
 )
+from distro_node.protocol.chain.admissions import check_admissions
 from distro_node.protocol.chain.committee_draw import Committee
 from distro_node.protocol.member import (
     member,
@@ -223,7 +225,8 @@ def _refunds_nothing() -> list[Patch]:
 
 
 def _admits_anybody() -> list[Patch]:
-    return [(ledger, "_check_admissions", lambda *arguments: None)]
+    others = tuple(check for check in record_checks.CHECKS if check is not check_admissions)
+    return [(record_checks, "CHECKS", others)]
 
 
 def _keeps_everything() -> list[Patch]:
