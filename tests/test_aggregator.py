@@ -30,9 +30,11 @@ from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.sign_vote import encode_part, selected_count, step_of
 from distro_node.protocol.codec.sign_vote_tree import part_name, sign_vote_id, with_proof
 from distro_node.protocol.codec.update import update_layout
+from distro_node.protocol.member.aggregation import AggregationPart
 from distro_node.protocol.member.effects import FetchUpdate, MakeAggregate, Train
 from distro_node.protocol.member.inputs import Trained
 from distro_node.protocol.member.local_updates import Training
+from distro_node.protocol.member.member_part import TipWork
 from distro_node.protocol.util.bounded_dict import BoundedTable
 from distro_node.protocol.wire.messages import RecordId
 from simulation.keys import identity
@@ -144,10 +146,11 @@ class CommitteeNode:
 
     def requested_aggregate(self) -> MakeAggregate:
         """Return the aggregate that is requested of it now."""
-        training = Training(self.peer, overlap=False)
-        (effect,) = training.next_aggregate(
-            self.world.chain.ledger, announced=False, patience=PATIENCE
-        )
+        ledger = self.world.chain.ledger
+        orders = AggregationPart(self.peer, Training(self.peer, overlap=False))
+        at = TipWork(len(ledger), announced=False, collect_seconds=2 * PATIENCE)
+        (effect,) = orders.work(at, ledger) or ()
+        assert isinstance(effect, MakeAggregate)
         return effect
 
     async def aggregate(self) -> ContentId:

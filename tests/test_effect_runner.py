@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.errors import ExitCode, UserError, leaves
 from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.network.traffic import Traffic
+from distro_node.node.session import effect_runner
 from distro_node.node.session.effect_runner import Runner
 from distro_node.node.session.update_exchange import RECENT_UPDATES
 from distro_node.node.storage.blob_store import BlobStore
@@ -35,7 +37,7 @@ from distro_node.protocol.chain.sync import (
     decode_response,
 )
 from distro_node.protocol.codec.update import encode_update, update_layout
-from distro_node.protocol.member import message_filter
+from distro_node.protocol.member import inputs
 from distro_node.protocol.member.effects import Apply, Publish, RunReaudit, ScoreAudit, Train
 from distro_node.protocol.member.inputs import (
     AuditScored,
@@ -53,6 +55,7 @@ from distro_node.protocol.wire.messages import (
     Decided,
     Heartbeat,
     Proposal,
+    decode_message,
 )
 from distro_node.protocol.wire.relay_requests import RelayRequest
 from simulation.chain import FINGERPRINT, Chain
@@ -225,7 +228,7 @@ async def running(world: World) -> AsyncIterator[None]:
     shop: Any = world
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.runner.run, shop)
-        await until(lambda: world.runner.member.at_tip)
+        await until(lambda: world.runner.member.view.at_tip)
         yield
         nursery.cancel_scope.cancel()
 
@@ -294,7 +297,7 @@ async def test_a_copycat_with_another_size_does_not_spoil_the_authors_update(wor
         said = await world.announce(body)
         await until(lambda: said.update in world.update_ids)
         # The round's own account of it: both are held, and neither is bad.
-        collection = world.runner.member._current.collection
+        collection = world.runner.member.parts.round.collection
         assert len(collection.arrivals(0.0)) == 2
         assert not world.offences
 
@@ -349,7 +352,7 @@ async def test_what_the_trainer_applied_of_a_chain_that_was_left_is_passed_over(
         world.runner._dispatch(Rebased(other.ledger.truncated(1)))
         await world.runner.applied(round_, FINGERPRINT, 0.0, None)
         assert world.reloads == 1
-        assert not world.runner.member.at_tip
+        assert not world.runner.member.view.at_tip
         assert not world.swarm_store.history.exists()
 
 
@@ -465,7 +468,7 @@ async def test_only_a_leaders_proposal_is_passed_on(world: World) -> None:
             other = world.chain.record(updates=[], fingerprint=number)
             again = world.chain.envelope(leaders[0], "proposal", Proposal(1, other)).encode()
             assert world.runner._validate(leaders[0], again) == "equivocation"
-        assert len(member.messages(member.round)) >= 1
+        assert len(member.view.messages(member.view.round)) >= 1
 
 
 async def test_a_long_message_of_a_stranger_is_not_even_decoded(
@@ -480,8 +483,33 @@ async def test_a_long_message_of_a_stranger_is_not_even_decoded(
         raise AssertionError("it was decoded")
 
     async with running(world):
-        monkeypatch.setattr(message_filter, "decode_message", never)
+        monkeypatch.setattr(inputs, "decode_message", never)
         assert world.runner._validate(identity(stranger).peer, words) == "not_member"
+
+
+async def test_a_gossip_message_is_opened_and_decoded_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The validator opens it before it is forwarded; the reader takes over what the validator made."""
+    opened: list[bytes] = []
+    genuine = effect_runner.open_envelope
+
+    def counting(data: bytes, **options: Any) -> Envelope:
+        opened.append(data)
+        return genuine(data, **options)
+
+    monkeypatch.setattr(effect_runner, "open_envelope", counting)
+    height = len(world.chain.ledger)
+    skip = world.chain.envelope(LIAR, "skip", world.chain.ballot(NO_BLOCK))
+    async with running(world):
+        assert world.runner._validate(world.liar, skip.encode()) is None
+        # Gossip passes on an equal message, which need not be the same object.
+        await world._to_runner.send((world.liar, bytes(bytearray(skip.encode()))))
+        await until(lambda: skip in world.runner.member.view.messages(height))
+        assert opened == [skip.encode()]
+        # Without the validator's (the reader is far behind) it is opened again.
+        await world._to_runner.send((world.liar, skip.encode()))
+        await until(lambda: len(opened) == 2)
 
 
 async def test_a_node_that_is_expelled_ends(world: World) -> None:
@@ -490,7 +518,7 @@ async def test_a_node_that_is_expelled_ends(world: World) -> None:
     async with running(world):
         assert not world.runner.finished.is_set()
         world.decide(updates=[], evidence=(proof,))
-        assert world.runner.member.is_expelled
+        assert world.runner.member.view.is_expelled
         await until(world.runner.finished.is_set)
 
 
@@ -499,7 +527,7 @@ async def test_a_node_that_was_started_asks_what_it_said_before_it_votes(world: 
     height = len(world.chain.ledger)
     world.answer = lambda: encode(compose_response(height, [], [skip.encode()]))
     async with running(world):
-        await until(lambda: skip in world.runner.member.messages(height))
+        await until(lambda: skip in world.runner.member.view.messages(height))
         await world.swarm_store.written()
         assert skip in world.swarm_store.signed()
 
@@ -517,7 +545,7 @@ async def test_words_of_before_a_restart_stay_until_their_round_is_decided(world
         world.swarm_store.sign(word.encode())
     world.swarm_store.write()
     async with running(world):
-        while world.runner.member.round <= 64:
+        while world.runner.member.view.round <= 64:
             world.decide(updates=[])
         await world.swarm_store.written()
         assert world.swarm_store.signed() == words[1:]
@@ -546,8 +574,8 @@ async def test_own_words_reach_nobody_before_they_are_on_the_disk(
         await world.swarm_store.written()
         monkeypatch.setattr(os, "fsync", slow)
         world.runner._dispatch(MessageReceived(skip))
-        world.runner._perform([Publish(skip, durable=True)])
-        assert skip in world.runner.member.messages(height)
+        world.runner._perform([Publish(skip, True, decode_message(skip))])
+        assert skip in world.runner.member.view.messages(height)
         nursery.start_soon(ask)
         await trio.sleep(1)
         assert not answers
@@ -562,7 +590,7 @@ async def test_a_relay_hears_of_our_update_from_us(world: World) -> None:
     said = world.chain.announcement(ME)
     async with running(world):
         envelope = world.chain.envelope(ME, "announcement", said)
-        world.runner._perform([Publish(envelope, durable=True)])
+        world.runner._perform([Publish(envelope, True, decode_message(envelope))])
         await until(lambda: len(world.offered) == 1)
         assert world.offered[0].announcement == said
         assert world.offered[0].author == identity(ME).peer
@@ -573,9 +601,9 @@ async def test_an_announcement_is_timed_in_its_own_round(world: World) -> None:
     said = world.chain.announcement(ME)
     async with running(world):
         world.decide(updates=[])
-        assert world.runner.member.round == said.round + 1
+        assert world.runner.member.view.round == said.round + 1
         envelope = world.chain.envelope(ME, "announcement", said)
-        world.runner._perform([Publish(envelope, durable=True)])
+        world.runner._perform([Publish(envelope, True, decode_message(envelope))])
         assert world.telemetry.times[said.round].announced is not None
         assert said.round + 1 not in world.telemetry.times
 

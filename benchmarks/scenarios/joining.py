@@ -87,7 +87,7 @@ async def _serve(folder: Path, address: str, number: int, *, lies: bool) -> None
     async with open_network(settings, identity(number)) as network:
         serve_blobs(network, store)
         serve_chunks(network, store)
-        serve_sync(network, chain.manifest, chain.member(number))
+        serve_sync(network, chain.manifest, chain.member(number).view)
         _say(address=network.addresses[0])
         await trio.sleep_forever()
 

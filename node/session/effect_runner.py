@@ -81,6 +81,8 @@ from .update_exchange import UpdateExchange, report_of
 _log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2
+# Validated gossip messages that are kept decoded until they are handled, which is usually at once.
+_MOST_VALIDATED = 64
 # Longest wait for the others to record the departure of a node that leaves without being told to.
 _GOODBYE_SECONDS = 8.0
 # After this many mismatches in a row the node gives up: each time, the swarm's updates led to other
@@ -136,13 +138,16 @@ class Runner:
             self._signed.note(round_of(decode_message(envelope)), raw, len(raw))
         self.member.restore(signed, trio.current_time())
         self._topic = f"distro/{manifest.swarm.hex()}"
+        # Gossip messages between validation and handling, by their bytes. One that is evicted is opened
+        # again.
+        self._validated: BoundedTable[bytes, MessageReceived] = BoundedTable(_MOST_VALIDATED)
         self._outgoing, self._to_publish = trio.open_memory_channel[Envelope](1024)
         sign_votes = open_sign_votes(
-            manifest, self.member, network, swarm_store.sign_votes, telemetry
+            manifest, self.member.view, network, swarm_store.sign_votes, telemetry
         )
         self._updates = UpdateExchange(
             manifest=manifest,
-            member=self.member,
+            member=self.member.view,
             network=network,
             store=store,
             fetcher=fetcher,
@@ -158,7 +163,7 @@ class Runner:
         )
         self._shutdown_timer = ShutdownTimer()
         self._sync = Synchronizer(
-            network, manifest, self.member, swarm_store.written, on_served=self.note_served
+            network, manifest, self.member.view, swarm_store.written, on_served=self.note_served
         )
         self._syncing = False
         self._comparing_chains = False
@@ -203,7 +208,7 @@ class Runner:
 
     def ledger(self) -> Ledger:
         """Return the chain that the member currently follows."""
-        return self.member.ledger
+        return self.member.view.ledger
 
     def diverged_peers(self) -> frozenset[PeerId]:
         """Return connected peers whose chain diverges from ours before the final round, so that neither
@@ -226,7 +231,7 @@ class Runner:
     def note_served(self, peer: PeerId, *, blob: bool = False) -> None:
         """Note that a peer received records that it lacked or, with `blob`, requested a blob of a
         snapshot. Only peers that are not members count."""
-        if peer not in self.member.members:
+        if peer not in self.member.view.members:
             self._shutdown_timer.note_request(trio.current_time(), blob=blob)
 
     # Reports of the trainer's supervisor
@@ -252,14 +257,14 @@ class Runner:
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
     ) -> None:
         """Note that the trainer has applied a record."""
-        if not self.member.awaits(record_round):
+        if not self.member.view.awaits(record_round):
             # The record belongs to a chain that was abandoned in the meantime.
             return
         now = trio.current_time()
-        record = self.member.ledger[record_round].record
+        record = self.member.view.ledger[record_round].record
         if record.updates or record_round == 0:
-            members = len(self.member.ledger.membership(record_round))
-            attendance = attendance_of(self.member.ledger, record, self.telemetry.me)
+            members = len(self.member.view.ledger.membership(record_round))
+            attendance = attendance_of(self.member.view.ledger, record, self.telemetry.me)
             self.telemetry.applied(
                 record, members, fingerprint, seconds, now, attendance=attendance
             )
@@ -292,19 +297,20 @@ class Runner:
     def _validate(self, sender: PeerId, data: bytes) -> str | None:
         """Validate a gossip message before it is forwarded; return the reason to reject it, or None."""
         try:
-            envelope = self._open(data)
-            if envelope.sender != sender:
+            received = MessageReceived(self._open(data))
+            if received.envelope.sender != sender:
                 return "bad_signature"
-            self.member.screen(envelope, trio.current_time())
+            self.member.screen(received, trio.current_time())
         except (EnvelopeError, ProtocolError) as error:
             return error.reason
+        self._validated[data] = received
         return None
 
     async def _receive(self, received: trio.MemoryReceiveChannel[tuple[PeerId, bytes]]) -> None:
         async for sender, data in received:
             try:
-                # The validator has just checked the signature of these bytes.
-                self._dispatch(MessageReceived(self._open(data)))
+                validated = self._validated.pop(data, None)
+                self._dispatch(validated or MessageReceived(self._open(data)))
             except (EnvelopeError, ProtocolError) as error:
                 self._reject(sender, error.reason, str(error))
 
@@ -322,14 +328,14 @@ class Runner:
             self._dispatch(Tick())
             self._note_collected()
             now = trio.current_time()
-            if self.member.is_expelled or self.member.is_outdated:
+            if self.member.view.is_expelled or self.member.view.is_outdated:
                 # The node would never be admitted again; the daemon explains why.
                 self.finished.set()
-            if self.member.ledger.versions.soon_outdated:
+            if self.member.view.ledger.versions.soon_outdated:
                 self.leave(_GOODBYE_SECONDS)
             if self.leaving and (now >= self._leave_by or self._may_leave()):
                 self.finished.set()
-            done = self.member.may_end(now, self._network.connected())
+            done = self.member.view.may_end(now, self._network.connected())
             if done and not self._serve_result and self._may_stop_serving(now):
                 self.finished.set()
             await trio.sleep(TICK_SECONDS)
@@ -337,13 +343,13 @@ class Runner:
     def _may_leave(self) -> bool:
         """Whether the others can go on without us: our departure is recorded, the run is over, or they
         all leave as well."""
-        others = set(self.member.members) - {self.member.me}
-        over = not self.member.is_member or self.member.is_finished
-        return over or others <= self.member.leaving
+        others = set(self.member.view.members) - {self.member.view.me}
+        over = not self.member.view.is_member or self.member.view.is_finished
+        return over or others <= self.member.view.leaving
 
     def _may_stop_serving(self, now: float) -> bool:
         """Whether no one is fetching the run's result any more."""
-        watched = not self._network.connected() <= set(self.member.members)
+        watched = not self._network.connected() <= set(self.member.view.members)
         return self._shutdown_timer.may_go(now, watched=watched)
 
     # Effects
@@ -354,10 +360,9 @@ class Runner:
 
     def _perform_one(self, effect: Effect) -> None:
         match effect:
-            case Publish(envelope, durable):
+            case Publish(envelope, durable, message):
                 if durable:
                     self._log_signed(envelope)
-                message = decode_message(envelope)
                 if isinstance(message, Announcement):
                     # Not the member's own round: a lone member has already decided this one.
                     times = self.telemetry.round_times(message.round)
@@ -388,8 +393,8 @@ class Runner:
             case StoreEntry(decided):
                 round_ = decided.record.round
                 times = self.telemetry.round_times(round_)
-                times.collected, times.decided = self.member.last_ready, trio.current_time()
-                self._swarm_store.keep(self.member.ledger.raw(round_))
+                times.collected, times.decided = self.member.view.last_ready, trio.current_time()
+                self._swarm_store.keep(self.member.view.ledger.raw(round_))
                 if self._signed.forget(round_):
                     self._swarm_store.forget_signed(self._signed.kept())
             case StoreFinality(checkpoint):
@@ -399,7 +404,7 @@ class Runner:
                     self._syncing = True
                     self._spawn(self._request_sync)
             case Resync(reason, failed):
-                self.telemetry.event("resync", self.member.round, None, reason)
+                self.telemetry.event("resync", self.member.view.round, None, reason)
                 if failed >= _MAX_MISMATCHES:
                     raise _wrong_computation_error(failed, self.telemetry.device)
                 self._updates.cancel()
@@ -417,7 +422,7 @@ class Runner:
                 self.telemetry.event(kind, round_, peer, text)
 
     def _count_audits(self) -> None:
-        count_audits(self.telemetry.counts.audits, self.member.ledger, self.member.me)
+        count_audits(self.telemetry.counts.audits, self.member.view.ledger, self.member.view.me)
 
     @property
     def _trainer_supervisor(self) -> TrainerSupervisor:
@@ -433,7 +438,7 @@ class Runner:
 
     def _log_signed(self, envelope: Envelope) -> None:
         raw = envelope.encode()
-        self._signed.note(self.member.round, raw, len(raw))
+        self._signed.note(self.member.view.round, raw, len(raw))
         self._swarm_store.sign(raw)
 
     async def _publish(self) -> None:
@@ -453,7 +458,7 @@ class Runner:
     async def _request_sync(self) -> None:
         """Ask one peer for what we may have missed."""
         try:
-            found = await self._sync.ask(self.member.round)
+            found = await self._sync.ask(self.member.view.round)
             if found is None:
                 return
             await self._ingest(*found)
@@ -477,7 +482,7 @@ class Runner:
 
     def _open(self, raw: bytes) -> Envelope:
         # The ledger remembers signatures that were verified, here and in records (`SignatureCache`).
-        verify = self.member.ledger.verify
+        verify = self.member.view.ledger.verify
         return open_envelope(raw, swarm=self._manifest.swarm, verify=verify)
 
     async def _recall(self, round: int) -> None:
@@ -485,7 +490,7 @@ class Runner:
 
         The member itself decides how long to wait for the answers.
         """
-        others = set(self.member.members) - {self.member.me}
+        others = set(self.member.view.members) - {self.member.view.me}
         requests = RecallRequests(round, others, trio.current_time())
 
         async def ingest_answers() -> None:
@@ -499,11 +504,11 @@ class Runner:
     async def _compare_chains(self) -> None:
         """Compare our chain with the others', and switch to theirs if the fork choice prefers it."""
         try:
-            abandoned = self.member.is_abandoned(trio.current_time())
-            better = await self._sync.better_chain(self.member.ledger, abandoned=abandoned)
+            abandoned = self.member.view.is_abandoned(trio.current_time())
+            better = await self._sync.better_chain(self.member.view.ledger, abandoned=abandoned)
             for peer in self._sync.newly_diverged():
-                final = str(max(0, self.member.ledger.floor - 1))
-                self.telemetry.event("diverged", self.member.round, peer, final)
+                final = str(max(0, self.member.view.ledger.floor - 1))
+                self.telemetry.event("diverged", self.member.view.round, peer, final)
             if better is not None:
                 self._swarm_store.replace_chain(better)
                 self._dispatch(Rebased(better))
@@ -511,12 +516,12 @@ class Runner:
             self._comparing_chains = False
 
     def _note_collected(self) -> None:
-        ready = self.member.ready_since
+        ready = self.member.view.ready_since
         if ready is not None:
-            self.telemetry.round_times(self.member.round).collected = ready
+            self.telemetry.round_times(self.member.view.round).collected = ready
 
     def _report_state(self) -> None:
-        report_state(self.member, self.telemetry, self._manifest.last_round)
+        report_state(self.member.view, self.telemetry, self._manifest.last_round)
 
 
 def _wrong_computation_error(times: int, device: str | None) -> UserError:

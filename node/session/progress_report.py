@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...protocol.member.member import Member
+from ...protocol.member.view import MemberView
 from ..telemetry.telemetry import Telemetry
 from ..util.progress import Progress
 
 
-def report_state(member: Member, telemetry: Telemetry, last_round: int | None) -> None:
+def report_state(member: MemberView, telemetry: Telemetry, last_round: int | None) -> None:
     """Report the member's state; `last_round` is the run's last round, None if the run has no end."""
     match member.state:
         case "loading":

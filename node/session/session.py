@@ -19,7 +19,7 @@ from ...crypto.envelope import sign
 from ...crypto.hashing import ContentId
 from ...crypto.identity import Identity, PeerId, peer_text
 from ...protocol.chain.ledger import Ledger
-from ...protocol.member.member import Member
+from ...protocol.member.view import MemberView
 from ...protocol.util.bounded_dict import BoundedTable
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import TICKET_KIND
@@ -114,7 +114,7 @@ class SwarmSession:
                 membership = await self._join(ticket)
                 # From here on there are members to say goodbye to.
                 self._membership = membership
-                self._network.is_exempt = lambda peer: peer in membership.runner.member.members
+                self._network.is_exempt = lambda peer: peer in membership.runner.member.view.members
             if (
                 self._membership is not None
                 and not self._leave_requested
@@ -147,7 +147,7 @@ class SwarmSession:
     @property
     def run_is_over(self) -> bool:
         """Whether the swarm's run has ended and its result is on this disk."""
-        return self._membership is not None and self._membership.runner.member.is_finished
+        return self._membership is not None and self._membership.runner.member.view.is_finished
 
     def leave(self) -> None:
         """Say goodbye and end."""
@@ -336,7 +336,7 @@ class SwarmSession:
     def _swarm_status(self) -> SwarmStatus | None:
         if self._manifest is None:
             return None
-        member = None if self._membership is None else self._membership.runner.member
+        member = None if self._membership is None else self._membership.runner.member.view
         return SwarmStatus(
             name=self._manifest.name,
             parameters=self._manifest.elements,
@@ -373,12 +373,12 @@ def _earliest_of(wanted: int | None, last: int | None) -> int | None:
     return min(rounds, default=None)
 
 
-def _final_round(member: Member) -> int | None:
+def _final_round(member: MemberView) -> int | None:
     bound = member.ledger.bound
     return None if bound is None else bound.round
 
 
-def _members(member: Member, connected: frozenset[PeerId]) -> tuple[MemberStatus, ...]:
+def _members(member: MemberView, connected: frozenset[PeerId]) -> tuple[MemberStatus, ...]:
     now = trio.current_time()
     rows = []
     shares = member.ledger.assignments.shares(member.round)
@@ -404,7 +404,7 @@ def _peer_texts(peers: Iterable[PeerId]) -> tuple[str, ...]:
     return tuple(sorted(map(peer_text, peers)))
 
 
-def _awaited(member: Member) -> tuple[Awaited, ...]:
+def _awaited(member: MemberView) -> tuple[Awaited, ...]:
     """Return the members whose update is due and that have been silent for unusually long."""
     return tuple(
         Awaited(peer=peer_text(peer), silent_seconds=silent, lease_seconds=member.lease)

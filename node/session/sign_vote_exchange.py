@@ -30,8 +30,8 @@ from ...protocol.codec.sign_vote_tree import (
 )
 from ...protocol.codec.update import manifest_layout
 from ...protocol.member.effects import FetchUpdate
-from ...protocol.member.member import Member
 from ...protocol.member.update_fetch import FETCH_PAUSE_SECONDS, FETCH_SECONDS
+from ...protocol.member.view import MemberView
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.work_specs import CommitteesSpec
@@ -59,7 +59,7 @@ class SignVoteExchange:
         *,
         manifest: Manifest,
         committees: CommitteesSpec,
-        member: Member,
+        member: MemberView,
         network: Network,
         store: SignVotePartStore,
         fetcher: BlobFetcher,
@@ -266,7 +266,7 @@ class SignVoteExchange:
 
 
 def open_sign_votes(
-    manifest: Manifest, member: Member, network: Network, directory: Path, telemetry: Telemetry
+    manifest: Manifest, member: MemberView, network: Network, directory: Path, telemetry: Telemetry
 ) -> SignVoteExchange | None:
     """Open the parts of sign votes in `directory`, in a swarm with committees, and serve them to peers;
     None in other swarms."""

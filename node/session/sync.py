@@ -33,7 +33,7 @@ from ...protocol.chain.sync import (
     decode_request,
     read_answer,
 )
-from ...protocol.member.member import Member
+from ...protocol.member.view import MemberView
 from ...protocol.member.vote_recovery import RecallRequests
 from ...protocol.wire.encoding import encode
 from ...protocol.wire.errors import ProtocolError
@@ -62,7 +62,7 @@ RecordsServed = Callable[[PeerId], None]
 def serve_sync(
     network: Network,
     manifest: Manifest,
-    member: Member,
+    member: MemberView,
     written: Written = trio.lowlevel.checkpoint,
     on_served: RecordsServed = lambda peer: None,
 ) -> None:
@@ -235,7 +235,7 @@ class Synchronizer:
         self,
         network: Network,
         manifest: Manifest,
-        member: Member,
+        member: MemberView,
         written: Written,
         on_served: RecordsServed,
     ) -> None:

@@ -22,8 +22,8 @@ from ...protocol.codec.aggregate import check_aggregate, max_aggregate_bytes
 from ...protocol.codec.update import UpdateLayout, check_update, manifest_layout
 from ...protocol.member.effects import FetchUpdate, Train
 from ...protocol.member.inputs import Input, Trained, UpdateHeld
-from ...protocol.member.member import Member
 from ...protocol.member.update_fetch import FETCH_PAUSE_SECONDS, FETCH_SECONDS, UpdateDownloads
+from ...protocol.member.view import MemberView
 from ...protocol.util.bounded_dict import BoundedTable
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
@@ -68,7 +68,7 @@ class UpdateExchange:
         self,
         *,
         manifest: Manifest,
-        member: Member,
+        member: MemberView,
         network: Network,
         store: BlobStore,
         fetcher: BlobFetcher,

@@ -22,6 +22,7 @@ from ...crypto.identity import PeerId
 from ..audit.disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS
 from ..audit.lottery import SECRET_BYTES, AuditTarget, commitment
 from ..audit.reputation import FRESH, Audit
+from ..audit.reputation_events import ReputationSnapshot, reputation_events, take_snapshot
 from ..chain.audits import AuditLedger
 from ..chain.beacon import REVEALED_AFTER, Beacon
 from ..chain.ledger import Ledger
@@ -33,22 +34,26 @@ from ..wire.messages import (
     AuditEntry,
     AuditMessage,
     AuditScore,
-    Message,
     ReauditEntry,
     ReauditMessage,
     RecordId,
 )
-from .effects import Effect, RunReaudit, ScoreAudit, Train
-from .inputs import AuditScored, ReauditDone
+from .effects import Effect, Note, RunReaudit, ScoreAudit, Train
+from .events import notes_of_changes
+from .inputs import AuditScored, Input, ReauditDone
+from .member_part import MemberPart, Outgoing
 
 # Maximum number of results that wait for a record: more than honest members send while they are fresh.
 _MAX_WAITING = 4 * MAX_AUDITS
 
 Sign = Callable[[str, bytes], Envelope]
+"""(kind, body) → the signed envelope of this member."""
 
 
-class Auditor:
+class Auditor(MemberPart):
     """Audits of one member. In a swarm without audits it only derives the secrets for a beacon."""
+
+    kinds = frozenset({"audit", "reaudit"})
 
     def __init__(self, me: PeerId, sign: Sign) -> None:
         self._me = me
@@ -78,20 +83,20 @@ class Auditor:
 
     # What to do
 
-    def with_audit(self, effect: Train, ledger: Ledger) -> Train:
-        """Return the training effect with the drawn audit added, if there is one."""
+    def extend(self, training: Train, ledger: Ledger) -> Train:
+        """Return the training with the drawn audit added, if there is one."""
         work = ledger.find(AuditLedger)
-        if work is None or effect.long or not effect.samples:
-            return effect
-        base = work.commitment_round(effect.round)
+        if work is None or training.long or not training.samples:
+            return training
+        base = work.commitment_round(training.round)
         if base < 1:
-            return effect
-        target = work.drawn(self._me, self._secret(base, ledger.parent(base)), effect.round)
-        share = None if target is None else ledger.assignments.share(effect.round, target.peer)
+            return training
+        target = work.drawn(self._me, self._secret(base, ledger.parent(base)), training.round)
+        share = None if target is None else ledger.assignments.share(training.round, target.peer)
         if target is None or share is None:
-            return effect
-        self._drawn[effect.round] = target
-        return replace(effect, audit=share[target.sequence], audit_share=len(share))
+            return training
+        self._drawn[training.round] = target
+        return replace(training, audit=share[target.sequence], audit_share=len(share))
 
     def applied(self, round: int, ledger: Ledger) -> list[Effect]:
         """Return the audits to score now that the record of `round` is applied: its updates are held."""
@@ -106,7 +111,15 @@ class Auditor:
         del self._drawn[round]
         return []
 
-    def scored(self, what: AuditScored, ledger: Ledger) -> list[tuple[str, Message]]:
+    def on_input(self, what: Input, ledger: Ledger) -> list[Outgoing]:
+        """Take the result of an audit or a re-audit."""
+        if isinstance(what, AuditScored):
+            return self.scored(what, ledger)
+        if isinstance(what, ReauditDone):
+            self.note_reaudit(what, ledger)
+        return []
+
+    def scored(self, what: AuditScored, ledger: Ledger) -> list[Outgoing]:
         """Return the message that announces a scored audit, if there is anything to announce."""
         target, work = self._drawn.pop(what.round, None), ledger.find(AuditLedger)
         if target is None or work is None or what.squares == 0 or what.round >= len(ledger):
@@ -119,7 +132,7 @@ class Auditor:
         )
         return [("audit", message)]
 
-    def reaudits_due(self, ledger: Ledger) -> list[Effect]:
+    def decided(self, ledger: Ledger) -> list[Effect]:
         """Return the re-audits for which the beacon of the last record draws this member."""
         work, now = ledger.find(AuditLedger), len(ledger)
         if work is None:
@@ -151,9 +164,9 @@ class Auditor:
         if work is not None and what.low_audit in work.reputation.disputes and what.scores:
             self._finished_reaudits[what.low_audit] = what.scores
 
-    def finished_reaudits(self, ledger: Ledger) -> list[tuple[str, Message]]:
+    def messages_due(self, ledger: Ledger) -> list[Outgoing]:
         """Return the finished re-audits to announce, once each."""
-        messages: list[tuple[str, Message]] = []
+        messages: list[Outgoing] = []
         for low_audit, scores in self._finished_reaudits.items():
             parent = ledger.parent(low_audit.round)
             messages.append(
@@ -225,6 +238,19 @@ class Auditor:
             for key, entry in self._reaudits.items()
             if _holds(partial(work.reaudit_of, entry))
         }
+
+    def before_record(self, ledger: Ledger) -> ReputationSnapshot | None:
+        """Return everyone's reputation; None in a swarm without audits."""
+        work = ledger.find(AuditLedger)
+        return None if work is None else take_snapshot(work.reputation)
+
+    def notes(self, before: ReputationSnapshot | None, round: int, ledger: Ledger) -> list[Note]:
+        """Return the reputation events of the record of `round`, since `before`."""
+        work = ledger.find(AuditLedger)
+        if before is None or work is None:
+            return []
+        found = reputation_events(before, work.reputation, round)
+        return notes_of_changes(found, len(work.reputation.votes), round, self._me)
 
     def start_over(self) -> None:
         """Drop everything after a change of the chain: an audit is signed for one chain."""

@@ -16,7 +16,7 @@ from ..audit.reputation import Audit
 from ..audit.reputation_events import ReputationEventKind
 from ..chain.step_inputs import StepBody
 from ..wire.checkpoint import Checkpoint
-from ..wire.messages import Decided, Record, RecordId
+from ..wire.messages import Decided, Message, Record, RecordId
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Publish:
 
     envelope: Envelope
     durable: bool
+    message: Message
+    """The message inside."""
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from ...crypto.identity import PeerId
-from ..audit.reputation_events import (
-    ReputationEvent,
-    ReputationSnapshot,
-    reputation_events,
-    take_snapshot,
-)
-from ..chain.audits import AuditLedger
+from ..audit.reputation_events import ReputationEvent
 from ..chain.versions import VersionChange
 from ..wire.messages import Record
 from .effects import Note
@@ -35,21 +29,6 @@ def notes_of_change(before: VersionChange | None, now: VersionChange | None) -> 
     if now is None or now == before:
         return []
     return [Note("version", now.round, None, str(now.version))]
-
-
-def snapshot_of(work: AuditLedger | None) -> ReputationSnapshot | None:
-    """Return everyone's reputation before a record; None in a swarm without audits."""
-    return None if work is None else take_snapshot(work.reputation)
-
-
-def notes_of_audits(
-    before: ReputationSnapshot | None, work: AuditLedger | None, round: int, me: PeerId
-) -> list[Note]:
-    """Return the reputation events of the record of `round`, since `before`."""
-    if before is None or work is None:
-        return []
-    found = reputation_events(before, work.reputation, round)
-    return notes_of_changes(found, len(work.reputation.votes), round, me)
 
 
 def notes_of_changes(

@@ -7,13 +7,14 @@ in which they happen, and carries out the effects that come back (`effects`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..audit.reputation import Audit
 from ..chain.ledger import Ledger
-from ..wire.messages import AuditScore, Decided, SnapshotEntry
+from ..wire.messages import AuditScore, Decided, Message, SnapshotEntry, decode_message
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,12 @@ class MessageReceived:
     """Received message, by gossip or in an answer. Its signature was checked."""
 
     envelope: Envelope
+
+    @cached_property
+    def message(self) -> Message:
+        """The message inside, decoded once, when it is first needed: a long message of a stranger is
+        refused before. Raises `ProtocolError` if it is not a message."""
+        return decode_message(self.envelope)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,10 @@ it returns before the update would have been due, that update is worthless: its 
 from __future__ import annotations
 
 from ...crypto.identity import PeerId
-from ..chain.committees import CommitteeChain
 from ..chain.ledger import Ledger
 from ..wire.messages import Announcement
 from .capacity import Capacity
-from .effects import MakeAggregate, Train
+from .effects import Train
 from .inputs import Trained
 
 _NOTHING = -1, -1
@@ -60,8 +59,6 @@ class Training:
         # The last update that the trainer was asked for: the round it is due in, and the one that
         # assigns it.
         self._requested = _NOTHING
-        # The last round whose aggregate was requested. It may be made while an update is ahead.
-        self._aggregate_requested = -1
         # The round of the last update begun only when its round had come; whether that was too late.
         self._begun_at_tip = -1
         self._too_slow = False
@@ -69,7 +66,7 @@ class Training:
 
     def forget(self) -> None:
         """Reset after parameters were loaded: updates computed on other ones are worthless."""
-        self._requested, self._aggregate_requested, self._begun_at_tip = _NOTHING, -1, -1
+        self._requested, self._begun_at_tip = _NOTHING, -1
         self._too_slow, self._ahead = False, None
 
     def keep(self, made: Trained, tip: int) -> None:
@@ -102,27 +99,6 @@ class Training:
             (due, assigned_in) == (work_due, work_assigned_in)
             for work_due, work_assigned_in, _ in open_work
         )
-
-    def next_aggregate(
-        self, ledger: Ledger, *, announced: bool, patience: float
-    ) -> list[MakeAggregate]:
-        """Return the aggregate to make for the round at the tip, once the record of the round before is
-        applied; empty unless this member is an aggregator there. It waits `patience` seconds for missing
-        sign votes."""
-        tip, committee_chain = len(ledger), ledger.find(CommitteeChain)
-        asked = announced or self._aggregate_requested == tip
-        if committee_chain is None or asked or not self.owes(tip, tip, ledger):
-            return []
-        place, sign_votes = committee_chain.place(tip, self._me), ledger[tip - 1].record
-        assert place is not None  # or nothing would be due
-        self._aggregate_requested = tip
-        found = ledger.assignments.counts(sign_votes)
-        counts = tuple(found[entry.peer] for entry in sign_votes.updates)
-        return [
-            MakeAggregate(
-                tip, *place, sign_votes, counts, committee_chain.agreed(place[0]), patience
-            )
-        ]
 
     def next_work(self, ledger: Ledger, *, announced: bool) -> list[Train]:
         """Return what to compute next, as a member of the round at the tip of `ledger`.

@@ -1,41 +1,29 @@
 """A member of a swarm: all rules of the protocol as one state machine.
 
 Its inputs report received messages, updates held, work done and the time (`inputs`); its outputs are
-effects (`effects`); the rest of its interface is read-only. It follows one loop: apply the decided
+effects (`effects`); what others may know of it is in its `view`. It follows one loop: apply the decided
 records that are not applied yet; at the tip, train, collect updates, and agree on the record. A
 newcomer, a restarted node and one that fell behind are the same case: their ledger has records that they
 have not applied.
+
+The member is composed: `parts` holds its state, `MessageIntake` takes in messages, `Outbox` sends them,
+`ChainFollower` moves from round to round. `Member` decides what is done in which order.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 
 from ...crypto.envelope import Envelope
-from ..chain.audits import AuditLedger
-from ..chain.beacon import draws_lots
+from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
-from ..wire.encoding import encode
+from ..wire.checkpoint import Checkpoint
 from ..wire.errors import ProtocolError
-from ..wire.messages import (
-    Announcement,
-    AuditMessage,
-    Ballot,
-    Decided,
-    Evidence,
-    Heartbeat,
-    JoinRequest,
-    Leave,
-    Message,
-    Proposal,
-    ReauditMessage,
-    decode_message,
-    parent_of,
-    round_of,
-)
-from .effects import CompareChains, Effect, LogMessage, Note, Publish, StoreEntry, StoreFinality
-from .events import notes_of, notes_of_audits, notes_of_change, snapshot_of
+from ..wire.manifest import Manifest
+from ..wire.messages import Decided, Heartbeat, Leave
+from .auditor import Sign
+from .chain_follower import ChainFollower
+from .effects import Effect, LogMessage, Note, StoreFinality
 from .inputs import (
     Applied,
     AuditScored,
@@ -55,21 +43,53 @@ from .inputs import (
     UpdateHeld,
     UpdatesGone,
 )
-from .local_updates import announcement_of
+from .member_part import TipWork
+from .message_intake import MessageIntake
+from .outbox import Outbox
 from .parts import MemberParts
 from .round_io import RoundInput
 from .states import move
-
-# Kinds that do not bind their sender, and so need not survive a restart.
-_FLEETING = ("heartbeat", "join", "evidence", "audit", "reaudit")
-# Part of a round's collect deadline for which aggregators wait for missing sign votes.
-_SIGN_VOTES_SHARE = 0.5
+from .view import MemberView
 
 
-class Member(MemberParts):
+class Member:
     """One node's part in a swarm. All times are seconds of any steady clock."""
 
-    # What happens
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        me: PeerId,
+        sign: Sign,
+        ledger: Ledger,
+        now: float,
+        start_number: int,
+        ticket: bytes = b"",
+        recall: bool = False,
+    ) -> None:
+        """`start_number` must be larger at each start of the node than at the one before. `ticket` is
+        the invitation, in a swarm that requires one.
+
+        With `recall`, the member asks the others for its own earlier messages before it casts a ballot.
+        """
+        self.parts = MemberParts(
+            manifest=manifest,
+            me=me,
+            sign=sign,
+            ledger=ledger,
+            now=now,
+            ticket=ticket,
+            recall=recall,
+        )
+        """The state of the member; only its own modules and tests look into it."""
+        self.view = MemberView(self.parts)
+        self._intake = MessageIntake(self.parts, self.view)
+        self._outbox = Outbox(self.parts, self._intake, now)
+        self._chain = ChainFollower(self.parts, self.view, self._intake)
+        self._kept_final: Checkpoint | None = None
+        self._heartbeats = start_number << 20
+        # Whether it has announced that it has the whole of a finished run.
+        self._sent_end = False
 
     def restore(self, envelopes: Iterable[Envelope], now: float) -> None:
         """Take in again what this member signed before a restart, so that it does not contradict itself.
@@ -80,31 +100,15 @@ class Member(MemberParts):
         the member is back: if it were still passed on, members that left together would not count each
         other once they are back. Raises `ProtocolError` for an envelope that is not a message.
         """
-        for envelope in envelopes:
-            message = decode_message(envelope)
-            own = envelope.sender == self._me and not isinstance(message, Leave)
-            with contextlib.suppress(ProtocolError):
-                if own or isinstance(message, Proposal):
-                    self._take(envelope, message, now)
-                elif isinstance(message, Ballot) and message.round >= self.round:
-                    # Not `_take`: an old ballot does not show that its sender is alive.
-                    if message.round == self.round:
-                        self._handle(envelope, message, now)
-                    self._message_filter.keep(envelope, message.round, member=True)
+        self._intake.restore(envelopes, now)
 
-    def screen(self, envelope: Envelope, now: float) -> Message:
+    def screen(self, received: MessageReceived, now: float) -> None:
         """Check a message as far as possible before it is forwarded. Raises `ProtocolError`."""
-        if self.is_outdated:
+        if self.view.is_outdated:
             raise ProtocolError(
                 "version", "the swarm uses a newer protocol version than this node supports"
             )
-        message = self._message_filter.screen(envelope, self._ledger, now)
-        if isinstance(message, Proposal):
-            record = message.record
-            if (record.round, record.parent) == (self.round, self._ledger.head):
-                # A proposal is long: only the leader's is worth passing on.
-                self._current.consensus.check_proposal(envelope.sender, message.slot, record)
-        return message
+        self._intake.screen(received, now)
 
     def handle(self, what: Input, now: float) -> list[Effect]:
         """Process an input. Returns the effects to carry out, in this order.
@@ -112,383 +116,271 @@ class Member(MemberParts):
         Raises `ProtocolError` for an invalid message or ledger entry.
         """
         # An outdated member ignores all inputs: the others' messages may have meanings unknown to it.
-        effects = [] if self.is_outdated else self._take_in(what, now)
-        self._state = move(self._state, self._conditions())
-        bound = self._ledger.bound
-        if self._ledger.binding and bound is not None and bound != self._kept_final:
-            self._kept_final = bound
-            effects.append(StoreFinality(bound))
+        effects = [] if self.view.is_outdated else self._take_in(what, now)
+        self.parts.state = move(self.parts.state, self.view.conditions)
+        ledger = self.view.ledger
+        if ledger.binding and ledger.bound is not None and ledger.bound != self._kept_final:
+            self._kept_final = ledger.bound
+            effects.append(StoreFinality(ledger.bound))
         return effects
 
     # Inputs, one by one
 
     def _take_in(self, what: Input, now: float) -> list[Effect]:
+        parts = self.parts
+        effects: list[Effect] = []
         match what:
-            case MessageReceived(envelope):
-                return self._on_message(envelope, now)
+            case MessageReceived():
+                found = self._intake.receive(what, now)
+                if found is None:
+                    return []
+                effects = found
             case Tick():
                 effects = self._tick(now)
             case EntryReceived(decided):
-                return self._on_entry(decided, now)
+                return self._take_entry(decided, now)
             case UpdateHeld(update):
-                self._held_updates.arrived(update, self._ledger, self.applied_round)
-                self._current.collection.held(update, now)
-                effects = []
+                parts.held_updates.arrived(update, parts.ledger, parts.replica.round)
+                parts.round.collection.held(update, now)
             case UpdateBad(update):
-                self._current.collection.mark_invalid(update)
-                effects = []
+                parts.round.collection.mark_invalid(update)
             case UpdatesGone(round_):
-                return self._replica.overtaken(round_, self._ledger)
+                return parts.replica.overtaken(round_, parts.ledger)
             case Trained():
-                return self._trained(what, now)
-            case AuditScored():
-                effects = self._send_all(self._auditor.scored(what, self._ledger), now)
-            case ReauditDone():
-                self._auditor.note_reaudit(what, self._ledger)
-                effects = []
+                return self._take_update(what, now)
+            case AuditScored() | ReauditDone():
+                for feature in parts.features:
+                    effects += self._outbox.send_all(feature.on_input(what, parts.ledger), now)
             case Applied():
-                return self._applied(what, now)
+                return self._advance(what, now)
             case Loaded():
-                effects = self._loaded(what, now)
+                effects = self._load(what, now)
             case Connected(peer):
-                self._liveness.note_connected(peer)
-                effects = []
+                parts.liveness.note_connected(peer)
             case Disconnected(peer):
-                self._liveness.note_disconnected(peer, now)
-                effects = []
+                parts.liveness.note_disconnected(peer, now)
             case Recalled(round_):
-                self._vote_recovery.note_all_answered(round_)
-                effects = []
+                parts.vote_recovery.note_all_answered(round_)
             case Rebased(ledger):
-                return self._rebase(ledger, now)
+                return self._chain.rebase(ledger, now)
             case LeaveRequested():
                 return self._leave(now)
         return effects + self._step(now)
 
-    def _on_message(self, envelope: Envelope, now: float) -> list[Effect]:
-        message = self.screen(envelope, now)
-        # A message that is stored already changes nothing; answers to sync requests contain many such.
-        if self._message_filter.has(envelope, round_of(message)):
-            return []
-        take = self._take_back if envelope.sender == self._me else self._take
-        effects = take(envelope, message, now)
-        return effects + self._step(now)
+    def _take_entry(self, decided: Decided, now: float) -> list[Effect]:
+        misfit = self._chain.misfit(decided.record)
+        if misfit is not None:
+            return misfit
+        return self._chain.learn(decided, now) + self._step(now)
 
-    def _on_entry(self, decided: Decided, now: float) -> list[Effect]:
-        record = decided.record
-        if record.round < self.round:
-            known = self._ledger[record.round].record.id == record.id
-            return [] if known else [CompareChains(record.round)]
-        if record.round > self.round:
-            self._lag_detector.note_behind()
-            return []
-        if record.parent != self._ledger.head and self.round > 0:
-            return [CompareChains(self.round - 1)]
-        if not self._current.binds(decided.certificate, leaving=self._leaving, now=now):
-            self._current.keep(decided, now)
-            raise ProtocolError(
-                "silences_us", "a decision that counts members as silent which are heard here"
-            )
-        effects = self._adopt(decided, now, learned=True)
-        return effects + self._step(now)
-
-    def _loaded(self, what: Loaded, now: float) -> list[Effect]:
-        self._replica.loaded(what.round, what.fingerprint, what.snapshot)
-        self._training.forget()
-        self._held_updates.loaded()
-        self._current.start = now
-        return self._fetch_announced()
-
-    def _rebase(self, ledger: Ledger, now: float) -> list[Effect]:
-        """Switch to a heavier chain: drop what was applied since the fork and rejoin."""
-        ledger.held, self._ledger = self._ledger.bound, ledger
-        self._lease.start_over()
-        self._auditor.start_over()
-        self._solo_guard.begin(now)
-        self._enter_round(now)
-        self.restore(self._message_filter.start_over(), now)
-        return [Note("forked", self.round), *self._replica.rebase()]
-
-    def _trained(self, made: Trained, now: float) -> list[Effect]:
-        self._training.capacity.trained(made.sequences, made.computing, made.encoding)
-        announced = self._current.collection.announced(self._me)
+    def _take_update(self, made: Trained, now: float) -> list[Effect]:
+        """Announce an own update, or keep it until its round has come."""
+        view, training = self.view, self.parts.training
+        training.capacity.trained(made.sequences, made.computing, made.encoding)
+        announced = self.parts.round.collection.announced(view.me)
         # Until recovery is complete: before a restart, another update may have been announced.
-        recalls = not self._vote_recovery.complete
-        if made.round != self.round or not self.at_tip or not self.is_member or recalls:
-            self._training.keep(made, self.round)
-        elif not announced and self._training.owes(made.round, made.assigned_in, self._ledger):
-            return self._announce(made, now) + self._step(now)
+        recalls = not self.parts.vote_recovery.complete
+        if made.round != view.round or not view.at_tip or not view.is_member or recalls:
+            training.keep(made, view.round)
+        elif not announced and training.owes(made.round, made.assigned_in, view.ledger):
+            return self._outbox.announce(made, now) + self._step(now)
         return []
 
-    def _applied(self, what: Applied, now: float) -> list[Effect]:
-        if not self.awaits(what.round):
+    def _load(self, what: Loaded, now: float) -> list[Effect]:
+        parts = self.parts
+        parts.replica.loaded(what.round, what.fingerprint, what.snapshot)
+        parts.training.forget()
+        for feature in parts.features:
+            feature.loaded()
+        parts.held_updates.loaded()
+        parts.round.start = now
+        return self._fetch_announced()
+
+    def _advance(self, what: Applied, now: float) -> list[Effect]:
+        """Note that the parameters contain one more record."""
+        parts, view = self.parts, self.view
+        if not view.awaits(what.round):
             return []
-        self._training.capacity.applied(what.seconds)
-        self._replica.applied(what.round, what.fingerprint, what.snapshot)
-        record = self._ledger[what.round].record
-        self._held_updates.applied(what.round, {entry.update for entry in record.updates})
-        if self.at_tip:
-            self._current.start = now
-        effects = self._auditor.applied(what.round, self._ledger)
+        parts.training.capacity.applied(what.seconds)
+        parts.replica.applied(what.round, what.fingerprint, what.snapshot)
+        record = view.ledger[what.round].record
+        parts.held_updates.applied(what.round, {entry.update for entry in record.updates})
+        if view.at_tip:
+            parts.round.start = now
+        effects: list[Effect] = []
+        for feature in parts.features:
+            effects += feature.applied(what.round, view.ledger)
         return [*effects, *self._fetch_announced(), *self._step(now)]
 
     def _leave(self, now: float) -> list[Effect]:
-        self._leaving = True
+        view = self.view
+        self.parts.leave_requested = True
         # In round 0 there are no others to inform, and one member has to remain; at the end of the run
         # members do not wait for each other.
-        if not self.is_member or self.round == 0 or self._ledger.finished:
+        if not view.is_member or view.round == 0 or view.ledger.finished:
             return []
-        return self._send("leave", Leave(self.round), now) + self._step(now)
+        return self._outbox.send("leave", Leave(view.round), now) + self._step(now)
 
     def _tick(self, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        if self.is_member and not self._leaving:
-            # At the end of the run the others wait for a last heartbeat. It names the round after the
-            # last one, and shows that this member has everything.
-            sent_end = self._sent_end or not self.is_finished
-            if now - self._last_sent > self._timeouts.heartbeat or not sent_end:
-                self._sent_end = self.is_finished
-                self._count += 1
-                effects += self._send("heartbeat", Heartbeat(self.round, self._count), now)
-        elif self._wants_in and (request := self._admission.renew(self.round, self.at_tip, now)):
-            effects += self._send("join", request, now)
+        view = self.view
+        effects = self._show_presence(now)
         # The result is usually final. If it is not, the others may have reached another one, so this
         # member keeps asking.
-        if self.is_finished and self._ledger.outcome_is_final:
+        if view.is_finished and view.ledger.outcome_is_final:
             return effects
-        if self.is_abandoned(now) or not self._ledger.anchored:
-            self._lag_detector.note_other_chain()
-        silence = self._timeouts.lease
-        moved = self._lease.observe(
-            self._ledger, is_member=self.is_member, silence=silence, now=now
-        )
-        if moved is not None:
-            effects.append(Note("finalized", moved))
-        # While updates are awaited, silence is normal. But a member that has seen no decision since its
-        # start asks at once: the others may have sent much before.
-        has_decided = self._last_decision > float("-inf")
-        waiting = has_decided and self.is_member and self._current.ready_since is None
-        patience = self._timeouts.lease / 4 if waiting else 0.0
-        follows, last = not self.is_member or not self.at_tip, self._last_decision
-        return effects + self._lag_detector.requests(
-            self._ledger, last=last, patience=patience, follows=follows, now=now
-        )
+        return effects + self._move_finality_on(now) + self._ask_for_records(now)
 
-    # Messages
-
-    def _take(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
-        self._current.note_activity(envelope.sender, message, now)
-        if isinstance(message, Heartbeat):
-            if message.round > self.round:
-                self._lag_detector.note_behind()
-            self._liveness.note_heartbeat(envelope.sender, message, now)
-            return []
-        if isinstance(message, JoinRequest):
-            self._joins.put(envelope.sender, message, envelope.signature, now)
-            return []
-        if isinstance(message, Evidence):
-            self._accusations.put(message, envelope)
-            return []
-        if isinstance(message, (AuditMessage, ReauditMessage)):
-            self._auditor.put(envelope.sender, message, envelope.signature)
-            return []
-        round_ = round_of(message)
-        self._message_filter.stand_by(envelope, self._me)
-        if envelope.sender == self._me and isinstance(message, Announcement):
-            self._replica.note_own(round_, message.update)
-        past = round_ < self.round
-        if past and isinstance(message, Announcement):
-            # Not noted while this member catches up: then all announcements are late.
-            return [Note("late", round_, envelope.sender)] if self.at_tip else []
-        if self._message_filter.has(envelope, round_) or (past and not isinstance(message, Leave)):
-            return []
-        # This raises if the current round refuses the message, which then is neither kept nor forwarded.
-        effects = self._handle(envelope, message, now) if round_ <= self.round else []
-        if past:
-            return effects
-        # Only a new message proves that its sender is alive: peers repeat messages of dead ones.
-        self._liveness.note_message(envelope.sender, now)
-        known = envelope.sender == self._me or envelope.sender in self._current.membership
-        self._message_filter.keep(envelope, round_, member=known)
-        if round_ > self.round:
-            self._lag_detector.note_behind()
-        return effects
-
-    def _take_back(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
-        """Handle an own signed message that another member sent back, and write it to disk again."""
-        round_ = round_of(message)
-        binding = isinstance(message, (Announcement, Proposal, Ballot))
-        if not binding or round_ < self.round:
-            return []
-        return [LogMessage(envelope), *self._take(envelope, message, now)]
-
-    def _handle(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
-        """Handle a message of the current round, or a leave sent in the one before."""
-        if parent_of(message) not in (None, self._ledger.parent(round_of(message))):
-            self._lag_detector.note_behind()
-            self._lag_detector.note_misfit(envelope.sender, message, self._ledger)
-            raise ProtocolError("wrong_parent", "a message of another chain")
-        self._current.take(envelope, message, self._held_updates.held, now)
-        if isinstance(message, Announcement) and self._replica.is_near(self._ledger):
-            return self._held_updates.fetch(
-                self.round, envelope.sender, message.update, message.size
-            )
+    def _show_presence(self, now: float) -> list[Effect]:
+        """Send a heartbeat as a member, or a request for admission, if one is due."""
+        parts, view = self.parts, self.view
+        if view.is_member and not parts.leave_requested:
+            # At the end of the run the others wait for a last heartbeat. It names the round after the
+            # last one, and shows that this member has everything.
+            sent_end = self._sent_end or not view.is_finished
+            if now - self._outbox.last_sent > parts.timeouts.heartbeat or not sent_end:
+                self._sent_end = view.is_finished
+                self._heartbeats += 1
+                beat = Heartbeat(view.round, self._heartbeats)
+                return self._outbox.send("heartbeat", beat, now)
+        elif view.wants_admission and (
+            request := parts.admission.renew(view.round, view.at_tip, now)
+        ):
+            return self._outbox.send("join", request, now)
         return []
 
-    def _fetch_announced(self) -> list[Effect]:
-        """Request the updates announced in the round at the tip, once only a few rounds are still to be
-        applied. A member that is far behind needs the updates of those rounds first, and its connection
-        may be slow."""
-        if not self._replica.is_near(self._ledger):
-            return []
-        announced = self._current.collection.announcements()
-        return [
-            effect
-            for peer, announcement in announced
-            for effect in self._held_updates.fetch(
-                self.round, peer, announcement.update, announcement.size
-            )
-        ]
+    def _move_finality_on(self, now: float) -> list[Effect]:
+        parts, view = self.parts, self.view
+        if view.is_abandoned(now) or not view.ledger.anchored:
+            parts.lag_detector.note_other_chain()
+        moved = parts.lease.observe(
+            view.ledger, is_member=view.is_member, silence=view.lease, now=now
+        )
+        return [] if moved is None else [Note("finalized", moved)]
 
-    def _send(self, kind: str, message: Message, now: float) -> list[Effect]:
-        """Sign a message, handle it and publish it."""
-        envelope = self._sign(kind, encode(message))
-        self._last_sent = now
-        effects: list[Effect] = [Publish(envelope, durable=kind not in _FLEETING)]
-        if kind != "join":
-            effects += self._take(envelope, message, now)
-        return effects
-
-    def _send_all(self, messages: Iterable[tuple[str, Message]], now: float) -> list[Effect]:
-        return [effect for kind, message in messages for effect in self._send(kind, message, now)]
-
-    def _announce(self, made: Trained, now: float) -> list[Effect]:
-        assert self.fingerprint is not None  # only at the tip
-        self._held_updates.held.add(made.update)
-        capacity = self._training.capacity.stated(self._timeouts.round_seconds)
-        commitment = b""
-        if draws_lots(self._ledger.manifest):
-            commitment = self._auditor.commitment(made.round, self._ledger.head)
-        announcement = announcement_of(made, self._ledger, self.fingerprint, capacity, commitment)
-        effects = self._send("announcement", announcement, now)
-        self._current.collection.held(made.update, now)
-        return effects
+    def _ask_for_records(self, now: float) -> list[Effect]:
+        parts, view = self.parts, self.view
+        # While updates are awaited, silence is normal. But a member that has seen no decision since its
+        # start asks at once: the others may have sent much before.
+        has_decided = parts.last_decision > float("-inf")
+        waiting = has_decided and view.is_member and view.ready_since is None
+        patience = view.lease / 4 if waiting else 0.0
+        follows = not view.is_member or not view.at_tip
+        return parts.lag_detector.requests(
+            view.ledger, last=parts.last_decision, patience=patience, follows=follows, now=now
+        )
 
     # The loop
 
     def _step(self, now: float) -> list[Effect]:
-        """Do everything that can be done now."""
-        if self._liveness.tick(now):
-            self._solo_guard.begin(now)
-        self._current.listen(now)
-        effects: list[Effect] = []
-        if self.at_tip and self.is_member:
-            self._ledger.binding = True
-            recalled = self._vote_recovery.complete
-            made = self._training.due(self._ledger) if recalled else None
-            if made is not None and not self._current.collection.announced(self._me):
-                effects += self._announce(made, now)
-        while True:
-            more = self._decide(now) or self._agree(now)
-            if not more:
-                break
+        """Do everything that can be done now, in this order."""
+        self._look_around(now)
+        effects = self._announce_waiting(now)
+        while more := self._chain.decide(now) or self._recall(now) or self._agree(now):
             effects += more
-        if self.at_tip and self.is_member:
-            effects += self._replica.doubt(self.round, self._current.collection)
-        effects += self._accuse(now)
-        if self.is_member:
-            effects += self._send_all(self._auditor.finished_reaudits(self._ledger), now)
-        return effects + self._replica.next(self._ledger, self._held_updates) + self._train()
+        return [
+            *effects,
+            *self._doubt(),
+            *self._accuse(now),
+            *self._send_results(now),
+            *self.parts.replica.next(self.view.ledger, self.parts.held_updates),
+            *self._train(),
+        ]
 
-    def _train(self) -> list[Effect]:
-        if not self.at_tip or not self.is_member or self._leaving:
-            return []
-        announced = self._current.collection.announced(self._me)
-        if self._ledger.manifest.aggregates_in(self.round):
-            patience = _SIGN_VOTES_SHARE * self._timeouts.collect
-            return [
-                *self._training.next_aggregate(self._ledger, announced=announced, patience=patience)
-            ]
-        trainings = self._training.next_work(self._ledger, announced=announced)
-        return [self._auditor.with_audit(each, self._ledger) for each in trainings]
+    def _look_around(self, now: float) -> None:
+        """Note an absence of this node, and who is heard."""
+        if self.parts.liveness.tick(now):
+            self.parts.solo_guard.begin(now)
+        self.parts.round.listen(now)
+        if self.view.at_tip and self.view.is_member:
+            self.view.ledger.binding = True
 
-    def _decide(self, now: float) -> list[Effect]:
-        """Move to the next round if this one is decided and its record known."""
-        current = self._current
-        certificate = current.consensus.decision
-        if certificate is None or not current.binds(certificate, leaving=self._leaving, now=now):
-            return self._follow_kept(now)
-        record = current.consensus.records.get(certificate.block)
-        # A quorum with honest members never signs an invalid record; other quorums are not followed.
-        if record is None or not current.is_valid(record):
+    def _announce_waiting(self, now: float) -> list[Effect]:
+        """Announce the update that was computed ahead of its round, if that has come."""
+        parts, view = self.parts, self.view
+        if not (view.at_tip and view.is_member and parts.vote_recovery.complete):
             return []
-        if self.at_tip:
-            current.observe(certificate, self._training.capacity, now)
-        return self._adopt(Decided(record, certificate), now)
+        made = parts.training.due(view.ledger)
+        if made is None or parts.round.collection.announced(view.me):
+            return []
+        return self._outbox.announce(made, now)
 
-    def _follow_kept(self, now: float) -> list[Effect]:
-        """Follow the others' decision that was kept while this member listened, once it binds."""
-        kept = self._current.kept
-        if kept is None or not self._current.binds(
-            kept.certificate, leaving=self._leaving, now=now
-        ):
+    def _recall(self, now: float) -> list[Effect]:
+        """Ask the others, before the first ballot, for what this member signed before it was started."""
+        parts, view = self.parts, self.view
+        if parts.vote_recovery.complete or not (view.at_tip and view.is_member):
             return []
-        return self._adopt(kept, now, learned=True)
+        return parts.vote_recovery.ask(view.round, len(parts.round.membership), now)
 
     def _agree(self, now: float) -> list[Effect]:
         """Send what the current round requires."""
-        if not self._vote_recovery.complete:
-            members = len(self._current.membership)
-            asks = self.at_tip and self.is_member
-            requests = self._vote_recovery.ask(self.round, members, now) if asks else []
-            if not self._vote_recovery.complete:
-                return requests
-        fingerprint = self.fingerprint if self.at_tip else None
-        round_input = RoundInput(fingerprint, self._replica.snapshot, self._held_updates.held)
-        slot = self._current.consensus.slot
-        step = self._current.step(round_input, now)
-        if self._current.consensus.slot > slot:
+        parts, view = self.parts, self.view
+        if not parts.vote_recovery.complete:
+            return []
+        fingerprint = view.fingerprint if view.at_tip else None
+        round_input = RoundInput(fingerprint, parts.replica.snapshot, parts.held_updates.held)
+        slot = parts.round.consensus.slot
+        step = parts.round.step(round_input, now)
+        if parts.round.consensus.slot > slot:
             # The slot was skipped: its leader lacked records or updates that others have, or this member
             # does, so it asks for them.
-            self._lag_detector.note_behind()
+            parts.lag_detector.note_behind()
         effects: list[Effect] = [LogMessage(envelope) for envelope in step.remember]
-        effects += [*step.notes, *self._held_updates.fetch_all(self.round, step.fetch)]
-        return effects + self._send_all(step.send, now)
+        effects += [*step.notes, *parts.held_updates.fetch_all(view.round, step.fetch)]
+        return effects + self._outbox.send_all(step.send, now)
+
+    def _doubt(self) -> list[Effect]:
+        """Reload the parameters if most others have different ones."""
+        if not (self.view.at_tip and self.view.is_member):
+            return []
+        return self.parts.replica.doubt(self.view.round, self.parts.round.collection)
 
     def _accuse(self, now: float) -> list[Effect]:
         """Send the others the proofs of contradictions, one for each peer: whichever member leads next
         can put them into a record."""
         effects: list[Effect] = []
-        current = self._current
-        known = {**current.consensus.contradictions, **current.collection.contradictions}
+        parts, round_ = self.parts, self.parts.round
+        known = {**round_.consensus.contradictions, **round_.collection.contradictions}
         for peer, evidence in known.items():
-            if self.is_member and peer != self._me and self._accusations.wants(peer):
-                effects += self._send("evidence", evidence, now)
+            if self.view.is_member and peer != parts.me and parts.accusations.wants(peer):
+                effects += self._outbox.send("evidence", evidence, now)
         return effects
 
-    def _adopt(self, decided: Decided, now: float, *, learned: bool = False) -> list[Effect]:
-        record, change = decided.record, self._ledger.versions.change
-        before = snapshot_of(self._ledger.find(AuditLedger))
-        self._ledger.append(decided)
-        undoubted = self._current.consensus.believes(decided.certificate)
-        if undoubted:
-            self._last_undoubted = now
-        listens = self._current.listens(now)
-        self._solo_guard.decided(beyond_doubt=undoubted and not learned, listens=listens, now=now)
-        effects: list[Effect] = [StoreEntry(decided), *notes_of(record, self._me)]
-        effects += notes_of_change(change, self._ledger.versions.change)
-        effects += notes_of_audits(before, self._ledger.find(AuditLedger), record.round, self._me)
-        for admission in record.admitted:
-            self._joins.drop(admission.peer)
-        self._last_ready = self._current.ready_since
-        self._held_updates.decided(self._ledger, self.applied_round)
-        self._enter_round(now)
-        effects += self._auditor.reaudits_due(self._ledger) if self.is_member else []
-        self._last_decision = now
-        for envelope in self._message_filter.enter(self.round):
-            try:
-                effects += self._handle(envelope, decode_message(envelope), now)
-            except ProtocolError:
-                # The message could not be checked before this round was known. It is invalid: drop it.
-                continue
+    def _send_results(self, now: float) -> list[Effect]:
+        """Send what the features of the swarm have to send."""
+        if not self.view.is_member:
+            return []
+        effects: list[Effect] = []
+        for feature in self.parts.features:
+            effects += self._outbox.send_all(feature.messages_due(self.view.ledger), now)
         return effects
+
+    def _train(self) -> list[Effect]:
+        """Order the next work from the trainer."""
+        parts, view = self.parts, self.view
+        if not view.at_tip or not view.is_member or parts.leave_requested:
+            return []
+        announced = parts.round.collection.announced(parts.me)
+        at = TipWork(view.round, announced, parts.timeouts.collect)
+        for feature in parts.features:
+            work = feature.work(at, view.ledger)
+            if work is not None:
+                return work
+        trainings = parts.training.next_work(view.ledger, announced=announced)
+        for feature in parts.features:
+            trainings = [feature.extend(each, view.ledger) for each in trainings]
+        return [*trainings]
+
+    def _fetch_announced(self) -> list[Effect]:
+        """Request the updates announced in the round at the tip, once only a few rounds are still to be
+        applied. A member that is far behind needs the updates of those rounds first, and its connection
+        may be slow."""
+        parts = self.parts
+        if not parts.replica.is_near(parts.ledger):
+            return []
+        return [
+            effect
+            for peer, announcement in parts.round.collection.announcements()
+            for effect in parts.held_updates.fetch(
+                self.view.round, peer, announcement.update, announcement.size
+            )
+        ]

@@ -49,6 +49,11 @@ class MessageStore:
         """Return all messages of a round, in order of arrival."""
         return list(self._rounds.get(round, ()))
 
+    def clear(self) -> None:
+        """Drop all messages."""
+        self._rounds.clear()
+        self._bytes.clear()
+
     def forget_before(self, round: int) -> None:
         """Drop the messages of rounds before `round`."""
         self._rounds = {r: box for r, box in self._rounds.items() if r >= round}

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
-from ..wire.checkpoint import Checkpoint
+from ..util.bounded_dict import BoundedTable
 from ..wire.manifest import Manifest
-from .auditor import Auditor
+from .aggregation import AggregationPart
+from .auditor import Auditor, Sign
 from .join_request import AdmissionRequest
 from .lag_detector import LagDetector
 from .lease import FinalityLease
 from .liveness import Liveness
 from .local_updates import Training
-from .message_filter import MessageFilter
+from .member_part import MemberPart
+from .message_store import MessageStore
 from .proposal import Accusations, JoinRequests
 from .replica import Replica
-from .round import Round
+from .round import Round, RoundContext
 from .solo_quorum_guard import SoloQuorumGuard
-from .states import MemberConditions, MemberState
+from .states import MemberState
 from .timeouts import RoundTimeouts
 from .update_collection import HeldUpdates
-from .view import MemberView
 from .vote_recovery import VoteRecovery
 
-Sign = Callable[[str, bytes], Envelope]
-"""(kind, body) → the signed envelope of this member."""
+# Number of own messages that are kept: enough for dozens of rounds. A member that returns to a chain
+# after more rounds finds them decided.
+_OWN_MESSAGES = 512
 
 
-class MemberParts(MemberView):
+class MemberParts:
     """Parts of one node's membership in a swarm. All times are seconds of any steady clock."""
 
     def __init__(
@@ -41,83 +41,67 @@ class MemberParts(MemberView):
         sign: Sign,
         ledger: Ledger,
         now: float,
-        start_number: int,
         ticket: bytes = b"",
         recall: bool = False,
     ) -> None:
-        """`start_number` must be larger at each start of the node than at the one before.
-
-        With `recall`, the member asks the others for its own earlier messages before it casts a ballot.
-        """
-        self._ledger = ledger
-        self._me = me
-        self._replica = Replica(me, manifest.rounds.snapshot_interval)
-        self._timeouts = RoundTimeouts(manifest.rounds)
-        self._liveness = Liveness(me, now)
-        self._manifest = manifest
-        self._sign = sign
-        self._lease = FinalityLease(manifest.rounds.finality_lease_seconds, now)
-        self._kept_final: Checkpoint | None = None
-        self._admission = AdmissionRequest(ticket, now)
-        self._lag_detector = LagDetector(now)
-        self._joins = JoinRequests()
-        self._accusations = Accusations()
-        self._auditor = Auditor(me, sign)
-        self._message_filter = MessageFilter(
-            manifest,
-            self._liveness,
-            self._lag_detector,
-            self._joins,
-            self._accusations,
-            self._auditor,
+        """Arguments as for `Member`."""
+        self.me = me
+        self.manifest = manifest
+        self.sign = sign
+        self.liveness = Liveness(me, now)
+        self.timeouts = RoundTimeouts(manifest.rounds)
+        self.joins = JoinRequests()
+        self.accusations = Accusations()
+        self.auditor = Auditor(me, sign)
+        self.solo_guard = SoloQuorumGuard(now)
+        self.context = RoundContext(
+            manifest=manifest,
+            me=me,
+            ledger=ledger,
+            liveness=self.liveness,
+            timeouts=self.timeouts,
+            joins=self.joins,
+            accusations=self.accusations,
+            auditor=self.auditor,
+            solo_guard=self.solo_guard,
+            began=now,
         )
-        self._vote_recovery = VoteRecovery(needed=recall)
-        self._held_updates = HeldUpdates()
-        self._training = Training(me, overlap=manifest.rounds.overlap)
-        self._solo_guard = SoloQuorumGuard(now)
-        self._leaving = False
-        # Whether it has announced that it has the whole of a finished run.
-        self._sent_end = False
+        self.replica = Replica(me, manifest.rounds.snapshot_interval)
+        self.lease = FinalityLease(manifest.rounds.finality_lease_seconds, now)
+        self.admission = AdmissionRequest(ticket, now)
+        self.lag_detector = LagDetector(now)
+        self.messages = MessageStore()
+        """The signed messages of the current round and of the few after it."""
+        self.own_messages: BoundedTable[Envelope, None] = BoundedTable(_OWN_MESSAGES)
+        """Own messages: the member may switch to another chain, and come back to this one."""
+        self.vote_recovery = VoteRecovery(needed=recall)
+        self.held_updates = HeldUpdates()
+        self.training = Training(me, overlap=manifest.rounds.overlap)
+        self.features: tuple[MemberPart, ...] = (
+            self.auditor,
+            AggregationPart(me, self.training),
+        )
+        """What not every swarm has."""
+        self.leave_requested = False
+        self.state: MemberState = "loading"
+        self.last_ready: float | None = None
+        """Time since which the previous round did not need to wait for more updates."""
         # -inf: no decision was observed yet. Until then, the others know better what is going on.
-        self._last_decision = self._last_undoubted = float("-inf")
-        self._began = self._last_sent = now
-        self._count = start_number << 20
-        self._current = self._new_round(now)
-        self._last_ready: float | None = None
-        self._state: MemberState = "loading"
-        self._liveness.set_members(self.members, now)
+        self.last_decision = float("-inf")
+        self.round = Round(self.context, now)
+        """The round at the tip."""
+        self.liveness.set_members(self.round.membership.peers, now)
 
-    def _enter_round(self, now: float) -> None:
-        self._liveness.set_members(self.members, now)
-        self._accusations.forget(self._ledger)
-        self._auditor.forget(self._ledger)
-        self._current = self._new_round(now)
+    @property
+    def ledger(self) -> Ledger:
+        """The chain that the member follows."""
+        return self.context.ledger
 
-    def _new_round(self, now: float) -> Round:
-        return Round(
-            manifest=self._manifest,
-            ledger=self._ledger,
-            me=self._me,
-            liveness=self._liveness,
-            timeouts=self._timeouts,
-            joins=self._joins,
-            accusations=self._accusations,
-            auditor=self._auditor,
-            solo_guard=self._solo_guard,
-            began=self._began,
-            last_undoubted=self._last_undoubted,
-            now=now,
-        )
-
-    def _conditions(self) -> MemberConditions:
-        return MemberConditions(
-            expelled=self.is_expelled,
-            leaving=self._leaving,
-            member=self.is_member,
-            loaded=self.fingerprint is not None,
-            at_tip=self.at_tip,
-            remembers=self._vote_recovery.complete,
-            ready=self._current.ready_since is not None,
-            finished=self._ledger.finished,
-            outdated=self.is_outdated,
-        )
+    def enter_round(self, now: float) -> None:
+        """Begin the round at the tip of the ledger."""
+        ledger = self.ledger
+        self.liveness.set_members(ledger.membership(len(ledger)).peers, now)
+        self.accusations.forget(ledger)
+        for feature in self.features:
+            feature.forget(ledger)
+        self.round = Round(self.context, now)

@@ -8,6 +8,7 @@ sends the resulting messages.
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import dataclass
 
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
@@ -67,27 +68,33 @@ _ABANDONED_LEASES = 2
 _OWN_SECONDS = 1.0
 
 
+@dataclass(kw_only=True)
+class RoundContext:
+    """What a member's rounds have in common. It outlasts each of them."""
+
+    manifest: Manifest
+    me: PeerId
+    ledger: Ledger
+    """The chain that the member follows. It is replaced if the member switches to another chain."""
+    liveness: Liveness
+    timeouts: RoundTimeouts
+    joins: JoinRequests
+    accusations: Accusations
+    auditor: Auditor
+    solo_guard: SoloQuorumGuard
+    began: float
+    """When the member started."""
+    last_undoubted: float = float("-inf")
+    """When a round was last decided in the member's presence without any reason for doubt; -inf if none
+    was."""
+
+
 class Round:
     """One member's view of one round. All times are seconds of any steady clock."""
 
-    def __init__(
-        self,
-        *,
-        manifest: Manifest,
-        ledger: Ledger,
-        me: PeerId,
-        liveness: Liveness,
-        timeouts: RoundTimeouts,
-        joins: JoinRequests,
-        accusations: Accusations,
-        auditor: Auditor,
-        solo_guard: SoloQuorumGuard,
-        began: float,
-        last_undoubted: float,
-        now: float,
-    ) -> None:
-        """`began` is when the member started; `last_undoubted` is when a round was last decided in its
-        presence without any reason for doubt, or -inf if none was."""
+    def __init__(self, context: RoundContext, now: float) -> None:
+        """Begin the round at the tip of the context's ledger."""
+        manifest, ledger, me = context.manifest, context.ledger, context.me
         self.number = len(ledger)
         self.parent = ledger.head
         self.membership = ledger.membership(self.number)
@@ -121,16 +128,12 @@ class Round:
         """Time since which the round need not wait for more updates; None until then."""
         self.kept: Decided | None = None
         """A decision of others that this member may follow once it has listened for long enough."""
+        self._context = context
         self._manifest = manifest
         self._ledger = ledger
         self._me = me
-        self._liveness = liveness
-        self._timeouts = timeouts
-        self._joins = joins
-        self._accusations = accusations
-        self._auditor = auditor
-        self._began = began
-        self._last_undoubted = last_undoubted
+        self._liveness = context.liveness
+        self._timeouts = context.timeouts
         self._slot_entered = now
         self._nobody = self._mask = self.membership.mask(())
         self._checked: dict[RecordId, bool] = {}
@@ -142,7 +145,7 @@ class Round:
             manifest.fault_model, me, self.membership, self._contributors, self.collection
         )
         self._round_peers = RoundPeers(self.number, self.parent, now)
-        self._solo_guard = solo_guard
+        self._solo_guard = context.solo_guard
         # Whether this member could decide without the others, which may have gone on with one vote each
         # while it was away (`solo_quorum_guard`). There is no such risk in a swarm of one or with equal
         # votes.
@@ -235,16 +238,18 @@ class Round:
             return True
         lease = self._timeouts.lease
         doubted = self.consensus.doubts(certificate)
-        if doubted and now - max(self._began, self.created) <= _LISTENED_LEASES * lease:
+        if doubted and now - max(self._context.began, self.created) <= _LISTENED_LEASES * lease:
             return False
         if doubted and self.listens(now):
             return False
         if doubted and self._can_do_without(certificate, now):
             patience = _DOUBTED_LEASES * max(lease, self._timeouts.collect)
-            waited = now - max(self._began, self._last_undoubted)
+            waited = now - max(self._context.began, self._context.last_undoubted)
             if self._me not in self.membership or waited <= patience:
                 return False
-        return now - self._last_undoubted > lease or not self.consensus.accused_by(certificate)
+        return now - self._context.last_undoubted > lease or not self.consensus.accused_by(
+            certificate
+        )
 
     def listen(self, now: float) -> None:
         """Note whether any other member was heard within a lease, if this member could decide alone."""
@@ -398,9 +403,9 @@ class Round:
                 fingerprint=round_input.fingerprint,
                 slot=slot,
                 updates=self.collection.entries(round_input.fingerprint),
-                joins=self._joins,
-                accusations=self._accusations,
-                auditor=self._auditor,
+                joins=self._context.joins,
+                accusations=self._context.accusations,
+                auditor=self._context.auditor,
                 liveness=self._liveness,
                 lease=self._timeouts.lease,
                 snapshot=round_input.snapshot,
@@ -493,7 +498,7 @@ class Round:
         """Whether the round need not wait for more updates: all expected ones are held, or the deadline
         has passed and one has arrived. Round 0 waits for members instead."""
         if self.number == 0:
-            waiting = len(self._joins.admissible(self._manifest, self._ledger, now))
+            waiting = len(self._context.joins.admissible(self._manifest, self._ledger, now))
             return waiting + 1 >= self._manifest.rounds.start_members
         liveness = self._liveness
         silent = liveness.silent(self._timeouts.lease, now)

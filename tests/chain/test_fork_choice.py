@@ -599,13 +599,13 @@ def agreed(swarm: Swarm, rounds: int) -> Callable[[], bool]:
 
     def done() -> bool:
         nodes = swarm.alive
-        ledgers: list[Ledger] = [node.member.ledger for node in nodes]
+        ledgers: list[Ledger] = [node.member.view.ledger for node in nodes]
         height = min(map(len, ledgers))
         return (
             height > rounds
             and len({ledger[height - 1].record.id for ledger in ledgers}) == 1
-            and all(set(node.member.members) == {n.peer for n in nodes} for node in nodes)
-            and all(node.member.at_tip for node in nodes)
+            and all(set(node.member.view.members) == {n.peer for n in nodes} for node in nodes)
+            and all(node.member.view.at_tip for node in nodes)
         )
 
     return done
@@ -618,18 +618,18 @@ def test_a_swarm_cut_in_two_is_one_again(count: int, cut: int, seed: int) -> Non
     swarm = Swarm(toy_manifest(start_members=count, snapshot_interval=1000), seed)
     nodes = [swarm.add(index) for index in range(count)]
     swarm.run_until(agreed(swarm, 4), limit=60)
-    before = nodes[0].member.round
+    before = nodes[0].member.view.round
     links = [(one, other) for one in range(cut) for other in range(cut, count)]
     swarm.network.cut([*links, *((other, one) for one, other in links)])
-    swarm.run_until(lambda: all(node.member.round > before + 6 for node in nodes), limit=300)
-    sides = {node.member.ledger[before + 5].record.id for node in nodes}
+    swarm.run_until(lambda: all(node.member.view.round > before + 6 for node in nodes), limit=300)
+    sides = {node.member.view.ledger[before + 5].record.id for node in nodes}
     assert len(sides) == 2
     swarm.network.mend()
-    reached = max(node.member.round for node in nodes)
+    reached = max(node.member.view.round for node in nodes)
     swarm.run_until(agreed(swarm, reached + 2), limit=300)
-    heights = {len(node.member.ledger) for node in nodes}
+    heights = {len(node.member.view.ledger) for node in nodes}
     assert len({node.parameters for node in nodes}) <= len(heights)
     if 2 * cut < count:
-        winner = nodes[-1].member.ledger
+        winner = nodes[-1].member.view.ledger
         assert swarm.nodes[-1].peer in winner.membership(before + 6)
         assert not any(nodes[0].peer == e.peer for e in winner[before + 5].record.updates)

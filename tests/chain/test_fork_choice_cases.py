@@ -192,14 +192,14 @@ def test_what_was_final_on_a_left_chain_binds() -> None:
 def test_a_change_of_chain_keeps_what_is_final() -> None:
     """The other chain has the final record, but does not show it to be final."""
     member = true_chain().member(0)
-    before = member.ledger.bound
+    before = member.view.ledger.bound
     assert before is not None
     other = true_chain().fork()
     other.ledger = true_chain().ledger.truncated(before.round + 1)
     other.grow(updates=[])
     assert other.ledger.final_round < before.round
     member.handle(Rebased(other.ledger), 1.0)
-    assert member.ledger.bound == before
+    assert member.view.ledger.bound == before
 
 
 def test_a_part_keeps_what_binds() -> None:

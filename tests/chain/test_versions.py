@@ -166,17 +166,17 @@ def test_a_member_that_does_not_speak_it_is_silent() -> None:
     me = chain.membership.peers[3]
     chain.ledger.versions.max_version = PROTOCOL_VERSION
     member = chain.member(me)
-    assert member.ledger.versions.soon_outdated
-    assert not member.is_outdated
+    assert member.view.ledger.versions.soon_outdated
+    assert not member.view.is_outdated
     chain.ledger.versions.max_version = NEXT
     # The last round in the old version is decided by the others.
     chain.grow(updates=updates(chain, by(chain, 3), chain.membership.peers[:3]))
     member.handle(EntryReceived(chain.ledger[chain.round - 1]), 1.0)
-    assert member.is_outdated
-    assert member.state == "outdated"
+    assert member.view.is_outdated
+    assert member.view.state == "outdated"
     said = chain.envelope(0, "announcement", chain.announcement(0))
     with pytest.raises(ProtocolError, match="newer protocol version"):
-        member.screen(said, 2.0)
+        member.screen(MessageReceived(said), 2.0)
     assert member.handle(MessageReceived(said), 2.0) == []
     for now in range(3, 60):
         assert member.handle(Tick(), float(now)) == []

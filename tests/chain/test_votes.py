@@ -27,9 +27,6 @@ from distro_node.protocol.wire.messages import Decided, Heartbeat, RecordId, Sig
 from simulation.chain import Chain, identity, update_of, voting
 from simulation.known_chains import carried_on
 
-# Private here: `_current`, `_solo_guard`: which decision a member would follow, and that it was present
-# all the time.
-
 FOUNDER = identity(0).peer
 PEERS = sorted(identity(number).peer for number in range(7))
 MEMBERS = Membership(since=dict.fromkeys(PEERS, 0))
@@ -206,7 +203,7 @@ class _Founder:
                     MessageReceived(self.chain.envelope(peer, "heartbeat", beat)), now
                 )
             self.member.handle(Tick(), now)
-        return self.member.round - self.start
+        return self.member.view.round - self.start
 
     def learns(self, now: float) -> Decided:
         """Let the founder learn of a decision that the others made without it."""
@@ -218,7 +215,7 @@ class _Founder:
         return decided
 
     def follows(self, decided: Decided) -> bool:
-        ledger = self.member.ledger
+        ledger = self.member.view.ledger
         return len(ledger) > self.start and ledger.parent(self.start + 1) == decided.record.id
 
 
@@ -252,35 +249,35 @@ def test_who_is_not_left_alone_follows_no_crowd() -> None:
     record = founder.chain.record(departed=[founder.chain.silence(FOUNDER)])
     decided = founder.chain.decide(record, signers=crowd, silent=[FOUNDER, waits])
     founder.until(6.0, waits)
-    assert not founder.member._current.binds(decided.certificate, leaving=False, now=6.2)
+    assert not founder.member.parts.round.binds(decided.certificate, leaving=False, now=6.2)
 
 
 @_where({FOUNDER: 9})
 def test_who_was_there_follows_no_heirs() -> None:
     """They have not missed it, whatever they claim; it continues alone."""
     founder = _Founder()
-    founder.member._solo_guard.decided(beyond_doubt=True, listens=False, now=0.0)
+    founder.member.parts.solo_guard.decided(beyond_doubt=True, listens=False, now=0.0)
     record = founder.chain.record(departed=[founder.chain.silence(FOUNDER)])
     decided = founder.chain.decide(record, signers=founder.others, silent=[FOUNDER])
-    assert not founder.member._current.binds(decided.certificate, leaving=False, now=6.5)
+    assert not founder.member.parts.round.binds(decided.certificate, leaving=False, now=6.5)
 
 
 @_where({FOUNDER: 9})
 def test_who_slept_listens() -> None:
     founder = _Founder()
-    founder.member._solo_guard.decided(beyond_doubt=True, listens=False, now=0.0)
+    founder.member.parts.solo_guard.decided(beyond_doubt=True, listens=False, now=0.0)
     founder.member.handle(Tick(), 1.0)
     founder.member.handle(Tick(), 100.0)
-    assert founder.member._current.listens(100.0)
+    assert founder.member.parts.round.listens(100.0)
 
 
 @_where({FOUNDER: 9})
 def test_who_is_heard_again_is_listened_to() -> None:
     founder = _Founder()
-    solo_guard = founder.member._solo_guard
+    solo_guard = founder.member.parts.solo_guard
     solo_guard.decided(beyond_doubt=True, listens=False, now=0.0)
     solo_guard.note_others(False, 10.0)
-    alone = founder.member._current.listens(10.0)
+    alone = founder.member.parts.round.listens(10.0)
     solo_guard.note_others(True, 20.0)
     assert not alone
-    assert founder.member._current.listens(20.0)
+    assert founder.member.parts.round.listens(20.0)

@@ -53,8 +53,8 @@ class CopyingRunner(Runner):
 
     def _others_update(self, round_: int) -> bytes | None:
         member: Any = self.member
-        for peer in sorted(member.members):
-            heard = member.announcement(round_, peer) if peer != member.me else None
+        for peer in sorted(member.view.members):
+            heard = member.view.announcement(round_, peer) if peer != member.view.me else None
             body = None if heard is None else self._store.get(heard[0].update)
             if body is not None:
                 return body

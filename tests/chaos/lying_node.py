@@ -194,8 +194,8 @@ class LyingRunner(Runner):
             return self._seal("proposal", Proposal(message.slot, record))
         if isinstance(message, Ballot) and message.round % 4 == 1:
             self._tell("others called silent")
-            membership = self.member.ledger.membership(message.round)
-            others = [peer for peer in membership.peers if peer != self.member.me]
+            membership = self.member.view.ledger.membership(message.round)
+            others = [peer for peer in membership.peers if peer != self.member.view.me]
             mask = membership.mask(self._chance.sample(others, len(others) // 2))
             return self._seal(envelope.kind, dataclasses.replace(message, silent=mask))
         return envelope
@@ -208,12 +208,12 @@ class LyingRunner(Runner):
     def _as_announced(self, entry: UpdateEntry, record: Record) -> UpdateEntry:
         """Return its own entry with the tokens that it announced: others would be a contradiction."""
         varied = self._varied
-        if entry.peer != self.member.me or varied is None or varied.update != entry.update:
+        if entry.peer != self.member.view.me or varied is None or varied.update != entry.update:
             return entry
         return self._resigned(dataclasses.replace(entry, tokens=varied.tokens), record)
 
     def _resized(self, entry: UpdateEntry, record: Record) -> UpdateEntry:
-        if entry.peer != self.member.me:
+        if entry.peer != self.member.view.me:
             return entry
         return self._resigned(dataclasses.replace(entry, size=entry.size + 1), record)
 
@@ -229,14 +229,14 @@ class LyingRunner(Runner):
         super()._dispatch(what)
         if isinstance(what, MessageReceived) and what.envelope.kind == "announcement":
             said = decode_message(what.envelope)
-            mine = what.envelope.sender == self.member.me
+            mine = what.envelope.sender == self.member.view.me
             if (
                 isinstance(said, Announcement)
                 and self._ends_it()
                 and not mine
                 and said.round % 4 == 2
                 # Once a round: two nodes that copy each other's copies would do nothing else.
-                and self._copied < said.round == self.member.round
+                and self._copied < said.round == self.member.view.round
             ):
                 self._copied = said.round
                 self._tell("copy of another's update")
@@ -246,14 +246,14 @@ class LyingRunner(Runner):
         """Send endless signs of another chain, and occasionally a message that brings blame."""
         while True:
             await trio.sleep(_STORM_SECONDS)
-            ledger = self.member.ledger
-            if not self.member.is_member or len(ledger) < 3:
+            ledger = self.member.view.ledger
+            if not self.member.view.is_member or len(ledger) < 3:
                 continue
             other = RecordId(content_id(b"forged" + self._chance.randbytes(4)))
             said = Announcement(len(ledger), other, content_id(b"none"), 1000, 100, 2.0, 666)
             self._tell("comparison storm")
             await self._say(self._seal("announcement", said))
-            fingerprint = self.member.fingerprint
+            fingerprint = self.member.view.fingerprint
             if fingerprint is not None and self._may_be_blamed("proposal"):
                 self._tell("long proposal out of turn")
                 await self._say(self._seal("proposal", self._long_proposal(fingerprint)))
@@ -263,7 +263,7 @@ class LyingRunner(Runner):
     async def _storm_on(self, other: RecordId) -> None:
         for envelope in self._elsewhere(other):
             await self._say(envelope)
-        if len(self.member.ledger) > 2 * _OLD_ROUNDS or self._may_be_blamed("leave"):
+        if len(self.member.view.ledger) > 2 * _OLD_ROUNDS or self._may_be_blamed("leave"):
             self._tell("an old goodbye")
             await self._say(self._old_goodbye())
         if self._ends_it() and self._may_be_blamed("burst", every=_BURST_SECONDS):
@@ -272,11 +272,11 @@ class LyingRunner(Runner):
                 await self._say(envelope)
 
     def _long_proposal(self, fingerprint: int) -> Proposal:
-        ledger = self.member.ledger
+        ledger = self.member.view.ledger
         members = ledger.membership(len(ledger))
         leaders = ledger.leaders(len(ledger))
-        slot = next((n for n in range(1, 1 + len(members)) if leaders[n] != self.member.me), 1)
-        entry = UpdateEntry(self.member.me, content_id(b"none"), 1000, 100, 2.0, bytes(64))
+        slot = next((n for n in range(1, 1 + len(members)) if leaders[n] != self.member.view.me), 1)
+        entry = UpdateEntry(self.member.view.me, content_id(b"none"), 1000, 100, 2.0, bytes(64))
         updates = (entry,) * _LONG_RECORD_UPDATES
         return Proposal(slot, Record(len(ledger), ledger.head, fingerprint, updates, (), (), None))
 
@@ -284,18 +284,18 @@ class LyingRunner(Runner):
         """Return ballots for a chain that no node follows: the votes of a member that signs on both
         sides of a partition."""
         self._tell("ballots on another chain")
-        ledger = self.member.ledger
+        ledger = self.member.view.ledger
         mask = ledger.membership(len(ledger)).mask(())
         block = RecordId(content_id(b"record on " + parent))
         ballot = Ballot(len(ledger), parent, 1, block, mask)
         return [self._seal(kind, ballot) for kind in ("vote", "finalize")]
 
     def _old_goodbye(self) -> Envelope:
-        return self._seal("leave", Leave(max(0, len(self.member.ledger) - _OLD_ROUNDS)))
+        return self._seal("leave", Leave(max(0, len(self.member.view.ledger) - _OLD_ROUNDS)))
 
     def _burst(self) -> list[Envelope]:
         """Return announcements for the current round, each of another update."""
-        ledger = self.member.ledger
+        ledger = self.member.view.ledger
         round_, parent = len(ledger), ledger.head
         return [
             self._seal(
@@ -333,8 +333,8 @@ class LyingRunner(Runner):
         if draw < 0.25:
             self._tell("slow answer")
             await trio.sleep(_SLOW_SECONDS)
-        ledger, bad = self.member.ledger, []
-        if draw > 0.4 and self.member.is_member and len(ledger) > 5:
+        ledger, bad = self.member.view.ledger, []
+        if draw > 0.4 and self.member.view.is_member and len(ledger) > 5:
             # A copy for the thread, as the member goes on meanwhile.
             own = ledger.truncated(len(ledger))
             ledger = await trio.to_thread.run_sync(self._another_chain, request, own)
@@ -344,13 +344,13 @@ class LyingRunner(Runner):
                 self._seal("join", JoinRequest(number, b"")) for number in range(_BAD_ENVELOPES)
             ]
             bad = [dataclasses.replace(each, signature=bytes(64)).encode() for each in said]
-        height, ids, rounds, messages = answer_to(request, ledger, self.member.messages)
+        height, ids, rounds, messages = answer_to(request, ledger, self.member.view.messages)
         entries = [ledger.raw(round_) for round_ in rounds]
-        if ledger is not self.member.ledger:
+        if ledger is not self.member.view.ledger:
             height, messages = max(height, _HEIGHT), []
         await self._swarm_store.written()
         # Its own announcement is not the one that it sent.
-        shown = [m for m in messages if (m.sender, m.kind) != (self.member.me, "announcement")]
+        shown = [m for m in messages if (m.sender, m.kind) != (self.member.view.me, "announcement")]
         return encode(compose_response(height, entries, [*bad, *(m.encode() for m in shown)], ids))
 
     def _another_chain(self, request: Any, own: Ledger) -> Ledger:
@@ -359,7 +359,7 @@ class LyingRunner(Runner):
         starter = request.most > 0 or request.round < len(own) - 1
         start = request.round if starter else max(1, len(own) - _SOLO_ROUNDS)
         self._tell("solo rounds for a starter" if starter else "history rewritten")
-        return solo_chain(own, self._seal, self.member.me, start, _SOLO_ROUNDS)
+        return solo_chain(own, self._seal, self.member.view.me, start, _SOLO_ROUNDS)
 
     # Helpers
 
@@ -375,7 +375,7 @@ class LyingRunner(Runner):
 
     def _tell(self, lie: str) -> None:
         with self._told.open("a") as file:
-            file.write(json.dumps({"did": lie, "round": self.member.round}) + "\n")
+            file.write(json.dumps({"did": lie, "round": self.member.view.round}) + "\n")
 
 
 def solo_chain(

@@ -27,7 +27,7 @@ from simulation.chain import Chain, compared
 from simulation.swarm import identity
 
 # Private here: `_burst`, `_elsewhere`, `_old_goodbye`, `_opposite`, `_tell`: its lies, one by one;
-# `_current`, `_key`, `_manifest`: what a liar reads of the node that it is.
+# `_key`, `_manifest`: what a liar reads of the node that it is.
 
 LIAR = 1
 
@@ -75,7 +75,8 @@ def liar_of(chain: Chain) -> Any:
     runner: Any = LyingRunner.__new__(LyingRunner)
     runner._key = identity(LIAR)
     runner._manifest = chain.manifest
-    runner.member = SimpleNamespace(ledger=chain.ledger, me=identity(LIAR).peer, fingerprint=0)
+    view = SimpleNamespace(ledger=chain.ledger, me=identity(LIAR).peer, fingerprint=0)
+    runner.member = SimpleNamespace(view=view)
     runner._tell = lambda lie: None
     return runner
 
@@ -92,7 +93,7 @@ def test_of_ten_thousand_announcements_one_counts(monkeypatch: pytest.MonkeyPatc
         except ProtocolError as error:
             refused.append(error.reason)
     assert len(refused) == 199
-    said = member._current.collection.announcements()
+    said = member.parts.round.collection.announcements()
     assert [peer for peer, _ in said] == [identity(LIAR).peer]
 
 
@@ -124,7 +125,7 @@ def test_an_old_goodbye_is_refused() -> None:
     member = chain.member(0)
     with pytest.raises(ProtocolError):
         member.handle(MessageReceived(liar_of(chain)._old_goodbye()), 1.0)
-    assert identity(LIAR).peer in member.members
+    assert identity(LIAR).peer in member.view.members
 
 
 def test_a_grinding_leader_varies_only_what_no_voter_holds_against_it() -> None:

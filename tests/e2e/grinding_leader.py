@@ -48,7 +48,7 @@ class GrindingRound(rounds.Round):
     """A `Round` that proposes ground records, in every other slot that it leads."""
 
     def _propose(self, round_input: Any, now: float) -> Any:
-        if self.number >= _FIRST_ROUND and (self.number + self.agreement.slot) % 2:
+        if self.number >= _FIRST_ROUND and (self.number + self.consensus.slot) % 2:
             return NOTHING
         honest = rounds.compose_record
         rounds.compose_record = lambda **known: ground(honest(**known))

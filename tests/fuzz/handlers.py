@@ -367,8 +367,9 @@ class _Listener:
                 self._heard.append(words)
                 with suppress(EnvelopeError, ProtocolError):
                     envelope = open_envelope(words, swarm=swarm)
-                    self._member.screen(envelope, self._now)
-                    self._member.handle(MessageReceived(envelope), self._now)
+                    received = MessageReceived(envelope)
+                    self._member.screen(received, self._now)
+                    self._member.handle(received, self._now)
                 self._now += 0.01
             # Whatever it has received, time advances.
             last = self._count % self.LIFETIME == 0

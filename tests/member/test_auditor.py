@@ -335,7 +335,7 @@ def test_any_bytes_that_a_member_signs(kind: str) -> None:
         except ProtocolError as error:
             reasons.add(error.reason)
     assert {"audit", "wrong_parent", "invalid"} <= reasons
-    assert seat.member.round == chain.round
+    assert seat.member.view.round == chain.round
 
 
 def test_an_announcement_that_binds_nobody_is_refused() -> None:

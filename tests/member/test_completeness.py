@@ -17,8 +17,6 @@ from distro_node.protocol.wire.messages import Announcement, Proposal, Record, U
 from simulation.chain import Chain
 from simulation.letters import read
 
-# Private here: `_current`: what a round has collected shows only in what its member proposes.
-
 COLLECT = 20.0
 
 
@@ -119,7 +117,7 @@ def test_what_was_not_heard_before_is_taken_from_the_record() -> None:
     for entry in record.updates:
         said = record.announcement(entry)
         member.handle(MessageReceived(chain.envelope(entry.peer, "announcement", said)), 0.1)
-    assert not member._current.collection.contradictions
+    assert not member.parts.round.collection.contradictions
 
 
 def test_who_announced_two_things_is_missed_by_nobody_and_named_by_no_leader() -> None:
@@ -128,8 +126,8 @@ def test_who_announced_two_things_is_missed_by_nobody_and_named_by_no_leader() -
     said = voter.chain.announcement(liar)
     with pytest.raises(Exception, match="a second update"):
         voter.hears(liar, dataclasses.replace(said, tokens=said.tokens + 1))
-    collection = voter.member._current.collection
-    fingerprint = voter.member.fingerprint
+    collection = voter.member.parts.round.collection
+    fingerprint = voter.member.view.fingerprint
     assert fingerprint is not None
     assert liar not in {entry.peer for entry in collection.entries(fingerprint)}
     kept = [entry for entry in voter.entries() if entry.peer != liar]

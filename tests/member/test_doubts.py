@@ -30,7 +30,7 @@ class Doubt:
         record = self.decided.record
         if followed:
             self.member.handle(EntryReceived(self.decided), LEASE + 2)
-            assert self.member.round == record.round + 1
+            assert self.member.view.round == record.round + 1
             return
         with pytest.raises(ProtocolError) as caught:
             self.member.handle(EntryReceived(self.decided), LEASE + 2)
@@ -44,7 +44,7 @@ def test_a_lone_signer_is_believed_only_by_who_was_cut_off(cut_off: bool) -> Non
     for second in range(1, int(LEASE) + 3):
         member.handle(Tick(), float(second))
         for peer in [] if cut_off else [doubt.liar, *doubt.others]:
-            beat = chain.envelope(peer, "heartbeat", Heartbeat(member.round, second))
+            beat = chain.envelope(peer, "heartbeat", Heartbeat(member.view.round, second))
             member.handle(MessageReceived(beat), float(second))
     doubt.check(followed=cut_off)
 
@@ -56,7 +56,9 @@ def test_who_is_down_takes_neither_side(others: int, followed: bool) -> None:
     for second in range(1, int(LEASE) + 3):
         doubt.member.handle(Tick(), float(second))
         for peer in doubt.others[:others]:
-            beat = doubt.chain.envelope(peer, "heartbeat", Heartbeat(doubt.member.round, second))
+            beat = doubt.chain.envelope(
+                peer, "heartbeat", Heartbeat(doubt.member.view.round, second)
+            )
             doubt.member.handle(MessageReceived(beat), float(second))
     doubt.check(followed=followed)
 
@@ -69,7 +71,7 @@ def test_those_who_went_on_speak_for_the_record_that_they_went_on_from(followed:
     base = doubt.decided.record.id if followed else elsewhere
     update = content_id(b"update")
     for peer in doubt.others:
-        said = Announcement(doubt.member.round + 1, base, update, 1, 1, 0.0, 0)
+        said = Announcement(doubt.member.view.round + 1, base, update, 1, 1, 0.0, 0)
         doubt.member.handle(
             MessageReceived(doubt.chain.envelope(peer, "announcement", said)), LEASE
         )
@@ -83,7 +85,7 @@ def test_those_who_are_several_rounds_further_are_company_too(seen: bool) -> Non
     elsewhere = RecordId(content_id(b"what the others have decided"))
     for further, second in [(1, 0.0), (2, LEASE), (3, LEASE + 1)][0 if seen else 1 :]:
         for peer in doubt.others:
-            update, round_ = content_id(bytes([further])), doubt.member.round + further
+            update, round_ = content_id(bytes([further])), doubt.member.view.round + further
             parent = elsewhere if further == 1 else RecordId(content_id(bytes([further])))
             said = Announcement(round_, parent, update, 1, 1, 0.0, 0)
             envelope = doubt.chain.envelope(peer, "announcement", said)

@@ -9,8 +9,9 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, Audit, RecordedWork
 from distro_node.protocol.audit.reputation_events import ReputationEvent, ReputationEventKind
 from distro_node.protocol.chain.audits import AuditLedger
+from distro_node.protocol.member.auditor import Auditor
 from distro_node.protocol.member.effects import Note, NoteKind
-from distro_node.protocol.member.events import notes_of_audits, notes_of_changes, snapshot_of
+from distro_node.protocol.member.events import notes_of_changes
 from distro_node.protocol.member.inputs import EntryReceived
 from distro_node.protocol.wire.manifest import AuditsSpec
 from simulation.chain import Chain
@@ -56,7 +57,7 @@ def test_a_member_tells_what_a_record_has_changed() -> None:
     for round_ in (1, 2):
         look = Audit(founder, ann, 1, 4, 15_000)
         looks = (look,) if round_ == 2 else ()
-        member.ledger.index(AuditLedger).reputation.close(
+        member.view.ledger.index(AuditLedger).reputation.close(
             RecordedWork(round_, {ann: 4}, looks), members
         )
     told: list[Note] = []
@@ -73,5 +74,7 @@ def test_a_member_tells_what_a_record_has_changed() -> None:
 def test_where_no_work_is_checked_nothing_is_told() -> None:
     chain = Chain(3)
     assert chain.ledger.find(AuditLedger) is None
-    assert snapshot_of(chain.ledger.find(AuditLedger)) is None
-    assert notes_of_audits(None, chain.ledger.find(AuditLedger), 1, ME) == []
+    auditor = Auditor(ME, lambda kind, body: chain.envelope(0, kind, body))
+    before = auditor.before_record(chain.ledger)
+    assert before is None
+    assert auditor.notes(before, 1, chain.ledger) == []

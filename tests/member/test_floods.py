@@ -33,7 +33,7 @@ def test_of_a_thousand_announcements_in_a_round_one_is_taken_in(chain: Chain) ->
         with pytest.raises(ProtocolError, match="a second update"):
             effects += member.handle(MessageReceived(said), 0.001 * number)
     assert sum(isinstance(effect, FetchUpdate) for effect in effects) == 1
-    assert len(member.messages(chain.round)) == 1
+    assert len(member.view.messages(chain.round)) == 1
 
 
 def test_of_later_rounds_a_bounded_number_is_kept_and_none_fetched(chain: Chain) -> None:
@@ -47,7 +47,7 @@ def test_of_later_rounds_a_bounded_number_is_kept_and_none_fetched(chain: Chain)
     kept = [
         envelope
         for ahead in range(1, FUTURE_ROUNDS + 1)
-        for envelope in member.messages(chain.round + ahead)
+        for envelope in member.view.messages(chain.round + ahead)
     ]
     assert 0 < sum(len(envelope.body) + 1024 for envelope in kept) <= MEMBER_BYTES
     assert len(kept) < 1600
@@ -55,4 +55,4 @@ def test_of_later_rounds_a_bounded_number_is_kept_and_none_fetched(chain: Chain)
     # There is still room for an honest member's messages.
     others = chain.envelope(2, "announcement", chain.announcement(2))
     member.handle(MessageReceived(others), 2.0)
-    assert others in member.messages(chain.round)
+    assert others in member.view.messages(chain.round)

@@ -108,11 +108,11 @@ def test_a_newcomer_that_hears_ever_older_news_catches_up() -> None:
     swarm = Swarm(toy_manifest(min_seconds=0.3), update_bytes=20_000)
     founder = swarm.add(0)
     founder.training_seconds = 0.001
-    swarm.run_until(lambda: founder.member.round >= 10, 60)
+    swarm.run_until(lambda: founder.member.view.round >= 10, 60)
     newcomer = swarm.add(1, kind=Remote)
     assert isinstance(newcomer, Remote)
     newcomer.training_seconds = 0.001
     # It is not admitted at once.
     newcomer.quiet_until = swarm.now + 20.0
     swarm.run_until(lambda: swarm.now >= newcomer.quiet_until, 30)
-    swarm.run_until(lambda: newcomer.member.is_member, 60)
+    swarm.run_until(lambda: newcomer.member.view.is_member, 60)

@@ -191,7 +191,7 @@ def test_the_member_says_so_and_keeps_it() -> None:
     assert len(said) == 1
     assert said[0].round in kept
     assert kept == sorted(set(kept))
-    assert kept[-1] == member.ledger.final_round
+    assert kept[-1] == member.view.ledger.final_round
 
 
 def test_on_another_chain_it_still_goes_back_behind_nothing() -> None:
@@ -208,17 +208,17 @@ def test_on_another_chain_it_still_goes_back_behind_nothing() -> None:
         effects = [effect for tick in range(8) for effect in member.handle(Tick(), now + tick / 4)]
         effects += member.handle(EntryReceived(chain.grow()), now + 2.0)
         kept += [e.checkpoint for e in effects if isinstance(e, StoreFinality)]
-    assert kept[-1].round + 2 < member.round
+    assert kept[-1].round + 2 < member.view.round
     other = chain.fork()
-    other.ledger = member.ledger.truncated(kept[-1].round + 1)
+    other.ledger = member.view.ledger.truncated(kept[-1].round + 1)
     other.grow(updates=[])
     effects = member.handle(Rebased(other.ledger), now + 3)
     effects += member.handle(Tick(), now + 4)
-    assert member.ledger.bound == kept[-1]
-    assert member.ledger.floor == kept[-1].round + 1
+    assert member.view.ledger.bound == kept[-1]
+    assert member.view.ledger.floor == kept[-1].round + 1
     assert not [e for e in effects if isinstance(e, StoreFinality)]
     # The same holds when it compares chains.
-    assert member.ledger.truncated(member.round).floor == member.ledger.floor
+    assert member.view.ledger.truncated(member.view.round).floor == member.view.ledger.floor
 
 
 def test_before_the_checkpoint_nothing_is_moved() -> None:
@@ -255,7 +255,7 @@ def test_on_another_chain_the_lease_begins_anew() -> None:
         now += 2.0
         if step == 15:
             other = chain.fork()
-            other.ledger = member.ledger.truncated(member.round - 1)
+            other.ledger = member.view.ledger.truncated(member.view.round - 1)
             other.grow(updates=[])
             notes += member.handle(Rebased(other.ledger), now)
             chain = other

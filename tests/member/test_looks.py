@@ -212,7 +212,7 @@ class _Looker:
         round_ = self.ledger_round
         samples = self.ledger.assignments.share(round_, FOUNDER) or (0,)
         effect = Train(round_, self.ledger.head, samples, round_ if dealt is None else dealt)
-        return self.looking.with_audit(effect, self.ledger)
+        return self.looking.extend(effect, self.ledger)
 
     @property
     def ledger_round(self) -> int:
@@ -319,9 +319,7 @@ def _called() -> tuple[_Looker, list[RunReaudit]]:
         chain.grow(audits=audits[:1])
         chain.grow_until(chain.round + DRAW_LAG_ROUNDS)
         looker = _Looker(chain)
-        effects = [
-            e for e in looker.looking.reaudits_due(chain.ledger) if isinstance(e, RunReaudit)
-        ]
+        effects = [e for e in looker.looking.decided(chain.ledger) if isinstance(e, RunReaudit)]
         if effects:
             return looker, effects
 
@@ -338,21 +336,21 @@ def test_who_is_called_looks_at_the_share() -> None:
 def test_who_is_called_is_called_once() -> None:
     looker, _ = _called()
     looker.chain.grow()
-    assert looker.looking.reaudits_due(looker.ledger) == []
+    assert looker.looking.decided(looker.ledger) == []
 
 
 def test_a_second_look_is_told_once() -> None:
     looker, (again,) = _called()
     scores = looker.chain.again(FOUNDER, again.low_audit).scores
-    looker.looking.note_reaudit(ReauditDone(again.low_audit, scores), looker.ledger)
-    assert [len(looker.looking.finished_reaudits(looker.ledger)) for _ in range(2)] == [1, 0]
+    looker.looking.on_input(ReauditDone(again.low_audit, scores), looker.ledger)
+    assert [len(looker.looking.messages_due(looker.ledger)) for _ in range(2)] == [1, 0]
 
 
 def test_who_could_not_look_again_says_nothing() -> None:
     looker, (again,) = _called()
-    looker.looking.note_reaudit(ReauditDone(again.low_audit, ()), looker.ledger)
+    looker.looking.on_input(ReauditDone(again.low_audit, ()), looker.ledger)
     looker.chain.grow()
-    assert looker.looking.finished_reaudits(looker.ledger) == []
+    assert looker.looking.messages_due(looker.ledger) == []
 
 
 def test_old_looks_are_not_passed_on() -> None:

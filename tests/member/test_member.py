@@ -62,9 +62,6 @@ from simulation.chain import FINGERPRINT, Chain, by_invitation, ticket, update_o
 from simulation.hostile import hostile, mutate_plain
 from simulation.swarm import identity
 
-# Private here: `_current`, `_liveness`, `_timeouts`: what a member takes for certified, silent or late
-# decides its votes and is not exposed.
-
 E = TypeVar("E")
 LEASE = 6.0  # toy_manifest's lease_min_seconds
 
@@ -124,7 +121,7 @@ class Seat:
 
     def proposal(self, record: Record | None = None, slot: int = 1) -> list[Effect]:
         record = record or self.chain.record()
-        leader = self.member._current.consensus.leader(slot)
+        leader = self.member.parts.round.consensus.leader(slot)
         return self.hears(leader, "proposal", Proposal(slot, record))
 
     def ballots(
@@ -173,7 +170,7 @@ def test_a_round_from_training_to_applying() -> None:
     assert keep.decided.record == record
     (apply,) = of(Apply, effects)
     assert (apply.record, apply.own_counted, apply.snapshot_due) == (record, True, False)
-    assert seat.member.round == 3
+    assert seat.member.view.round == 3
     assert of(Train, seat.member.handle(Applied(2, FINGERPRINT, None), 1.0))[0].round == 3
 
 
@@ -248,7 +245,7 @@ def test_no_vote_for_a_bad_update() -> None:
     seat.hears(bad, "announcement", seat.chain.announcement(bad))
     seat.member.handle(UpdateBad(update_of(bad, 2)), 0.0)
     assert said(seat.proposal()) == []
-    assert seat.member._current.collection.outstanding(set(seat.chain.membership.peers)) == set()
+    assert seat.member.parts.round.collection.outstanding(set(seat.chain.membership.peers)) == set()
 
 
 @pytest.mark.parametrize(
@@ -311,9 +308,9 @@ def test_a_certified_accusation_is_not_judged_again() -> None:
     for peer in seat.others:
         seat.hears(peer, "skip", chain.ballot(NO_BLOCK))
     assert said(seat.proposal(record, slot=2)) == []
-    assert not seat.member._current.consensus.certified(record.id)
+    assert not seat.member.parts.round.consensus.certified(record.id)
     effects = seat.ballots("vote", record.id)
-    assert seat.member._current.consensus.certified(record.id)
+    assert seat.member.parts.round.consensus.certified(record.id)
     assert said(effects, "vote") == [chain.ballot(record.id, slot=2)]
 
 
@@ -368,8 +365,8 @@ def test_a_contradiction_is_told_once_and_recorded_by_whoever_leads() -> None:
     seat.others.remove(liar)
     effects = [*seat.ballots("vote", block), *seat.ballots("finalize", block)]
     assert ("expelled", liar) in [(note.kind, note.peer) for note in of(Note, effects)]
-    assert liar not in seat.member.members
-    assert not seat.member.is_expelled
+    assert liar not in seat.member.view.members
+    assert not seat.member.view.is_expelled
 
 
 def test_who_heard_of_a_contradiction_records_it_and_hands_it_on() -> None:
@@ -377,7 +374,7 @@ def test_who_heard_of_a_contradiction_records_it_and_hands_it_on() -> None:
     liar, accuser, *_ = seat.others
     proof = seat.chain.evidence(liar)
     assert said(seat.hears(accuser, "evidence", proof)) == []
-    (kept,) = (e for e in seat.member.messages(seat.chain.round) if e.kind == "evidence")
+    (kept,) = (e for e in seat.member.view.messages(seat.chain.round) if e.kind == "evidence")
     assert (kept.sender, decode_message(kept)) == (accuser, proof)
     seat.trains()
     (proposal,) = (m for m in said(seat.gathers()) if isinstance(m, Proposal))
@@ -393,14 +390,14 @@ def test_accusations_that_do_not_hold() -> None:
     assert seat.refuses(20, "evidence", proof) == "not_member"
     early = seat.chain.evidence(liar, round=seat.chain.round + 1)
     assert seat.refuses(accuser, "evidence", early) == "other_round"
-    assert seat.member.messages(seat.chain.round) == []
+    assert seat.member.view.messages(seat.chain.round) == []
 
 
 def test_who_is_expelled_knows_it_and_asks_no_more() -> None:
     chain = Chain(3)
     chain.grow(evidence=(chain.evidence(2),))
     member = chain.member(2)
-    assert member.is_expelled
+    assert member.view.is_expelled
     effects = [effect for second in range(5) for effect in member.handle(Tick(), float(second))]
     assert said(effects, "join") == []
     # Nor would it be heard: its request is not a message that peers forward.
@@ -429,19 +426,19 @@ def test_who_asks_where_no_member_is_left_compares_the_chains_anew() -> None:
     chain = Chain(3)
     chain.grow()
     newcomer = chain.member(20)
-    lease = newcomer._timeouts.lease
+    lease = newcomer.parts.timeouts.lease
     newcomer.handle(
         MessageReceived(chain.envelope(1, "heartbeat", Heartbeat(chain.round, 1))), lease
     )
     for now in (lease, 2.9 * lease):
-        assert not newcomer.is_abandoned(now)
+        assert not newcomer.view.is_abandoned(now)
         assert of(CompareChains, newcomer.handle(Tick(), now)) == []
-    assert newcomer.is_abandoned(3.1 * lease)
+    assert newcomer.view.is_abandoned(3.1 * lease)
     assert of(CompareChains, newcomer.handle(Tick(), 3.1 * lease)) == [
         CompareChains(chain.round - 1)
     ]
     # A member waits where it is: silent members are counted out.
-    assert not chain.member(2).is_abandoned(9 * lease)
+    assert not chain.member(2).view.is_abandoned(9 * lease)
 
 
 # What is refused
@@ -550,7 +547,7 @@ def test_any_bytes_that_a_member_signs(kind: str) -> None:
         except ProtocolError:
             pass
     assert taken > 0
-    assert seat.member.round == chain.round
+    assert seat.member.view.round == chain.round
 
 
 # Liveness
@@ -587,7 +584,7 @@ def test_the_words_of_the_dead_keep_nobody_alive() -> None:
     ]
     letters = [chain.envelope(dead, kind, message) for kind, message in messages]
     replayed(seat, letters, LEASE + 1.0)
-    assert dead in seat.member._liveness.silent(LEASE, seat.now)
+    assert dead in seat.member.parts.liveness.silent(LEASE, seat.now)
 
 
 def test_a_leave_of_before_does_not_disturb_who_came_back() -> None:
@@ -596,18 +593,18 @@ def test_a_leave_of_before_does_not_disturb_who_came_back() -> None:
     chain, peer = seat.chain, seat.others[0]
     leave = chain.envelope(peer, "leave", Leave(2))
     assert seat.member.handle(MessageReceived(leave), 0.0) is not None
-    assert seat.member._liveness.leaving() == {peer}
+    assert seat.member.parts.liveness.leaving() == {peer}
     back = chain.admission(index(peer), 3)
     rounds: list[dict[str, Any]] = [{"departed": [chain.leave(peer)]}, {"admitted": [back]}]
     for parts in rounds:
         seat.member.handle(EntryReceived(chain.grow(**parts)), 0.0)
-        if peer not in seat.member.members:
+        if peer not in seat.member.view.members:
             request = chain.envelope(peer, "join", JoinRequest(3, b""))
             seat.member.handle(MessageReceived(request), 0.0)
         with pytest.raises(ProtocolError):
             seat.member.handle(MessageReceived(leave), 0.0)
-        assert seat.member._liveness.leaving() == set()
-    assert peer in seat.member.members
+        assert seat.member.parts.liveness.leaving() == set()
+    assert peer in seat.member.view.members
 
 
 def index(peer: PeerId) -> int:
@@ -620,7 +617,7 @@ def test_a_leave_that_came_a_round_late_counts() -> None:
     leave = seat.chain.envelope(peer, "leave", Leave(2))
     seat.member.handle(EntryReceived(seat.chain.grow()), 0.0)
     seat.member.handle(MessageReceived(leave), 0.0)
-    assert seat.member._liveness.leaving() == {peer}
+    assert seat.member.parts.liveness.leaving() == {peer}
 
 
 def test_who_slept_does_not_take_the_others_for_dead() -> None:
@@ -635,7 +632,7 @@ def test_who_slept_does_not_take_the_others_for_dead() -> None:
     effects += seat.member.handle(Tick(), seat.now)
     assert of(StoreEntry, effects) == []
     assert all(not any(m.silent) for m in said(effects) if isinstance(m, Ballot))
-    assert seat.member._liveness.silent(LEASE, seat.now) == set()
+    assert seat.member.parts.liveness.silent(LEASE, seat.now) == set()
 
 
 def test_who_has_been_alone_for_a_lease_goes_on_alone() -> None:
@@ -660,20 +657,20 @@ def test_a_member_is_not_bound_by_who_calls_it_silent() -> None:
     with pytest.raises(ProtocolError) as caught:
         seat.member.handle(EntryReceived(decided), seat.now)
     assert caught.value.reason == "silences_us"
-    assert seat.member.round == 3
+    assert seat.member.view.round == 3
     # Nor by the same ballots one by one.
-    slot = 1 if seat.member._current.consensus.leader(1) != seat.me else 2
+    slot = 1 if seat.member.parts.round.consensus.leader(1) != seat.me else 2
     for peer in seat.others:
         ballot = chain.ballot(record.id, silent=[seat.me], slot=slot)
         seat.hears(peer, "finalize", ballot)
     seat.proposal(record, slot=slot)
-    assert seat.member.round == 3
+    assert seat.member.view.round == 3
     # Unless it saw no decision for a lease: then it was cut off.
     seat.waits(LEASE - 1.0, *seat.others)
-    assert seat.member.round == 3
+    assert seat.member.view.round == 3
     seat.waits(2.0, *seat.others)
-    assert seat.member.round == 4
-    assert not seat.member.is_member
+    assert seat.member.view.round == 4
+    assert not seat.member.view.is_member
 
 
 def test_a_newcomer_believes_certificates_about_who_is_silent() -> None:
@@ -693,7 +690,7 @@ def test_a_quorum_for_what_the_chain_forbids_is_not_followed() -> None:
     seat.ballots("vote", bad.id)
     seat.ballots("finalize", bad.id)
     assert of(StoreEntry, seat.waits(3.0, *seat.others)) == []
-    assert seat.member.round == 2
+    assert seat.member.view.round == 2
     with pytest.raises(ProtocolError) as caught:
         seat.member.handle(EntryReceived(chain.decide(bad)), seat.now)
     assert caught.value.reason == "record"
@@ -709,12 +706,12 @@ def test_messages_of_the_next_rounds_wait_for_them() -> None:
     early = [chain.envelope(p, "announcement", chain.announcement(p)) for p in seat.others]
     for letter in early:
         assert of(FetchUpdate, seat.member.handle(MessageReceived(letter), 0.0)) == []
-    assert seat.member.round == 2
+    assert seat.member.view.round == 2
     effects = seat.member.handle(EntryReceived(decided), 0.0)
     assert {fetch.update for fetch in of(FetchUpdate, effects)} == {
         update_of(peer, 3) for peer in seat.others
     }
-    assert seat.member.messages(3) == early
+    assert seat.member.view.messages(3) == early
 
 
 def test_words_that_turn_out_wrong_are_dropped_when_their_round_comes() -> None:
@@ -724,8 +721,8 @@ def test_words_that_turn_out_wrong_are_dropped_when_their_round_comes() -> None:
     seat.hears(peer, "skip", chain.ballot(NO_BLOCK, round=3, parent=RecordId(bytes(32))))
     seat.hears(peer, "vote", chain.ballot(NO_BLOCK, round=3))
     seat.member.handle(EntryReceived(chain.grow()), 0.0)
-    assert seat.member.round == 3
-    assert seat.member._current.consensus.pending_ballots() == []
+    assert seat.member.view.round == 3
+    assert seat.member.parts.round.consensus.pending_ballots() == []
 
 
 def test_entries_of_the_ledger_arrive() -> None:
@@ -736,7 +733,7 @@ def test_entries_of_the_ledger_arrive() -> None:
     assert of(StoreEntry, seat.member.handle(EntryReceived(first), 0.0))
     assert seat.member.handle(EntryReceived(first), 0.0) == []
     assert of(StoreEntry, seat.member.handle(EntryReceived(second), 0.0))
-    assert seat.member.round == 4
+    assert seat.member.view.round == 4
 
 
 def test_entries_of_another_chain_are_compared() -> None:
@@ -812,7 +809,7 @@ def test_a_change_of_chain_forgets_what_was_under_way() -> None:
     assert of(Apply, seat.member.handle(EntryReceived(decided), 0.0))
     assert of(Resync, seat.member.handle(Rebased(other.ledger), 0.0))
     assert seat.member.handle(Applied(3, 99, None), 0.0) == []
-    assert seat.member.fingerprint is None
+    assert seat.member.view.fingerprint is None
     assert of(Train, seat.member.handle(Loaded(3, FINGERPRINT, None), 0.0))
 
 
@@ -847,7 +844,7 @@ def test_the_founder_may_go_before_anybody_came() -> None:
     founder = chain.member(0, load=False)
     founder.handle(Loaded(-1, FINGERPRINT, None), 0.0)
     assert founder.handle(LeaveRequested(), 0.0) == []
-    assert founder.is_member
+    assert founder.view.is_member
 
 
 # Floods
@@ -856,8 +853,8 @@ def test_the_founder_may_go_before_anybody_came() -> None:
 def kept(member: Member) -> int:
     return sum(
         len(envelope.body)
-        for round_ in range(member.round, member.round + FUTURE_ROUNDS + 1)
-        for envelope in member.messages(round_)
+        for round_ in range(member.view.round, member.view.round + FUTURE_ROUNDS + 1)
+        for envelope in member.view.messages(round_)
     )
 
 
@@ -899,7 +896,7 @@ def test_a_restarted_member_says_nothing_else() -> None:
     seat.gathers()
     other = seat.chain.record(updates=[seat.chain.update(seat.others[0])])
     assert said(seat.proposal(other)) == []
-    assert again._current.consensus.pending_ballots()
+    assert again.parts.round.consensus.pending_ballots()
 
 
 def test_a_restarted_member_trains_once_a_round() -> None:
@@ -954,7 +951,7 @@ def test_words_about_rounds_that_the_disk_has_lost_are_not_forgotten() -> None:
     seat.member.handle(EntryReceived(decided), 0.0)
     seat.member.handle(Applied(2, FINGERPRINT, None), 0.0)
     ready(seat)
-    leader = seat.member._current.consensus.leader(1)
+    leader = seat.member.parts.round.consensus.leader(1)
     if leader == seat.me:
         return
     letters = [e.envelope for e in of(Publish, seat.proposal())]
@@ -974,7 +971,7 @@ def test_words_about_an_abandoned_chain_are_passed_over() -> None:
         for kind in BALLOT_KINDS
     ]
     member = seat.chain.member(seat.me, said=letters, start_number=2)
-    assert member._current.consensus.pending_ballots() == []
+    assert member.parts.round.consensus.pending_ballots() == []
 
 
 def test_heartbeats_grow_over_restarts() -> None:

@@ -31,8 +31,6 @@ from seeds import seeds
 from simulation.chain import FINGERPRINT, Chain
 from simulation.swarm import Swarm, toy_manifest
 
-# Private here: `_current`: a slot's leader is not exposed.
-
 E = TypeVar("E")
 
 
@@ -61,8 +59,8 @@ def gather(chain: Chain, member: Member, now: float = 0.0) -> list[Effect]:
         said = chain.announcement(peer)
         effects += member.handle(MessageReceived(chain.envelope(peer, "announcement", said)), now)
         effects += member.handle(UpdateHeld(said.update), now)
-    leader = member._current.consensus.leader(1)
-    if leader != member.me:
+    leader = member.parts.round.consensus.leader(1)
+    if leader != member.view.me:
         proposal = Proposal(1, chain.record())
         effects += member.handle(MessageReceived(chain.envelope(leader, "proposal", proposal)), now)
     return effects
@@ -98,11 +96,11 @@ def test_it_waits_for_a_while_only(chain: Chain) -> None:
 
 def test_it_does_not_contradict_what_others_remember(chain: Chain) -> None:
     member, _ = amnesiac(chain)
-    skip = chain.envelope(member.me, "skip", chain.ballot(NO_BLOCK))
+    skip = chain.envelope(member.view.me, "skip", chain.ballot(NO_BLOCK))
     effects = member.handle(MessageReceived(skip), 0.1)
     # It is on its own disk again, too, and sent to peers that ask.
     assert of(LogMessage, effects) == [LogMessage(skip)]
-    assert skip in member.messages(2)
+    assert skip in member.view.messages(2)
     assert member.handle(MessageReceived(skip), 0.1) == []
     assert ballots(member.handle(Recalled(2), 0.2)) == []
     assert ballots(member.handle(Tick(), RECALL_SECONDS + 1)) == []
@@ -135,7 +133,7 @@ def test_members_whose_disks_are_lost_contradict_nothing(count: int, seed: int) 
     """A member's disk is lost at any instant of a round, all but its key. The others remember."""
     swarm = Swarm(toy_manifest(start_members=count), seed)
     nodes = [swarm.add(index) for index in range(count)]
-    swarm.run_until(lambda: all(node.member.applied_round >= 3 for node in nodes), 60)
+    swarm.run_until(lambda: all(node.member.view.applied_round >= 3 for node in nodes), 60)
     swarm.run_for(2.0 * swarm.random.random())
     victim = nodes[-1]
     victim.stop()
@@ -143,8 +141,10 @@ def test_members_whose_disks_are_lost_contradict_nothing(count: int, seed: int) 
     swarm.run_for(0.5)
     swarm.nodes.remove(victim)
     swarm.add(victim.index)
-    target = max(node.member.round for node in swarm.alive) + 4
-    swarm.run_until(lambda: all(node.member.applied_round >= target for node in swarm.alive), 200)
+    target = max(node.member.view.round for node in swarm.alive) + 4
+    swarm.run_until(
+        lambda: all(node.member.view.applied_round >= target for node in swarm.alive), 200
+    )
     assert not any(note.kind == "expelled" for node in swarm.nodes for note in node.notes)
 
 
@@ -160,11 +160,11 @@ def test_what_is_voted_for_is_on_disk_before_the_vote(chain: Chain) -> None:
     assert effects.index(remember) < effects.index(vote)
     # The same record in a later slot is not kept twice.
     for peer in chain.membership.peers:
-        if peer != member.me:
+        if peer != member.view.me:
             skip = chain.envelope(peer, "skip", chain.ballot(NO_BLOCK))
             effects = member.handle(MessageReceived(skip), 1.0)
-    leader = member._current.consensus.leader(2)
-    if leader != member.me:
+    leader = member.parts.round.consensus.leader(2)
+    if leader != member.view.me:
         again = chain.envelope(leader, "proposal", Proposal(2, chain.record()))
         effects = member.handle(MessageReceived(again), 1.0)
     assert ballots(effects)
@@ -193,12 +193,12 @@ def test_who_has_finalized_knows_the_votes_after_a_restart(chain: Chain) -> None
     assert votes == {envelope.sender for envelope in said[:finalize] if envelope.kind == "vote"}
     assert len(votes) >= 3
     again = chain.member(voter, said=said)
-    assert again._current.consensus.certified(record.id)
-    served = {envelope.sender for envelope in again.messages(2) if envelope.kind == "vote"}
+    assert again.parts.round.consensus.certified(record.id)
+    served = {envelope.sender for envelope in again.view.messages(2) if envelope.kind == "vote"}
     assert served == votes
     # Restored messages do not make their senders present.
-    assert not again._liveness.silent(1e9, 0.0)
-    assert again._current.is_abandoned(100.0)
+    assert not again.parts.liveness.silent(1e9, 0.0)
+    assert again.parts.round.is_abandoned(100.0)
 
 
 def test_a_voter_that_was_restarted_serves_and_repeats_the_record(chain: Chain) -> None:
@@ -210,7 +210,7 @@ def test_a_voter_that_was_restarted_serves_and_repeats_the_record(chain: Chain) 
     said = [effect.envelope for effect in effects if isinstance(effect, (Publish, LogMessage))]
     again = chain.member(voter, said=said, load=False)
     again.handle(Loaded(1, FINGERPRINT, None), 0.0)
-    assert any(envelope.kind == "proposal" for envelope in again.messages(2))
+    assert any(envelope.kind == "proposal" for envelope in again.view.messages(2))
     record = chain.record()
     effects = []
     for peer in chain.membership.peers:

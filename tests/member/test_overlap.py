@@ -30,8 +30,6 @@ from simulation.network import HOME
 from simulation.scenario import build, draw_scenario, run_seed
 from simulation.swarm import identity
 
-# Private here: `_current`: since when a round is ready is exposed for finished ones only.
-
 E = TypeVar("E")
 
 
@@ -77,7 +75,7 @@ class Seat:
 
     def fetches(self) -> list[Effect]:
         """Deliver all updates that it requests."""
-        round_ = self.member.applied_round + 1
+        round_ = self.member.view.applied_round + 1
         updates = self.chain.ledger[round_].record.updates
         return [e for entry in updates for e in self.member.handle(UpdateHeld(entry.update), 0.0)]
 
@@ -94,7 +92,7 @@ def test_the_next_round_is_trained_while_this_one_is_in_flight() -> None:
     assert [said.round for said in announced(ahead)] == [2]
     # On the current parameters: those after round 1.
     assert trained_for(ahead) == [3]
-    assert seat.member.applied_round == 1
+    assert seat.member.view.applied_round == 1
     head = seat.chain.ledger.head
     assert of(Train, ahead)[0].parent == head
 
@@ -268,9 +266,9 @@ def test_a_newcomer_computes_the_round_after_its_first_and_is_not_waited_for() -
         envelope = seat.chain.envelope(peer, "announcement", seat.chain.announcement(peer))
         seat.member.handle(MessageReceived(envelope), 0.0)
         seat.member.handle(UpdateHeld(update_of(peer, 3)), 0.0)
-    assert seat.member._current.ready_since is None
+    assert seat.member.parts.round.ready_since is None
     seat.trains(3)
-    assert seat.member._current.ready_since is not None
+    assert seat.member.parts.round.ready_since is not None
     # From then on its samples count like all others.
     seat.chain.grow(updates=[seat.chain.update(peer) for peer in (seat.me, *seat.others)])
     assert seat.chain.ledger.assignments.share(4, newcomer) == of(Train, effects)[0].samples
@@ -327,7 +325,7 @@ def test_a_swarm_trains_ahead() -> None:
         swarm.training_seconds = 0.5
         while swarm.clock.next < 30.0:
             swarm.clock.step()
-        heights[overlap] = min(node.member.applied_round for node in swarm.alive)
+        heights[overlap] = min(node.member.view.applied_round for node in swarm.alive)
     assert heights[True] > 1.3 * heights[False]
 
 

@@ -11,6 +11,7 @@ from chain.spoken import Spoken
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.committees import CommitteeChain
+from distro_node.protocol.member.aggregation import AggregationPart
 from distro_node.protocol.member.effects import (
     Apply,
     Effect,
@@ -30,6 +31,7 @@ from distro_node.protocol.member.inputs import (
 )
 from distro_node.protocol.member.local_updates import Training
 from distro_node.protocol.member.member import Member
+from distro_node.protocol.member.member_part import TipWork
 from distro_node.protocol.wire.messages import NO_BLOCK, Proposal, RecordId
 from simulation.chain import FINGERPRINT
 from simulation.keys import identity
@@ -179,14 +181,16 @@ class Slow:
 def test_who_needs_several_rounds_speaks_meanwhile_and_loses_nothing_by_it() -> None:
     me = identity(0).peer
     training, ledger = Training(me, overlap=False), Slow(me)
+    aggregation = AggregationPart(me, training)
     swarm: Any = ledger
     (work,) = training.next_work(swarm, announced=False)
     assert (work.round, work.assigned_in) == (5, 1)
     made = Trained(5, 1, content_id(b"an update"), 100, 10, 2.0)
     for ledger.tip in (2, 3, 4, 5):
-        aggregates = training.next_aggregate(swarm, announced=False, patience=1.0)
-        assert len(aggregates) == (ledger.tip % 2 == 0)
-        assert training.next_aggregate(swarm, announced=False, patience=1.0) == []
+        at = TipWork(ledger.tip, announced=False, collect_seconds=2.0)
+        aggregates = aggregation.work(at, swarm)
+        assert len(aggregates or []) == (ledger.tip % 2 == 0)
+        assert not aggregation.work(at, swarm)
         if ledger.tip == 4:
             training.keep(made, ledger.tip)
         assert training.due(swarm) == (made if ledger.tip == 5 else None)

@@ -26,8 +26,6 @@ from distro_node.protocol.wire.messages import (
 )
 from simulation.chain import Chain, update_of
 
-# Private here: `_current`: what a member takes for decided decides what it does, and is not exposed.
-
 
 class _Seat:
     """Member with its own and all others' updates; all other members are puppets."""
@@ -136,7 +134,7 @@ def _binds(seconds: int) -> bool:
     lone = seat.chain.certificate(seat.chain.record().id, signers=[liar], silent=others)
     _heartbeats(seat, seconds, seat.chain.round)
     # A decision that declares this member silent as well is another matter.
-    return seat.member._current.binds(lone, leaving=False, now=float(seconds))
+    return seat.member.parts.round.binds(lone, leaving=False, now=float(seconds))
 
 
 def _follows_one_of_eleven(here: int, seconds: float = 8.0) -> bool:
@@ -148,7 +146,7 @@ def _follows_one_of_eleven(here: int, seconds: float = 8.0) -> bool:
         beat = Heartbeat(chain.round, 7)
         member.handle(MessageReceived(chain.envelope(peer, "heartbeat", beat)), seconds - 1.0)
     lone = chain.certificate(chain.record().id, signers=[liar], silent=[me, *others])
-    return member._current.binds(lone, leaving=False, now=seconds)
+    return member.parts.round.binds(lone, leaving=False, now=seconds)
 
 
 def test_who_is_down_takes_no_side() -> None:
@@ -171,12 +169,12 @@ def test_doubts_end() -> None:
 
 
 def test_who_is_alone_for_a_moment_is_not_stranded() -> None:
-    assert not _Seat().member._current.is_abandoned(11.0)
+    assert not _Seat().member.parts.round.is_abandoned(11.0)
 
 
 def test_who_is_alone_for_long_is_stranded() -> None:
     """A lease is six seconds."""
-    assert _Seat().member._current.is_abandoned(13.0)
+    assert _Seat().member.parts.round.is_abandoned(13.0)
 
 
 @cache
@@ -197,14 +195,14 @@ def test_who_lacks_the_end_is_not_waited_for_for_ever() -> None:
         beat = chain.envelope(other, "heartbeat", Heartbeat(chain.round - 1, now))
         member.handle(MessageReceived(beat), float(now))
         member.handle(Tick(), float(now))
-        ends[now] = member.may_end(float(now))
+        ends[now] = member.view.may_end(float(now))
     assert not ends[17]
     assert ends[19]
     # As long as it is connected, it still catches up here; but it cannot keep others for ever.
-    assert not member.may_end(19.0, {other})
-    assert not member.may_end(3600.0, {other})
-    assert member.may_end(3602.0, {other})
+    assert not member.view.may_end(19.0, {other})
+    assert not member.view.may_end(3600.0, {other})
+    assert member.view.may_end(3602.0, {other})
     # What is not behind keeps nobody.
     beat = chain.envelope(other, "heartbeat", Heartbeat(chain.round, 99))
     member.handle(MessageReceived(beat), 20.0)
-    assert member.may_end(20.0, {other})
+    assert member.view.may_end(20.0, {other})

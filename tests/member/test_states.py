@@ -92,13 +92,13 @@ class Stage:
         self.member.handle(Loaded(0, FINGERPRINT, None), 0.0)
 
     def has_applied(self) -> None:
-        for round_ in range(self.member.applied_round + 1, self.chain.round):
+        for round_ in range(self.member.view.applied_round + 1, self.chain.round):
             for entry in self.chain.ledger[round_].record.updates:
                 self.member.handle(UpdateHeld(entry.update), 0.0)
             self.member.handle(Applied(round_, FINGERPRINT, None), 0.0)
 
     def has_recalled(self) -> None:
-        self.member.handle(Recalled(self.member.round), 0.0)
+        self.member.handle(Recalled(self.member.view.round), 0.0)
 
     def has_gathered(self) -> None:
         self.gather()
@@ -113,7 +113,7 @@ class Stage:
 
     def decides(self, **parts: Any) -> None:
         self.member.handle(EntryReceived(self.chain.grow(**parts)), 0.0)
-        self.steps.append(self.member.state)
+        self.steps.append(self.member.view.state)
 
     def counts_out(self) -> None:
         self.decides(departed=[self.chain.leave(self.who)] if self.who != STRANGER else [])
@@ -127,7 +127,7 @@ class Stage:
         proof = self.chain.evidence(self.who)
         self.decides(departed=[self.chain.silence(self.who)])
         self.has_applied()
-        self.steps.append(self.member.state)
+        self.steps.append(self.member.view.state)
         self.decides(evidence=(proof,))
 
     def leaves(self) -> None:
@@ -147,12 +147,12 @@ class Stage:
 
     def is_outdated(self) -> None:
         """Pretend that a newer version is in force: its round is the chain's own affair."""
-        self.member.ledger.versions.max_version = self.chain.manifest.version - 1
+        self.member.view.ledger.versions.max_version = self.chain.manifest.version - 1
         self.member.handle(Tick(), 0.0)
 
     def comes_to_one_that_does_not(self) -> None:
         self.expels()
-        self.steps.append(self.member.state)
+        self.steps.append(self.member.view.state)
         self.changes_chains()
 
 
@@ -193,10 +193,10 @@ def test_all_that_may_happen_in_every_state() -> None:
     over = itertools.product(at_end, (1, STRANGER), (False,), (True,), EVENTS_AT_END)
     for state, who, unsure, ends, event in itertools.chain(running, over):
         stage = Stage(state, who, unsure=unsure, ends=ends)
-        steps: list[MemberState] = [stage.member.state]
+        steps: list[MemberState] = [stage.member.view.state]
         stage.steps = steps
         event(stage)
-        steps.append(stage.member.state)
+        steps.append(stage.member.view.state)
         seen |= {(old, new) for old, new in itertools.pairwise(steps) if old != new}
     assert seen - TRANSITIONS.keys() == set()
     assert TRANSITIONS.keys() - seen == set()
@@ -210,9 +210,9 @@ def test_simulated_members_take_no_other_way(seed: int, monkeypatch: pytest.Monk
     handle = Node._handle
 
     def watched(node: Node, what: Input) -> bool:
-        states.setdefault(id(node), node.member.state)
+        states.setdefault(id(node), node.member.view.state)
         taken = handle(node, what)
-        before, after = states[id(node)], node.member.state
+        before, after = states[id(node)], node.member.view.state
         if node.alive and before != after:
             seen.add((before, after))
             states[id(node)] = after
@@ -223,7 +223,7 @@ def test_simulated_members_take_no_other_way(seed: int, monkeypatch: pytest.Monk
     swarm = Swarm(toy_manifest(start_members=5), seed, loss=0.05)
     for index in range(5):
         swarm.add(index)
-    swarm.run_until(lambda: all(node.member.applied_round >= 2 for node in swarm.alive), 60)
+    swarm.run_until(lambda: all(node.member.view.applied_round >= 2 for node in swarm.alive), 60)
     for index in range(5, 13):
         victim = swarm.random.choice(swarm.alive)
         fate = swarm.random.random()

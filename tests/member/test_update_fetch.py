@@ -79,17 +79,17 @@ def test_a_lone_member_that_lost_its_updates_gets_them_from_who_has_left() -> No
     """That may have the only copy, even of the member's own update."""
     swarm = Swarm(toy_manifest(start_members=2, snapshot_interval=100))
     stays, leaves = swarm.add(0), swarm.add(1)
-    swarm.run_until(lambda: leaves.member.applied_round >= 4, 60)
+    swarm.run_until(lambda: leaves.member.view.applied_round >= 4, 60)
     leaves.tell(LeaveRequested())
-    swarm.run_until(lambda: set(stays.member.members) == {stays.peer}, 60)
+    swarm.run_until(lambda: set(stays.member.view.members) == {stays.peer}, 60)
 
     def level() -> bool:
-        heights = {node.member.applied_round + 1 for node in swarm.alive}
-        return heights == {stays.member.round}
+        heights = {node.member.view.applied_round + 1 for node in swarm.alive}
+        return heights == {stays.member.view.round}
 
     swarm.run_until(level, 60)
     stays.stop()
     before = stays.disk
     disk = Disk(entries=list(before.entries), said=list(before.said), salt=before.salt)
     again = swarm.add(0, disk)
-    swarm.run_until(lambda: again.member.applied_round > len(before.entries), 60)
+    swarm.run_until(lambda: again.member.view.applied_round > len(before.entries), 60)

@@ -9,17 +9,13 @@ from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.entry_store import EntryStore
-from distro_node.protocol.member.auditor import Auditor
 from distro_node.protocol.member.effects import Effect, FetchUpdate
 from distro_node.protocol.member.inputs import MessageReceived
-from distro_node.protocol.member.lag_detector import LagDetector
-from distro_node.protocol.member.liveness import Liveness
-from distro_node.protocol.member.message_filter import MessageFilter
-from distro_node.protocol.member.message_store import MessageStore
+from distro_node.protocol.member.message_store import MEMBER_BYTES, NEWCOMER_BYTES, MessageStore
 from distro_node.protocol.member.proposal import Accusations, JoinRequests
 from distro_node.protocol.member.signed_log import SignedLog
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.messages import JoinRequest
+from distro_node.protocol.wire.messages import NO_BLOCK, JoinRequest
 from simulation.chain import Chain, identity
 
 # Private here: `_latest`: that it is bounded shows nowhere else.
@@ -37,18 +33,10 @@ def _letter(number: int, size: int, sender: PeerId = MEMBER) -> Envelope:
     return Envelope(kind="vote", swarm=bytes(32), sender=sender, body=body, signature=bytes(64))
 
 
-def _inbox() -> MessageFilter:
-    watch = Liveness(ME, 0.0)
-    watch.set_members(_chain().membership.peers, 0.0)
-    joins, accusations = JoinRequests(), Accusations()
-    looking = Auditor(ME, lambda kind, body: _letter(0, len(body)))
-    return MessageFilter(_chain().manifest, watch, LagDetector(0.0), joins, accusations, looking)
-
-
 def _refused(envelope: Envelope) -> str:
     """Return why it is not accepted."""
     try:
-        _inbox().screen(envelope, _chain().ledger, 0.0)
+        _chain().member(0).screen(MessageReceived(envelope), 0.0)
     except ProtocolError as error:
         return error.reason
     return ""
@@ -93,23 +81,25 @@ def test_one_update_of_a_round_counts() -> None:
     assert sum(isinstance(one, FetchUpdate) for one in effects) == 1
 
 
-def _kept(envelopes: Iterable[Envelope], *, member: bool) -> int:
-    kept = _inbox()
+def _kept(envelopes: Iterable[Envelope], *, limit: int) -> int:
+    kept = MessageStore()
     for envelope in envelopes:
-        kept.keep(envelope, 9, member=member)
-    return sum(len(envelope.body) for envelope in kept.enter(9))
+        kept.put(9, envelope, limit)
+    return sum(len(envelope.body) for envelope in kept.of_round(9))
 
 
 def test_little_is_kept_of_newcomers() -> None:
-    assert 0 < _kept((_letter(n, 500, STRANGER) for n in range(100)), member=False) <= 4 << 10
+    assert (
+        0 < _kept((_letter(n, 500, STRANGER) for n in range(100)), limit=NEWCOMER_BYTES) <= 4 << 10
+    )
 
 
 def test_a_bounded_part_is_kept_of_members() -> None:
-    assert 0 < _kept((_letter(n, 100_000) for n in range(20)), member=True) <= 1 << 20
+    assert 0 < _kept((_letter(n, 100_000) for n in range(20)), limit=MEMBER_BYTES) <= 1 << 20
 
 
 def test_short_words_count_for_what_they_cost() -> None:
-    assert _kept((_letter(n, 8) for n in range(3000)), member=True) <= 8 << 10
+    assert _kept((_letter(n, 8) for n in range(3000)), limit=MEMBER_BYTES) <= 8 << 10
 
 
 def test_what_is_over_is_forgotten() -> None:
@@ -125,10 +115,10 @@ def test_what_is_over_is_forgotten() -> None:
 
 def test_own_words_of_some_rounds_are_kept() -> None:
     """A node can send any number itself, and may return to a chain that it left."""
-    kept = _inbox()
-    for number in range(600):
-        kept.stand_by(_letter(number, 8, ME), ME)
-    assert len(kept.start_over()) == 512
+    chain = _chain()
+    skips = [chain.envelope(0, "skip", chain.ballot(NO_BLOCK, slot=slot)) for slot in range(1, 601)]
+    member = chain.member(0, said=skips)
+    assert list(member.parts.own_messages) == skips[-512:]
 
 
 def test_so_many_wait_for_admission() -> None:

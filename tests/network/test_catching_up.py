@@ -79,7 +79,7 @@ async def follow(network: Network, chain: Chain, at: Checkpoint | None = None) -
 async def test_a_ledger_comes_whole_and_each_entry_once(chain: Chain) -> None:
     async with star(4) as (a, *others):
         for number, other in enumerate(others):
-            serve_sync(other, chain.manifest, chain.member(number))
+            serve_sync(other, chain.manifest, chain.member(number).view)
         assert len(await follow(a, chain)) == ROUNDS
         assert not a.traffic.rejected
 
@@ -133,7 +133,7 @@ async def test_a_checkpoint_holds_among_liars(chain: Chain) -> None:
     async with star(6) as (a, *liars, honest):
         for liar in liars:
             hostile(liar, serves(forged.ledger))
-        serve_sync(honest, chain.manifest, chain.member(1))
+        serve_sync(honest, chain.manifest, chain.member(1).view)
         ledger = await follow(a, chain, chain.ledger.final)
         assert ledger.head == chain.ledger.head
         assert a.traffic.rejected["checkpoint"] == len(liars)
@@ -157,7 +157,7 @@ async def test_a_stale_head_is_not_the_last_word(chain: Chain) -> None:
     async with star(4) as (a, *others):
         for other in others[:2]:
             hostile(other, stale)
-        serve_sync(others[2], chain.manifest, chain.member(0))
+        serve_sync(others[2], chain.manifest, chain.member(0).view)
         assert len(await follow(a, chain)) == ROUNDS
         assert a.traffic.rejected["stale"] == 2
         # Lagging is not an offence.
@@ -172,7 +172,7 @@ async def test_forged_rounds_and_empty_claims_are_offences(chain: Chain) -> None
     async with star(4) as (a, one, other, honest):
         hostile(one, says(compose_response(3, map(encode, entries), [])))
         hostile(other, says(compose_response(1 << 40, [], [])))
-        serve_sync(honest, chain.manifest, chain.member(0))
+        serve_sync(honest, chain.manifest, chain.member(0).view)
         assert len(await follow(a, chain)) == ROUNDS
         assert a.traffic.rejected["invalid"] == 1
         assert a._scores.score(other.peer, trio.current_time()) > 0
@@ -198,7 +198,7 @@ async def test_who_does_not_come_to_an_end_is_not_waited_for(
     async with star(4) as (a, one, other, honest):
         hostile(one, answer)
         hostile(other, answer)
-        serve_sync(honest, chain.manifest, chain.member(0))
+        serve_sync(honest, chain.manifest, chain.member(0).view)
         with trio.fail_after(PATIENCE_SECONDS):
             assert len(await follow(a, chain)) == ROUNDS
 
@@ -226,7 +226,7 @@ async def test_a_liar_cannot_keep_a_starting_node_busy(chain: Chain) -> None:
     async with star(4) as (a, evil, *honest):
         hostile(evil, endless)
         for number, other in enumerate(honest):
-            serve_sync(other, chain.manifest, chain.member(number))
+            serve_sync(other, chain.manifest, chain.member(number).view)
         ledger = await follow(a, chain)
         assert ledger.head == chain.ledger.head
         # What it has in common with the others, and its last certificate, which proves nothing.

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 from distro_node.protocol.member.inputs import LeaveRequested
 from simulation.node import Disk, Fuse, Node
 
-# Private here: `_replica`: a member whose memory went bad.
-
 if TYPE_CHECKING:
     from simulation.swarm import Swarm
 
@@ -271,16 +269,16 @@ class Faults:
                 node.training_seconds = action.number
             case "corrupt":
                 # The wrong parameters of a majority would be the right ones.
-                members = set(node.member.members)
+                members = set(node.member.view.members)
                 here = [
                     o
                     for o in swarm.alive
                     if o.peer in members and not o.frozen and self._near(node, o)
                 ]
-                if node.member.at_tip and len(here) > 2 and not self._corrupted:
+                if node.member.view.at_tip and len(here) > 2 and not self._corrupted:
                     self._corrupted = True
                     node.parameters += 1
-                    node.member._replica.fingerprint = node.parameters
+                    node.member.parts.replica.fingerprint = node.parameters
             case "leave":
                 node.tell(LeaveRequested())
                 swarm.clock.after(5.0, node.stop)

@@ -31,7 +31,7 @@ from distro_node.protocol.wire.messages import (
 from simulation.liars import Liar, Liars
 from simulation.scores import HONEST, score
 
-# Private here: `_auditor`, `_secret`: a liar reports with its own secret what it has not seen.
+# Private here: `_secret`: a liar reports with its own secret what it has not seen.
 # Private here: `_propose`: where `Liar` twists a proposal.
 
 OTHER_DATA = "other data"
@@ -176,12 +176,12 @@ class WorkLies:
     def false_looks(self) -> Iterator[tuple[str, Message]]:
         """Yield audits that were not drawn, to be sent after its announcement."""
         member, chance = self._liar.member, self._chance
-        ledger, work = member.ledger, member.ledger.find(AuditLedger)
+        ledger, work = member.view.ledger, member.view.ledger.find(AuditLedger)
         if FALSE_LOOKS not in self._liar.tells or work is None or len(ledger) < 4:
             return
         round_ = len(ledger) - chance.randrange(1, min(20, len(ledger)))
         parent, base = ledger.parent(round_), max(0, work.commitment_round(round_))
-        own = member._auditor._secret(base, ledger.parent(base))
+        own = member.parts.auditor._secret(base, ledger.parent(base))
         secret = chance.choice((own, chance.randbytes(SECRET_BYTES)))
         for deviations in (0.0, HONEST):
             seen = score(deviations)
@@ -197,7 +197,7 @@ class WorkLies:
 
     def _idles(self, round_: int) -> bool:
         liar = self._liar
-        tells, work = liar.tells, liar.member.ledger.find(AuditLedger)
+        tells, work = liar.tells, liar.member.view.ledger.find(AuditLedger)
         return (
             OTHER_DATA in tells
             or TOO_SMALL in tells
@@ -223,7 +223,7 @@ class WorkLies:
         liar = self._liar
         secret = self._chance.randbytes(SECRET_BYTES)
         forged = AuditEntry(liar.peer, round_, secret, 0, 1, b"")
-        said = forged.message(liar.member.ledger.parent(round_))
+        said = forged.message(liar.member.view.ledger.parent(round_))
         return dataclasses.replace(forged, signature=liar.sign("audit", encode(said)).signature)
 
 

@@ -62,10 +62,8 @@ from simulation.oracle import Chains, Judgement, least_quorum, may_be_quorum
 from simulation.samples import Samples
 from simulation.toy import INITIAL
 
-# Private here: `_timeouts`, `_arrivals`: only the member knows what it held in good time. Private here:
-# `_message_filter`, `_store`, `_bytes`, `_rounds`, `_current`, `_slots`, `_joins`, `_waiting`,
-# `_held_updates`: what others can make a member keep is bounded inside it, table by table. Private here:
-# `_leaving`: a member that is leaving follows any decision.
+# Private here: `_arrivals`: only the member knows what it held in good time. Private here: `_bytes`,
+# `_rounds`, `_slots`, `_waiting`: what others can make a member keep is bounded inside it, by table.
 
 if TYPE_CHECKING:
     from simulation.node import Node
@@ -225,8 +223,8 @@ class Watch:
         a finality set need not share an honest member."""
         nodes = [node for node in self._swarm.alive if node.index not in self.liars]
         for node in nodes:
-            ledger = node.member.ledger
-            for round_ in (node.member.applied_round + 1, len(ledger)):
+            ledger = node.member.view.ledger
+            for round_ in (node.member.view.applied_round + 1, len(ledger)):
                 if self._can_stop(ledger.votes(round_)):
                     return True
         return not self._premise
@@ -310,7 +308,7 @@ class Watch:
 
     def _check_vote(self, node: Node, ballot: Ballot) -> None:
         block, parent = ballot.block, ballot.parent
-        if parent != node.member.ledger.parent(ballot.round):
+        if parent != node.member.view.ledger.parent(ballot.round):
             raise Violation("ballots", f"node {node.index} votes on another chain", block)
         if not self._well_founded(ballot):
             raise Violation(
@@ -331,7 +329,7 @@ class Watch:
         self._check_complete(node, ballot, record)
 
     def _check_complete(self, node: Node, ballot: Ballot, record: Record) -> None:
-        parent, current = ballot.parent, node.member._current
+        parent, current = ballot.parent, node.member.parts.round
         if record.slot != ballot.slot:
             earlier = range(1, ballot.slot)
             if not any(self._may_be_quorum(parent, s, "vote", ballot.block) for s in earlier):
@@ -342,7 +340,7 @@ class Watch:
         liars = (members - 1) // 3 if model == "byzantine" else 0
         if ballot.slot > 3 + liars or self._swarm.manifest.committees is not None:
             return
-        until = current.start + 0.75 * node.member._timeouts.collect
+        until = current.start + 0.75 * node.member.parts.timeouts.collect
         said = {entry.peer: record.announcement(entry) for entry in record.updates}
         named = {entry.update for entry in record.updates}
         silent = {entry.peer for entry in record.departed if entry.reason == "silent"}
@@ -381,7 +379,7 @@ class Watch:
         """Check an entry that a node adds to its chain."""
         record = decided.record
         # A newcomer adopts no chain before it has seen its checkpoint there.
-        if node.index in self.liars or not node.member.ledger.anchored:
+        if node.index in self.liars or not node.member.view.ledger.anchored:
             return
         where = f"record {record.round} at node {node.index}"
         judgement = self._check_entry(decided, where)
@@ -393,7 +391,7 @@ class Watch:
         self._check_one_chain(node, record, where)
         if self.down:
             self._check_company(node, decided, where)
-        ledger = node.member.ledger
+        ledger = node.member.view.ledger
         # Except for a member that took more for final by a lease, or because of a link.
         moved = any(note.kind == "finalized" for note in node.notes)
         known = self.chains.finality(record.id).final
@@ -413,7 +411,7 @@ class Watch:
         liars = sum(swarm.number(peer) in self.liars for peer in membership.peers)
         if not signers <= self.liars or node.peer not in membership or len(membership) == liars:
             return
-        if node.member._leaving:
+        if node.member.parts.leave_requested:
             # It will not build on it.
             return
         since = swarm.now - swarm.manifest.rounds.lease_min_seconds
@@ -424,10 +422,10 @@ class Watch:
             and each.index not in self.liars
             # A process that has just been started is not a member yet.
             and each.member is not None
-            and each.member.round >= record.round
+            and each.member.view.round >= record.round
             and each.started_at < since
             # A member that has followed the liars does not count against them.
-            and not _has(each.member.ledger, record)
+            and not _has(each.member.view.ledger, record)
         }
         needed = least_quorum(swarm.manifest.fault_model, len(here) + liars)
         if len(here) >= needed:
@@ -448,7 +446,7 @@ class Watch:
         unknown."""
         if node.index in self.liars:
             return
-        ours, fork = node.member.ledger, 0
+        ours, fork = node.member.view.ledger, 0
         while ours[fork].record.id == ledger[fork].record.id:
             fork += 1
         concerned = ours[fork].record.id, ledger[fork].record.id
@@ -673,9 +671,9 @@ class Watch:
     def check_memory(self, node: Node) -> None:
         """Check the amount of data that a member keeps of others."""
         member = node.member
-        members = len(member.members)
-        mailbox = member._message_filter._store
-        agreement = member._current.consensus
+        members = len(member.view.members)
+        mailbox = member.parts.messages
+        agreement = member.parts.round.consensus
         counts = {
             # Own messages about a chain that was left may concern later rounds.
             "rounds in the mailbox": (
@@ -684,12 +682,12 @@ class Watch:
             ),
             "bytes of one sender": (max(mailbox._bytes.values(), default=0), MEMBER_BYTES),
             "slots": (len(agreement._slots), agreement.slot + SLOT_WINDOW),
-            "requests for admission": (len(member._joins._waiting), 1024),
-            "announcements": (len(member._current.collection.announcements()), members),
+            "requests for admission": (len(member.parts.joins._waiting), 1024),
+            "announcements": (len(member.parts.round.collection.announcements()), members),
             "updates held": (
-                len(member._held_updates.held),
+                len(member.parts.held_updates.held),
                 # A member that changed to a shorter chain has applied more rounds than there are.
-                (members + 2) * (2 + max(0, member.round - max(0, member.applied_round))),
+                (members + 2) * (2 + max(0, member.view.round - max(0, member.view.applied_round))),
             ),
         }
         for what, (count, bound) in counts.items():

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from unittest.mock import patch
 
-from distro_node.protocol.member import member, message_filter
+from distro_node.protocol.member import inputs
 from distro_node.protocol.wire.messages import decode_message
 
 read = lru_cache(8192)(decode_message)
@@ -18,8 +18,5 @@ read = lru_cache(8192)(decode_message)
 @contextmanager
 def shared_reading() -> Iterator[None]:
     """Let members decode through the same cache."""
-    with (
-        patch.object(member, "decode_message", read),
-        patch.object(message_filter, "decode_message", read),
-    ):
+    with patch.object(inputs, "decode_message", read):
         yield

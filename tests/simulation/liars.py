@@ -45,8 +45,7 @@ from simulation.keys import identity
 from simulation.letters import read
 from simulation.node import Node
 
-# Private here: `_current`, `_replica`, `_slots`, `_auditor`: a liar starts from an honest member's
-# knowledge.
+# Private here: `_slots`: a liar starts from an honest member's knowledge.
 # Private here: `_chain`: a chain that no ledger accepts.
 
 LIES = (
@@ -221,7 +220,7 @@ class Liar(Node):
     @property
     def _current(self) -> Round:
         """The round at the tip: a liar knows everything that its own member knows."""
-        return self.member._current
+        return self.member.parts.round
 
     # Hooks
 
@@ -300,16 +299,16 @@ class Liar(Node):
             own_side = self._chance.random() < 0.9
             side = [n for n in self._honest() if (n.index in here) == own_side]
             if side:
-                return self._chance.choice(side).member.ledger
+                return self._chance.choice(side).member.view.ledger
         if "solo rounds" in self.tells and STRANGER not in self.tells:
             self._solo = self._solo or self._alone()
-            return self._solo or self.member.ledger
+            return self._solo or self.member.view.ledger
         # A stranger's rounds are never valid.
         alike = {"solo rounds"} if STRANGER in self.tells else set()
         false = self.tells & {"false chain", "stale certificate", *alike}
-        if not false or len(self.member.ledger) < 3:
-            return self.member.ledger
-        return self._false_chain("stale certificate" in false) or self.member.ledger
+        if not false or len(self.member.view.ledger) < 3:
+            return self.member.view.ledger
+        return self._false_chain("stale certificate" in false) or self.member.view.ledger
 
     def twists(self, answer: SyncAnswer) -> SyncAnswer:
         if "partial answers" in self.tells:
@@ -390,7 +389,7 @@ class Liar(Node):
         self.swarm.gossip(self, self.sign(kind, encode(message)), side)
 
     def _leave(self) -> None:
-        if self.alive and self.member.is_member and self.member.round > 1:
+        if self.alive and self.member.view.is_member and self.member.view.round > 1:
             self._has_left = True
             self.tell(LeaveRequested())
         elif self.alive:
@@ -432,7 +431,7 @@ class Liar(Node):
         assert isinstance(said, Announcement)
         # Once each: two copycats that copy each other's copies would do nothing else for ever.
         if (
-            said.round == self.member.round
+            said.round == self.member.view.round
             and envelope.sender != self.peer
             and said.update not in self._copied
         ):
@@ -489,14 +488,14 @@ class Liar(Node):
 
     def _forged(self, record: Record) -> Record | None:
         """Return a record with something in it that never happened."""
-        others = [peer for peer in self.member.members if peer != self.peer]
+        others = [peer for peer in self.member.view.members if peer != self.peer]
         victim = self._chance.choice(others) if others else self.peer
         if "wrong fingerprint" in self.tells:
             # No other member's update was trained from these parameters.
             wrong = record.fingerprint ^ 1
             return dataclasses.replace(record, fingerprint=wrong, updates=())
         if "wrong parent" in self.tells and record.round > 1:
-            parent = self.member.ledger.parent(record.round - 1)
+            parent = self.member.view.ledger.parent(record.round - 1)
             return dataclasses.replace(record, parent=parent, updates=(), departed=())
         if "wrong size" in self.tells:
             # Signed by the members concerned, so the record is valid.
@@ -517,7 +516,7 @@ class Liar(Node):
     def _resized(self, entry: UpdateEntry) -> UpdateEntry:
         if entry.peer != self.peer:
             return entry
-        current, fingerprint = self._current, self.member.fingerprint or 0
+        current, fingerprint = self._current, self.member.view.fingerprint or 0
         said = Announcement(
             *(current.number, current.parent, entry.update, entry.size),
             *(entry.tokens, entry.loss, fingerprint),
@@ -540,7 +539,7 @@ class Liar(Node):
                 self._tell(envelope)
             return
         if "false silence" in self.tells:
-            others = set(self.member.members) - {self.peer}
+            others = set(self.member.view.members) - {self.peer}
             membership = self._current.membership
             if self._chance.random() < 0.5 and others:
                 others = set(self._chance.sample(sorted(others), max(1, len(others) // 2)))
@@ -586,7 +585,7 @@ class Liar(Node):
     def _usurp(self) -> None:
         """Propose in another member's slot."""
         current = self._current
-        fingerprint = self.member.fingerprint
+        fingerprint = self.member.view.fingerprint
         if fingerprint is None:
             return
         record = Record(
@@ -596,10 +595,10 @@ class Liar(Node):
             updates=(),
             admitted=(),
             departed=(),
-            snapshot=self.member._replica.snapshot,
+            snapshot=self.member.parts.replica.snapshot,
         )
         for slot in range(1, 4):
-            secret = self.member._auditor.reveal(self.member.ledger)
+            secret = self.member.parts.auditor.reveal(self.member.view.ledger)
             record = dataclasses.replace(record, slot=slot, secret=secret)
             self._say("proposal", Proposal(slot, record))
 
@@ -650,7 +649,7 @@ class Liar(Node):
     def _false_chain(self, stale: bool) -> Ledger | None:
         """Return a chain of its own: its last entry calls all others silent, or sometimes does not. If
         `stale`, the entry has the certificate of another record."""
-        ledger = self.member.ledger
+        ledger = self.member.view.ledger
         fork = len(ledger) - 1 - self._chance.randrange(2)
         membership = ledger.membership(fork)
         if self.peer not in membership and STRANGER not in self.tells:
@@ -679,17 +678,17 @@ class Liar(Node):
     def _alone(self) -> Ledger | None:
         """Return its chain followed by rounds that it signs alone, calling all others silent; from its
         last round as a member on, if it is none any more."""
-        fingerprint, ledger = self.member.fingerprint, self.member.ledger
-        if LEAVES in self.tells and not self.member.is_member:
+        fingerprint, ledger = self.member.view.fingerprint, self.member.view.ledger
+        if LEAVES in self.tells and not self.member.view.is_member:
             ours = (n for n in range(len(ledger) - 1, 3, -1) if self.peer in ledger.membership(n))
             last = next(ours, None)
             if last is None:
                 return None
             fingerprint, ledger = ledger[last].record.fingerprint, ledger.truncated(last)
-        elif fingerprint is None or not (self.member.at_tip and self.member.is_member):
+        elif fingerprint is None or not (self.member.view.at_tip and self.member.view.is_member):
             return None
         else:
-            ledger = ledger.truncated(self.member.round)
+            ledger = ledger.truncated(self.member.view.round)
         if len(ledger) < 4:
             return None
         for round_ in range(len(ledger), len(ledger) + _SOLO_ROUNDS):
@@ -706,7 +705,7 @@ class Liar(Node):
                 departed=tuple(DepartureEntry(peer, "silent", 0, b"") for peer in others),
                 snapshot=self._snapshot_of(due, fingerprint) if due else None,
                 slot=(slot := own_slot(ledger, self.peer)),
-                secret=self.member._auditor.reveal(ledger),
+                secret=self.member.parts.auditor.reveal(ledger),
             )
             ballot = Ballot(round_, record.parent, slot, record.id, membership.mask(others))
             signature = self.sign("finalize", encode(ballot)).signature
@@ -720,7 +719,7 @@ class Liar(Node):
         that belong to no node."""
         if not self.alive:
             return
-        if self.member.ledger.final_round < 1:
+        if self.member.view.ledger.final_round < 1:
             # Until then the founder alone is the finality set, and nothing is guaranteed against it.
             self.swarm.clock.after(1.0, self._rewrite)
             return
@@ -745,7 +744,7 @@ class Liar(Node):
                 round_, ledger.head, content_id(b"%d forged" % round_), 1000, 100, 2.0, 666
             )
             if ledger.find(Beacon) is not None:
-                bound = self.member._auditor.commitment(round_, ledger.head)
+                bound = self.member.parts.auditor.commitment(round_, ledger.head)
                 said = dataclasses.replace(said, commitment=bound)
             signature = self.sign("announcement", encode(said)).signature
             update = UpdateEntry(
@@ -765,7 +764,7 @@ class Liar(Node):
                 ),
                 snapshot=SnapshotEntry(due, content_id(b"forged"), size) if due else None,
                 slot=(slot := own_slot(ledger, self.peer)),
-                secret=self.member._auditor.reveal(ledger),
+                secret=self.member.parts.auditor.reveal(ledger),
             )
             mask = ledger.membership(round_).mask(entry.peer for entry in puppets)
             ballot = Ballot(round_, record.parent, slot, record.id, mask)
@@ -777,7 +776,7 @@ class Liar(Node):
         other = RecordId(content_id(b"forged"))
         self._say(
             "announcement",
-            Announcement(self.member.round, other, content_id(b"forged"), 1000, 100, 2.0, 666),
+            Announcement(self.member.view.round, other, content_id(b"forged"), 1000, 100, 2.0, 666),
         )
 
 

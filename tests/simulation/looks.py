@@ -64,7 +64,7 @@ class Looks:
 
     def _can_go_back(self, round_: int) -> bool:
         """Whether a state from before `round_` is on the disk, and the updates since."""
-        node, ledger = self._node, self._node.member.ledger
+        node, ledger = self._node, self._node.member.view.ledger
         start = max((at for at in (-1, *node.disk.snapshots) if at < round_), default=-1)
         return all(
             entry.update in node.disk.blobs

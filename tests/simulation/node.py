@@ -372,7 +372,7 @@ class Node:
 
     def offers(self, asker: Node) -> Ledger:
         """Return the chain that it shows to `asker`."""
-        return self.member.ledger
+        return self.member.view.ledger
 
     def twists(self, answer: SyncAnswer) -> SyncAnswer:
         """Return the answer that it sends instead of the true one."""
@@ -476,7 +476,7 @@ class Node:
         """Load a suitable snapshot of its own, or fetch the newest certified one."""
         self._generation += 1
         self._jobs.clear()
-        ledger = self.member.ledger
+        ledger = self.member.view.ledger
         chosen = None if certified_only else choose_state({-1, *self.disk.snapshots}, ledger)
         if chosen is None:
             self._load_snapshot(self._generation)
@@ -536,7 +536,7 @@ class Node:
         return not self._burn("written")
 
     def _remember(self, envelope: Envelope) -> bool:
-        self._words.note(self.member.round, envelope, len(envelope.body))
+        self._words.note(self.member.view.round, envelope, len(envelope.body))
         return self.write(envelope.kind, self.disk.said, envelope)
 
     def _forget(self, round_: int) -> None:
@@ -556,7 +556,7 @@ class Node:
     def _load_snapshot(self, generation: int) -> None:
         if not self.alive or generation != self._generation:
             return
-        entry = self.member.ledger.snapshot
+        entry = self.member.view.ledger.snapshot
         if entry is None:
             self._loaded(-1, INITIAL, None)
             return
@@ -573,7 +573,7 @@ class Node:
 
     def _keep_snapshot(self, new: SnapshotEntry) -> None:
         """Keep a snapshot, and remove what only older ones needed."""
-        disk, ledger = self.disk, self.member.ledger
+        disk, ledger = self.disk, self.member.view.ledger
         if self._swept is None:
             # Before a restart: when the newest was made, or later.
             had = len(disk.kept) >= KEPT_SNAPSHOTS
@@ -591,7 +591,7 @@ class Node:
 
     def _sweep(self, round_: int) -> None:
         """Remove the updates that missed their round."""
-        ledger = self.member.ledger
+        ledger = self.member.view.ledger
         missed = self._arrivals.missed(round_, ledger)
         if missed:
             missed -= updates_from(ledger, first_needed(ledger, round_))
@@ -696,7 +696,7 @@ class Node:
         self.swarm.watch.applied(self, record, fingerprint)
 
         def done() -> None:
-            if generation == self._generation and self.member.awaits(record.round):
+            if generation == self._generation and self.member.view.awaits(record.round):
                 self.tell(Applied(record.round, fingerprint, snapshot, APPLY_SECONDS))
                 self._sweep(record.round)
             then()
@@ -710,8 +710,8 @@ class Node:
 
     def _try_fetch(self, effect: FetchUpdate) -> None:
         member = self.member
-        loaded = member.fingerprint is not None
-        applied = member.applied_round
+        loaded = member.view.fingerprint is not None
+        applied = member.view.applied_round
         if not self.alive or not self._fetching.continues(effect, applied, loaded=loaded):
             self._fetching.end(effect)
             return
@@ -720,7 +720,9 @@ class Node:
             done, vain = self.swarm.download(self, effect, self._fetching)
         if done is None:
             if vain:
-                for report in self._fetching.in_vain(effect, member.ledger, member.applied_round):
+                for report in self._fetching.in_vain(
+                    effect, member.view.ledger, member.view.applied_round
+                ):
                     self.tell(report)
             self.swarm.clock.after(FETCH_PAUSE_SECONDS, self._try_fetch, effect)
         else:

@@ -31,8 +31,6 @@ from simulation.oracle import least_quorum
 from simulation.swarm import Swarm
 from simulation.toy import INITIAL, toy_manifest
 
-# Private here: `_timeouts`: a member publishes nothing of what it learned of the others' times.
-
 UPDATE_BYTES = 2_800_000
 """Update size of the 1.2B model."""
 FIBRE = Links(latency_min=0.01, latency_max=0.12, up=125e6, down=125e6)
@@ -142,7 +140,7 @@ def pace_table() -> list[dict[str, Any]]:
             swarm.add(index)
         with shared_reading():
             _until(swarm, 12 if count < 10 else 6)
-        pacing = swarm.nodes[1].member._timeouts
+        pacing = swarm.nodes[1].member.parts.timeouts
         decided = sorted(swarm.watch.decided_at.values())
         row = {
             "swarm": name,
@@ -165,7 +163,7 @@ def _until(swarm: Swarm, round_: int) -> None:
     while True:
         for _ in range(len(nodes)):
             clock.step()
-        if all(node.member.round > round_ for node in nodes):
+        if all(node.member.view.round > round_ for node in nodes):
             return
 
 

@@ -451,11 +451,11 @@ def _play(swarm: Swarm, scenario: Scenario) -> bool:
 
 def _doubting(swarm: Swarm) -> float:
     honest = (node for node in swarm.alive if node.index not in swarm.watch.liars)
-    return CUT_LEASES * max((node.member.lease for node in honest), default=0.0)
+    return CUT_LEASES * max((node.member.view.lease for node in honest), default=0.0)
 
 
 def _honest_round(swarm: Swarm) -> list[int]:
-    return [n.member.round for n in swarm.alive if n.index not in swarm.watch.liars]
+    return [n.member.view.round for n in swarm.alive if n.index not in swarm.watch.liars]
 
 
 def lacking(swarm: Swarm, target: int) -> tuple[str, str] | None:
@@ -467,20 +467,20 @@ def lacking(swarm: Swarm, target: int) -> tuple[str, str] | None:
         node
         for node in swarm.alive
         if node.index not in watch.liars
-        and not (node.index in watch.forgetful and node.member.is_expelled)
+        and not (node.index in watch.forgetful and node.member.view.is_expelled)
     ]
-    height = min((node.member.applied_round for node in nodes), default=-1)
+    height = min((node.member.view.applied_round for node in nodes), default=-1)
     if height < target:
         return "progress", f"round {target} is not reached by all"
     honest = {node.peer for node in nodes}
-    if len({node.member.ledger.parent(height + 1) for node in nodes}) > 1:
+    if len({node.member.view.ledger.parent(height + 1) for node in nodes}) > 1:
         return "progress", "there is more than one chain"
-    if not all(honest <= set(node.member.members) for node in nodes):
+    if not all(honest <= set(node.member.view.members) for node in nodes):
         return "progress", "somebody is no member"
     if not all(_contributed(node, height) for node in nodes):
         return "progress", "somebody does not contribute"
-    members = set(nodes[0].member.members)
-    for number in watch.unpunished(members, height, nodes[0].member.ledger):
+    members = set(nodes[0].member.view.members)
+    for number in watch.unpunished(members, height, nodes[0].member.view.ledger):
         return "expelled", f"node {number} contradicts itself and is a member"
     return None
 
@@ -489,14 +489,14 @@ def _contributed(node: Node, height: int) -> bool:
     return any(
         entry.peer == node.peer
         for number in range(max(0, height - 2 * RECOVERY_ROUNDS), height + 1)
-        for entry in node.member.ledger[number].record.updates
+        for entry in node.member.view.ledger[number].record.updates
     )
 
 
 def _outcome(swarm: Swarm, failure: Failure | None) -> Outcome:
     watch = swarm.watch
     rounds = max(
-        (node.member.round for node in swarm.nodes if node.index not in watch.liars), default=0
+        (node.member.view.round for node in swarm.nodes if node.index not in watch.liars), default=0
     )
     one_way = swarm.network.typical_delay(300)
     delays = [

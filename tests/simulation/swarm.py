@@ -131,7 +131,8 @@ class Swarm:
             node for node in self.alive if node is not guest and node.index not in self.watch.liars
         ]
         return next(
-            (node.member.ledger.bound for node in honest if node.member.ledger.binding), None
+            (node.member.view.ledger.bound for node in honest if node.member.view.ledger.binding),
+            None,
         )
 
     def number(self, peer: PeerId | None) -> int | None:
@@ -185,7 +186,9 @@ class Swarm:
         """Ask a random peer for what was missed, the next one if it does not answer."""
         others = [node for node in self.alive if node is not asker and self._connected(asker, node)]
         self.random.shuffle(others)
-        asking = PeerFailover([node.peer for node in others], set(asker.member.members), round_)
+        asking = PeerFailover(
+            [node.peer for node in others], set(asker.member.view.members), round_
+        )
 
         def done() -> None:
             if asking.found is None:
@@ -197,7 +200,7 @@ class Swarm:
 
     def recall(self, asker: Node, round_: int) -> None:
         """Ask all other members for what they know of a round, and report when all have answered."""
-        others = set(asker.member.members) - {asker.peer}
+        others = set(asker.member.view.members) - {asker.peer}
         recalling = RecallRequests(round_, others, asker.now)
 
         def take_in(then: Callable[[], None]) -> None:
@@ -220,9 +223,9 @@ class Swarm:
         """Compare a node's chain with those of its peers."""
         near = [node for node in self.alive if node is not asker and self._connected(asker, node)]
         self.random.shuffle(near)
-        abandoned = asker.member.is_abandoned(asker.now)
+        abandoned = asker.member.view.is_abandoned(asker.now)
         peers = [node.peer for node in near]
-        ours = asker.member.ledger
+        ours = asker.member.view.ledger
         comparison = ChainComparison(ours, peers, asker.rests, me=asker.peer, abandoned=abandoned)
         self._carry_out(
             asker,
@@ -301,7 +304,7 @@ class Swarm:
                 and node is not asker
                 and self.network.connected(asker.index, node.index)
             }
-            providers = fetching.providers(wanted, asker.member.ledger, near)
+            providers = fetching.providers(wanted, asker.member.view.ledger, near)
             there = [near[peer] for peer in providers if not near[peer].frozen]
             sources = [
                 node.index
@@ -353,8 +356,8 @@ class Swarm:
     def describe(self) -> str:
         """Describe all nodes: decided/applied rounds, members."""
         return "; ".join(
-            f"{node.index}: {node.member.round}/{node.member.applied_round}"
-            f" of {len(node.member.members)}" + " frozen" * node.frozen
+            f"{node.index}: {node.member.view.round}/{node.member.view.applied_round}"
+            f" of {len(node.member.view.members)}" + " frozen" * node.frozen
             for node in self.alive
         )
 
@@ -405,7 +408,7 @@ class Swarm:
     def _knows(self, other: Node, asker: Node, question: SyncQuery) -> tuple[SyncAnswer, int]:
         """Return a node's answer to another, and its size."""
         ledger, request = other.offers(asker), question.request(self.manifest.swarm)
-        height, ids, rounds, envelopes = answer_to(request, ledger, other.member.messages)
+        height, ids, rounds, envelopes = answer_to(request, ledger, other.member.view.messages)
         entries = [ledger[round_] for round_ in rounds]
         size = sum(200 * (len(e.record.updates) + len(e.certificate.ballots)) for e in entries)
         size += sum(140 + len(envelope.body) for envelope in envelopes) + 32 * len(ids)

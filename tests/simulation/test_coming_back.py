@@ -25,7 +25,6 @@ from simulation.whole.scenario import memory_folder
 from simulation.whole.swarm import WholeSwarm
 
 # Private here: `_telemetry`: what the status says.
-# Private here: `_held_updates`: the moment at which a loss hurts.
 # Private here: `_check_vote`: the disk is emptied behind the member that votes.
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -69,7 +68,7 @@ class Run:
 
     def updates(self, first: int, end: int) -> Iterator[UpdateEntry]:
         """Those that count in these rounds."""
-        ledger = self.others[0].member.ledger
+        ledger = self.others[0].member.view.ledger
         return (entry for round_ in range(first, end) for entry in ledger[round_].record.updates)
 
     async def until(self, condition: Callable[[], object], seconds: float = 300.0) -> None:
@@ -83,14 +82,16 @@ class Run:
 
     def is_back(self) -> bool:
         member = self.away.member
-        return self.away.alive and member is not None and member.at_tip and member.is_member
+        return (
+            self.away.alive and member is not None and member.view.at_tip and member.view.is_member
+        )
 
     async def leave(self, rounds: int) -> int:
         """Kill the last member and let the others go on for so many rounds; the round it was at."""
         self.away.die(dark=False)
-        left: int = self.away.member.applied_round
+        left: int = self.away.member.view.applied_round
         self.away.member = None
-        await self.until(lambda: all(m.member.round >= left + rounds for m in self.others))
+        await self.until(lambda: all(m.member.view.round >= left + rounds for m in self.others))
         return left
 
 
@@ -128,7 +129,9 @@ def play(scene: Callable[[Run], object], monkeypatch: pytest.MonkeyPatch, **opti
                 one = Run(swarm, faults, set())
                 found.append(one)
                 await trio.sleep(10.0)
-                await one.until(lambda: one.is_back() and one.away.member.round >= INTERVAL + 3)
+                await one.until(
+                    lambda: one.is_back() and one.away.member.view.round >= INTERVAL + 3
+                )
                 await scene(one)  # type: ignore[misc]  # it is one of those below
 
             await swarm.run(run)
@@ -179,9 +182,9 @@ def test_a_member_whose_disk_loses_what_it_holds_is_back_at_once(
 
     async def scene(run: Run) -> None:
         # Two rounds after a snapshot, so that there is something to replay before it.
-        await run.until(lambda: run.away.member.round % INTERVAL == 3)
-        round_ = run.away.member.round
-        held = run.away.member._held_updates.held
+        await run.until(lambda: run.away.member.view.round % INTERVAL == 3)
+        round_ = run.away.member.view.round
+        held = run.away.member.parts.held_updates.held
         await run.until(lambda: len(held) == MEMBERS)
         # They check that what a member applies, and what it votes for, is on its disk.
         monkeypatch.setattr(run.swarm.watch, "applying", lambda *_: None)
@@ -189,11 +192,11 @@ def test_a_member_whose_disk_loses_what_it_holds_is_back_at_once(
         for update in set(held):
             (run.away.storage.root / "blobs" / content_text(update)).unlink(missing_ok=True)
         began = trio.current_time()
-        await run.until(lambda: len(run.others[0].member.ledger) > round_)
+        await run.until(lambda: len(run.others[0].member.view.ledger) > round_)
         if everywhere:
-            await run.until(lambda: all(m.member.applied_round >= round_ for m in run.others))
+            await run.until(lambda: all(m.member.view.applied_round >= round_ for m in run.others))
             lose(run.others, run.updates(round_, round_ + 1))
-        await run.until(lambda: run.is_back() and run.away.member.applied_round > round_)
+        await run.until(lambda: run.is_back() and run.away.member.view.applied_round > round_)
         took.append(trio.current_time() - began)
 
     play(scene, monkeypatch)

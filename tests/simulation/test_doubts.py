@@ -39,18 +39,18 @@ def test_who_went_on_alone_is_followed_in_the_end(monkeypatch: pytest.MonkeyPatc
     swarm.watch.liars.add(3)
     # Wait until it has caught up, since before that it has another member object.
     swarm.run_until(lambda: not nodes[3].starting, 60)
-    monkeypatch.setattr(nodes[3].member, "messages", lambda round: [])
-    swarm.run_until(lambda: all(node.member.round >= 4 for node in nodes[:3]), 200)
+    monkeypatch.setattr(nodes[3].member.view, "messages", lambda round: [])
+    swarm.run_until(lambda: all(node.member.view.round >= 4 for node in nodes[:3]), 200)
     away = [(0, other) for other in (1, 2, 3)] + [(other, 0) for other in (1, 2, 3)]
     swarm.network.cut(away)
     swarm.breaks(away)
-    start = nodes[0].member.round
-    swarm.run_until(lambda: nodes[0].member.round >= start + 5, 200)
-    swarm.run_until(lambda: nodes[0].member.members == (nodes[0].peer,), 60)
-    assert nodes[1].member.round <= start + 1
+    start = nodes[0].member.view.round
+    swarm.run_until(lambda: nodes[0].member.view.round >= start + 5, 200)
+    swarm.run_until(lambda: nodes[0].member.view.members == (nodes[0].peer,), 60)
+    assert nodes[1].member.view.round <= start + 1
     swarm.network.mend()
     swarm.heals()
-    target = nodes[0].member.round
+    target = nodes[0].member.view.round
     # It takes 255 to 500 seconds, by who is drawn to lead: by the name of the swarm.
-    swarm.run_until(lambda: all(node.member.round >= target for node in nodes), 600)
-    assert len({node.member.ledger.parent(target) for node in nodes}) == 1
+    swarm.run_until(lambda: all(node.member.view.round >= target for node in nodes), 600)
+    assert len({node.member.view.ledger.parent(target) for node in nodes}) == 1

@@ -30,14 +30,14 @@ def start(count: int, seed: int = 0, **options) -> tuple[Swarm, list[Node]]:
 
 
 def all_finished(swarm: Swarm):
-    return lambda: all(node.member.is_finished for node in swarm.alive)
+    return lambda: all(node.member.view.is_finished for node in swarm.alive)
 
 
 def check_ending(swarm: Swarm) -> None:
-    ends = {node.member.ledger.head for node in swarm.alive}
+    ends = {node.member.view.ledger.head for node in swarm.alive}
     assert len(ends) == 1
     for node in swarm.alive:
-        ledger = node.member.ledger
+        ledger = node.member.view.ledger
         assert len(ledger) == END + 1
         assert ledger.finished
         closing = ledger[CLOSING].record
@@ -47,7 +47,7 @@ def check_ending(swarm: Swarm) -> None:
         assert closing.snapshot.round == LAST
         assert ledger.snapshot == closing.snapshot
         assert closing.fingerprint == node.parameters
-        assert node.member.state == "finished"
+        assert node.member.view.state == "finished"
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -55,9 +55,9 @@ def check_ending(swarm: Swarm) -> None:
 def test_all_end_after_the_same_record(count: int, overlap: bool) -> None:
     swarm, nodes = start(count, overlap=overlap)
     swarm.run_until(all_finished(swarm), limit=60)
-    assert all(node.member.ledger.outcome_is_final for node in nodes)
+    assert all(node.member.view.ledger.outcome_is_final for node in nodes)
     # Everything under way is finished, and nothing follows.
-    swarm.run_until(lambda: all(node.member.may_end(node.now) for node in nodes), limit=5)
+    swarm.run_until(lambda: all(node.member.view.may_end(node.now) for node in nodes), limit=5)
     check_ending(swarm)
     for node in nodes:
         assert max(node.counted) == LAST
@@ -66,7 +66,7 @@ def test_all_end_after_the_same_record(count: int, overlap: bool) -> None:
 @pytest.mark.parametrize("seed", seeds(8))
 def test_losses_and_a_death_move_nobodys_end(seed: int) -> None:
     swarm, nodes = start(5, seed, loss=0.2)
-    swarm.run_until(lambda: nodes[0].member.round > LAST - 2, limit=200)
+    swarm.run_until(lambda: nodes[0].member.view.round > LAST - 2, limit=200)
     nodes[1 + seed % 4].stop()
     swarm.run_until(all_finished(swarm), limit=400)
     check_ending(swarm)
@@ -74,10 +74,10 @@ def test_losses_and_a_death_move_nobodys_end(seed: int) -> None:
 
 def test_who_was_away_at_the_end_catches_up_and_is_waited_for() -> None:
     swarm, nodes = start(4)
-    swarm.run_until(lambda: nodes[0].member.round >= LAST, limit=60)
+    swarm.run_until(lambda: nodes[0].member.view.round >= LAST, limit=60)
     nodes[3].frozen = True
     others = nodes[:3]
-    swarm.run_until(lambda: all(node.member.is_finished for node in others), limit=200)
+    swarm.run_until(lambda: all(node.member.view.is_finished for node in others), limit=200)
     nodes[3].frozen = False
     swarm.run_until(all_finished(swarm), limit=60)
     check_ending(swarm)
@@ -89,13 +89,13 @@ def test_who_says_goodbye_when_nobody_waits_any_more_leaves_nobody_behind() -> N
 
     def leave_when_done() -> bool:
         for node in swarm.alive:
-            if node.member.may_end(node.now):
+            if node.member.view.may_end(node.now):
                 node.stop()
         return not swarm.alive
 
     swarm.run_until(leave_when_done, limit=300)
-    assert {len(node.member.ledger) for node in nodes} == {END + 1}
-    assert len({node.member.ledger.head for node in nodes}) == 1
+    assert {len(node.member.view.ledger) for node in nodes} == {END + 1}
+    assert len({node.member.view.ledger.head for node in nodes}) == 1
 
 
 def test_a_newcomer_gets_what_came_out_and_asks_for_nothing_more() -> None:
@@ -104,7 +104,7 @@ def test_a_newcomer_gets_what_came_out_and_asks_for_nothing_more() -> None:
     newcomer = swarm.add(9)
     swarm.run_until(all_finished(swarm), limit=60)
     check_ending(swarm)
-    assert not newcomer.member.is_member
+    assert not newcomer.member.view.is_member
     assert newcomer.counted == []
 
 
@@ -122,7 +122,7 @@ def test_with_continue_it_goes_on() -> None:
     swarm = Swarm(manifest, 0)
     nodes = [swarm.add(index) for index in range(2)]
     swarm.run_until(lambda: all(LAST + 4 in node.counted for node in nodes), limit=60)
-    assert not nodes[0].member.ledger.finished
+    assert not nodes[0].member.view.ledger.finished
 
 
 def test_the_chain_forbids_updates_in_the_closing_record_and_records_after_it() -> None:
@@ -159,11 +159,11 @@ def test_a_member_takes_no_update_in_the_closing_round() -> None:
 def test_who_ends_alone_follows_the_others_end() -> None:
     """Cut off before the end, one member goes on alone and reaches an end that is not final."""
     swarm, nodes = start(4, fault_model="byzantine")
-    swarm.run_until(lambda: nodes[0].member.round >= 3, limit=60)
+    swarm.run_until(lambda: nodes[0].member.view.round >= 3, limit=60)
     cut = [(3, other) for other in range(3)]
     swarm.network.cut([*cut, *((other, one) for one, other in cut)])
     swarm.run_until(all_finished(swarm), limit=900)
-    lone, others = nodes[3].member, nodes[0].member
+    lone, others = nodes[3].member.view, nodes[0].member.view
     assert lone.ledger.head != others.ledger.head
     assert not lone.ledger.outcome_is_final
     swarm.network.mend()

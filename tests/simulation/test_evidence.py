@@ -20,7 +20,7 @@ def test_who_votes_twice_is_out_for_good(seed: int, loss: float) -> None:
     nodes = [swarm.add(index) for index in range(5)]
     liar = nodes[2]
     swarm.watch.liars.add(liar.index)
-    swarm.run_until(lambda: all(node.member.applied_round >= 3 for node in nodes), 100)
+    swarm.run_until(lambda: all(node.member.view.applied_round >= 3 for node in nodes), 100)
     before = set(liar.disk.said)
 
     def votes() -> list[Envelope]:
@@ -29,7 +29,7 @@ def test_who_votes_twice_is_out_for_good(seed: int, loss: float) -> None:
     honest = [node for node in nodes if node is not liar]
 
     def is_out() -> bool:
-        ledgers = (node.member.ledger for node in honest)
+        ledgers = (node.member.view.ledger for node in honest)
         return all(liar.peer in ledger.membership(len(ledger)).expelled for ledger in ledgers)
 
     # A message when a round is almost over is ignored; but not every time.
@@ -44,12 +44,12 @@ def test_who_votes_twice_is_out_for_good(seed: int, loss: float) -> None:
         before.update(liar.disk.said)
     swarm.run_until(is_out, 100)
     newcomer = swarm.add(9)
-    swarm.run_until(lambda: newcomer.member.is_member, 60)
-    target = newcomer.member.round + 3
+    swarm.run_until(lambda: newcomer.member.view.is_member, 60)
+    target = newcomer.member.view.round + 3
     swarm.run_until(
-        lambda: all(node.member.applied_round >= target for node in [*honest, newcomer]), 100
+        lambda: all(node.member.view.applied_round >= target for node in [*honest, newcomer]), 100
     )
     for node in [*honest, newcomer]:
-        assert liar.peer not in node.member.members
-        assert liar.peer in node.member.ledger.membership(target).expelled
-    assert liar.member.state == "expelled"
+        assert liar.peer not in node.member.view.members
+        assert liar.peer in node.member.view.ledger.membership(target).expelled
+    assert liar.member.view.state == "expelled"

@@ -37,13 +37,13 @@ def ran(members: int, *lies: str, loss: float = 0.0, links: Links | None = None)
 def counted(swarm: Swarm) -> list[int]:
     """Return in how many records the update of each honest node counts, after the first three."""
     nodes = [node for node in swarm.nodes if node.index not in swarm.watch.liars]
-    ledger = nodes[0].member.ledger
+    ledger = nodes[0].member.view.ledger
     records = [ledger[round_].record for round_ in range(3, len(ledger))]
     return [sum(any(e.peer == n.peer for e in r.updates) for r in records) for n in nodes]
 
 
 def rounds(swarm: Swarm) -> int:
-    return swarm.nodes[0].member.round
+    return swarm.nodes[0].member.view.round
 
 
 @pytest.mark.parametrize("members", [4, pytest.param(7, marks=pytest.mark.soak)])
@@ -54,7 +54,7 @@ def test_no_record_of_a_leading_liar_lacks_an_honest_update(members: int, lie: s
     swarm, control = ran(members, lie), ran(members)
     assert set(counted(swarm)) == {rounds(swarm) - 3}
     assert rounds(swarm) >= 0.8 * rounds(control)
-    ledger, own = swarm.nodes[0].member.ledger, control.nodes[0].member.ledger
+    ledger, own = swarm.nodes[0].member.view.ledger, control.nodes[0].member.view.ledger
     least, usual = (
         min(
             chain.assignments.shares(len(chain)).weights[node.peer].value
@@ -74,7 +74,7 @@ def test_who_would_have_honest_leaders_fail_holds_up_nobody_for_long(lie: str) -
 
 def test_who_changes_its_announcement_after_the_others_is_expelled() -> None:
     swarm = ran(4, "varies its entry")
-    ledger = swarm.nodes[0].member.ledger
+    ledger = swarm.nodes[0].member.view.ledger
     liar = swarm.nodes[3].peer
     assert liar in ledger.membership(len(ledger)).expelled
     (proof,) = [e for n in range(len(ledger)) for e in ledger[n].record.evidence]
@@ -86,7 +86,7 @@ def test_who_changes_its_announcement_after_the_others_is_expelled() -> None:
 
 def test_a_leader_whose_slots_come_to_nothing_is_passed_over() -> None:
     swarm = ran(4, "censors")
-    ledger, liar = swarm.nodes[0].member.ledger, swarm.nodes[3].peer
+    ledger, liar = swarm.nodes[0].member.view.ledger, swarm.nodes[3].peer
     over = [liar in ledger.leaders(number).passed_over for number in range(4, len(ledger))]
     assert sum(over) > len(over) / 2
     # No honest member ever is, and from time to time the liar gets another try.

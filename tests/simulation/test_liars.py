@@ -78,7 +78,7 @@ def test_who_signs_on_both_sides_signs_different_chains() -> None:
 
     swarm.watch.signed = watched  # type: ignore[method-assign]
     swarm.run_for(35.0)
-    one, other = (swarm.node(index).member.ledger for index in (0, 2))  # type: ignore[union-attr]
+    one, other = (swarm.node(index).member.view.ledger for index in (0, 2))  # type: ignore[union-attr]
     assert one.head != other.head
     for ledger in (one, other):
         later = [ballot for at, ballot in signed if at > 21.0 and ballot.round < len(ledger)]
@@ -102,10 +102,10 @@ def test_who_is_no_member_answers_all_the_same(lie: str) -> None:
     liar = swarm.node(index)
     assert liar is not None
     member = swarm.node(1).member  # type: ignore[union-attr]
-    assert liar.peer not in member.members
-    assert any(liar.peer in member.ledger.membership(n) for n in range(9)) == (lie == LEAVES)
+    assert liar.peer not in member.view.members
+    assert any(liar.peer in member.view.ledger.membership(n) for n in range(9)) == (lie == LEAVES)
     shown = liar.offers(swarm.node(1))  # type: ignore[arg-type]
-    assert shown.head != member.ledger.head
+    assert shown.head != member.view.ledger.head
     if lie == LEAVES:
         # Valid rounds of its own, from the time when it was a member.
         assert shown.membership(len(shown)).peers == (liar.peer,)

@@ -7,7 +7,7 @@ from simulation.swarm import Swarm, toy_manifest
 
 
 def everybody_at(swarm: Swarm, round_: int):
-    return lambda: all(node.member.applied_round >= round_ for node in swarm.alive)
+    return lambda: all(node.member.view.applied_round >= round_ for node in swarm.alive)
 
 
 def nobody_was_taken_for_gone(swarm: Swarm) -> bool:
@@ -34,7 +34,7 @@ def test_waiting_for_the_first_members_says_nothing_about_rounds() -> None:
     swarm.run_until(everybody_at(swarm, 0), limit=30)
     nodes[0].stop()
     # The founder is given up after a lease of a few rounds, not of a few hours.
-    swarm.run_until(lambda: nodes[0].peer not in swarm.nodes[0].member.members, limit=60)
+    swarm.run_until(lambda: nodes[0].peer not in swarm.nodes[0].member.view.members, limit=60)
 
 
 def test_a_round_that_waits_for_silence_makes_nobody_more_patient() -> None:
@@ -44,14 +44,14 @@ def test_a_round_that_waits_for_silence_makes_nobody_more_patient() -> None:
     # Without one of the three, nothing is decided before it counts as gone.
     for node in nodes[1:]:
         node.stop()
-        swarm.run_until(lambda: len(nodes[0].member.members) == len(swarm.alive), limit=20)
+        swarm.run_until(lambda: len(nodes[0].member.view.members) == len(swarm.alive), limit=20)
 
 
 def test_a_lone_fast_member_does_not_outrun_gossip() -> None:
     swarm = Swarm(toy_manifest(min_seconds=0.5))
     member = swarm.add(0)
     member.training_seconds = 0.001
-    swarm.run_until(lambda: member.member.applied_round >= 1, limit=60)
-    began, first = swarm.now, member.member.applied_round
+    swarm.run_until(lambda: member.member.view.applied_round >= 1, limit=60)
+    began, first = swarm.now, member.member.view.applied_round
     swarm.run_until(lambda: swarm.now >= began + 20, limit=60)
-    assert 10 <= member.member.applied_round - first <= 40
+    assert 10 <= member.member.view.applied_round - first <= 40

@@ -9,11 +9,9 @@ from seeds import seeds
 from simulation.node import Fuse
 from simulation.swarm import Node, Swarm, toy_manifest
 
-# Private here: `_replica`: a member whose memory went bad.
-
 
 def everybody_at(swarm: Swarm, round_: int):
-    return lambda: all(node.member.applied_round >= round_ for node in swarm.alive)
+    return lambda: all(node.member.view.applied_round >= round_ for node in swarm.alive)
 
 
 def start(count: int, seed: int = 0, **options) -> tuple[Swarm, list[Node]]:
@@ -33,7 +31,7 @@ def test_members_that_all_leave_at_once_make_no_two_chains(model: str, seed: int
         node.run(node.member.handle(LeaveRequested(), swarm.now))
     until = swarm.now + 8.0
     swarm.run_until(lambda: swarm.now >= until, limit=20)
-    ledgers = [node.member.ledger for node in nodes]
+    ledgers = [node.member.view.ledger for node in nodes]
     for round_ in range(min(map(len, ledgers))):
         assert len({ledger[round_].record.id for ledger in ledgers}) == 1
 
@@ -62,17 +60,17 @@ def test_a_swarm_that_all_have_left_resumes(seed: int) -> None:
 def damage(node: Node) -> None:
     """Make a node's parameters differ from the others', as bad memory would."""
     node.parameters += 1
-    node.member._replica.fingerprint = node.parameters
+    node.member.parts.replica.fingerprint = node.parameters
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_a_member_with_wrong_parameters_mends_itself(count: int) -> None:
     """Without its vote two or three members decide nothing, so no other member would reveal it."""
     swarm, nodes = start(count)
-    swarm.run_until(lambda: everybody_at(swarm, 7)() and nodes[1].member.at_tip, limit=60)
+    swarm.run_until(lambda: everybody_at(swarm, 7)() and nodes[1].member.view.at_tip, limit=60)
     damage(nodes[1])
     contributed = len(nodes[1].counted)
-    target = nodes[0].member.round + 6
+    target = nodes[0].member.view.round + 6
     swarm.run_until(everybody_at(swarm, target), limit=120)
     assert any(note.kind == "mismatch" and note.peer == nodes[1].peer for note in nodes[1].notes)
     assert len(nodes[1].counted) > contributed
@@ -81,7 +79,8 @@ def test_a_member_with_wrong_parameters_mends_itself(count: int) -> None:
 def test_a_minority_cannot_talk_a_member_out_of_its_parameters() -> None:
     swarm, nodes = start(5)
     swarm.run_until(
-        lambda: everybody_at(swarm, 7)() and all(node.member.at_tip for node in nodes), limit=60
+        lambda: everybody_at(swarm, 7)() and all(node.member.view.at_tip for node in nodes),
+        limit=60,
     )
     for node in nodes[:2]:
         damage(node)
@@ -123,7 +122,7 @@ def test_who_has_seen_no_round_yet_follows_those_who_know_the_pace(round_: int) 
     swarm.run_until(everybody_at(swarm, round_ + 2), limit=60)
     nodes[1].stop()
     swarm.add(1, nodes[1].disk)
-    target = nodes[0].member.round + 3
+    target = nodes[0].member.view.round + 3
     swarm.run_until(everybody_at(swarm, target), limit=25)
 
 
@@ -140,7 +139,7 @@ def test_sides_that_change_to_each_others_chain_meet_again(seed: int) -> None:
     swarm.breaks(between)
 
     def apart() -> bool:
-        first, second = (side[0].member.ledger for side in sides)
+        first, second = (side[0].member.view.ledger for side in sides)
         parted = next(
             (r for r in range(min(len(first), len(second))) if first[r].record != second[r].record),
             None,
@@ -150,12 +149,14 @@ def test_sides_that_change_to_each_others_chain_meet_again(seed: int) -> None:
     swarm.run_until(apart, limit=120)
     swarm.network.mend()
     swarm.heals()
-    chains = [side[0].member.ledger.truncated(len(side[0].member.ledger)) for side in sides]
+    chains = [
+        side[0].member.view.ledger.truncated(len(side[0].member.view.ledger)) for side in sides
+    ]
     for side, chain in zip(sides, reversed(chains), strict=True):
         for node in side:
             node.disk.entries = [chain[r] for r in range(len(chain))]
             node.tell(Rebased(chain.truncated(len(chain))))
-    assert not any(node.member.is_member for node in nodes)
-    swarm.run_until(lambda: all(node.member.is_member for node in nodes), limit=120)
+    assert not any(node.member.view.is_member for node in nodes)
+    swarm.run_until(lambda: all(node.member.view.is_member for node in nodes), limit=120)
     swarm.run_until(everybody_at(swarm, max(map(len, chains)) + 3), limit=60)
-    assert len({node.member.ledger.parent(max(map(len, chains))) for node in nodes}) == 1
+    assert len({node.member.view.ledger.parent(max(map(len, chains))) for node in nodes}) == 1

@@ -53,11 +53,13 @@ def checks_per(kind: type[CountingNode]) -> tuple[float, float]:
     """Return the checks of a member: per received message, and per round and signing member."""
     swarm = Swarm(toy_manifest(start_members=MEMBERS), seed=1)
     nodes = [swarm.add(index, kind=kind) for index in range(MEMBERS)]
-    swarm.run_until(lambda: min(node.member.round for node in nodes) > _FIRST, limit=300)
+    swarm.run_until(lambda: min(node.member.view.round for node in nodes) > _FIRST, limit=300)
     counted = [node for node in nodes if isinstance(node, CountingNode)]
     for node in counted:
         node.messages = node.checks = 0
-    swarm.run_until(lambda: min(node.member.round for node in nodes) > _FIRST + _ROUNDS, limit=600)
+    swarm.run_until(
+        lambda: min(node.member.view.round for node in nodes) > _FIRST + _ROUNDS, limit=600
+    )
     checks = sum(node.checks for node in counted)
     return checks / sum(node.messages for node in counted), checks / (MEMBERS**2 * _ROUNDS)
 

@@ -12,7 +12,7 @@ SEEDS = seeds(12)
 
 
 def everybody_at(swarm: Swarm, round_: int):
-    return lambda: all(node.member.applied_round >= round_ for node in swarm.alive)
+    return lambda: all(node.member.view.applied_round >= round_ for node in swarm.alive)
 
 
 def start(count: int, seed: int = 0, **options) -> tuple[Swarm, list[Node]]:
@@ -35,7 +35,7 @@ def test_a_member_dies_and_the_rest_go_on(model: str) -> None:
     swarm.run_until(everybody_at(swarm, 5), limit=60)
     nodes[2].stop()
     swarm.run_until(everybody_at(swarm, 20), limit=120)
-    assert set(nodes[0].member.members) == peers(swarm.alive)
+    assert set(nodes[0].member.view.members) == peers(swarm.alive)
     assert any(note.kind == "silent" for note in nodes[0].notes)
 
 
@@ -45,7 +45,7 @@ def test_half_the_members_vanish_at_once() -> None:
     for node in nodes[:3]:
         node.stop()
     swarm.run_until(everybody_at(swarm, 20), limit=180)
-    assert set(nodes[5].member.members) == peers(swarm.alive)
+    assert set(nodes[5].member.view.members) == peers(swarm.alive)
 
 
 def test_a_single_survivor_goes_on_and_others_join_it_again() -> None:
@@ -54,7 +54,7 @@ def test_a_single_survivor_goes_on_and_others_join_it_again() -> None:
     for node in nodes[:3]:
         node.stop()
     swarm.run_until(everybody_at(swarm, 10), limit=120)
-    assert nodes[3].member.members == (nodes[3].peer,)
+    assert nodes[3].member.view.members == (nodes[3].peer,)
     swarm.add(7)
     swarm.run_until(lambda: len(swarm.nodes[-1].counted) >= 3, limit=60)
 
@@ -69,7 +69,7 @@ def test_all_agree_who_is_heard_twice_and_so_does_a_newcomer() -> None:
         newcomer = swarm.add(7)
         # The watch checks all along that all parameters are the same.
         swarm.run_until(lambda newcomer=newcomer: len(newcomer.counted) >= 3, limit=60)
-        prints.add(nodes[0].member.ledger[8].record.fingerprint)
+        prints.add(nodes[0].member.view.ledger[8].record.fingerprint)
     assert len(prints) == 2
 
 
@@ -79,7 +79,7 @@ def test_a_newcomer_contributes_in_the_round_after_its_admission() -> None:
     newcomer = swarm.add(9)
     swarm.run_until(lambda: len(newcomer.counted) >= 5, limit=60)
     first = newcomer.counted[0]
-    admitted = newcomer.member.ledger.membership(first).since[newcomer.peer]
+    admitted = newcomer.member.view.ledger.membership(first).since[newcomer.peer]
     assert first == admitted + 1
     assert newcomer.counted[:5] == list(range(first, first + 5))
 
@@ -89,11 +89,11 @@ def test_a_polite_leave_costs_no_lease() -> None:
     swarm.run_until(everybody_at(swarm, 5), limit=60)
     nodes[1].run(nodes[1].member.handle(LeaveRequested(), swarm.now))
     before = swarm.now
-    swarm.run_until(lambda: not nodes[1].member.is_member, limit=10)
+    swarm.run_until(lambda: not nodes[1].member.view.is_member, limit=10)
     nodes[1].stop()
     assert swarm.now - before < swarm.manifest.rounds.lease_min_seconds
     swarm.run_until(everybody_at(swarm, 12), limit=60)
-    assert nodes[1].peer not in nodes[0].member.members
+    assert nodes[1].peer not in nodes[0].member.view.members
 
 
 def test_a_restarted_member_resumes_as_the_same_peer() -> None:
@@ -103,15 +103,15 @@ def test_a_restarted_member_resumes_as_the_same_peer() -> None:
     swarm.run_until(everybody_at(swarm, 7), limit=60)
     again = swarm.add(2, nodes[2].disk)
     swarm.run_until(lambda: len(again.counted) >= 3, limit=120)
-    assert again.peer in nodes[0].member.members
+    assert again.peer in nodes[0].member.view.members
 
 
 def test_a_frozen_member_that_wakes_up_is_admitted_again() -> None:
     swarm, nodes = start(4)
     swarm.run_until(everybody_at(swarm, 5), limit=60)
     nodes[2].frozen = True
-    swarm.run_until(lambda: nodes[2].peer not in nodes[0].member.members, limit=120)
-    swarm.run_until(lambda: nodes[0].member.round >= 20, limit=60)
+    swarm.run_until(lambda: nodes[2].peer not in nodes[0].member.view.members, limit=120)
+    swarm.run_until(lambda: nodes[0].member.view.round >= 20, limit=60)
     nodes[2].frozen = False
     contributed = len(nodes[2].counted)
     swarm.run_until(lambda: len(nodes[2].counted) > contributed + 2, limit=60)
@@ -146,6 +146,6 @@ def test_churn(seed: int) -> None:
             chosen = swarm.random.choice(dead)
             swarm.nodes.remove(chosen)
             swarm.add(chosen.index, chosen.disk)
-        target = max(node.member.round for node in swarm.alive) + 4
+        target = max(node.member.view.round for node in swarm.alive) + 4
         swarm.run_until(everybody_at(swarm, target), limit=400)
     assert swarm.forks == 0

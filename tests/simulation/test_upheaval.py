@@ -38,19 +38,19 @@ def test_three_of_ten_leave_and_come_back_in_every_round(seed: int, politely: bo
     swarm, nodes = start(10, seed)
     swarm.run_until(everybody_at(swarm, 3), limit=60)
     for _ in range(12):
-        before = max(node.member.round for node in swarm.alive)
+        before = max(node.member.view.round for node in swarm.alive)
         for node in swarm.random.sample(swarm.alive, 3):
             _leave(swarm, node, politely=politely)
             swarm.nodes.remove(node)
             swarm.add(node.index, node.disk)
         swarm.run_until(
-            lambda before=before: max(n.member.round for n in swarm.alive) > before,
+            lambda before=before: max(n.member.view.round for n in swarm.alive) > before,
             limit=_PATIENCE_SECONDS,
         )
-    target = max(node.member.round for node in swarm.alive) + 4
+    target = max(node.member.view.round for node in swarm.alive) + 4
     swarm.run_until(everybody_at(swarm, target), limit=_PATIENCE_SECONDS)
     assert swarm.forks == 0
-    assert set(swarm.alive[0].member.members) == {node.peer for node in nodes}
+    assert set(swarm.alive[0].member.view.members) == {node.peer for node in nodes}
 
 
 def two_of_seven(what: Literal["leave", "crash"]) -> Outcome:
@@ -115,7 +115,7 @@ def set_back(seed: int, back: int, times: int = 4) -> tuple[Swarm, Words]:
     for _ in range(times):
         chosen = swarm.random.sample(swarm.alive, 3)
         copies = {node.index: copy.deepcopy(node.disk) for node in chosen}
-        target = max(node.member.round for node in swarm.alive) + back
+        target = max(node.member.view.round for node in swarm.alive) + back
         swarm.run_until(everybody_at(swarm, target), limit=_PATIENCE_SECONDS)
         swarm.run_for(swarm.random.random() * 2.0)
         for node in chosen:
@@ -123,7 +123,7 @@ def set_back(seed: int, back: int, times: int = 4) -> tuple[Swarm, Words]:
             swarm.watch.forgets(node)
             swarm.nodes.remove(node)
             swarm.add(node.index, copies[node.index])
-        target = max(node.member.round for node in swarm.alive) + 3
+        target = max(node.member.view.round for node in swarm.alive) + 3
         swarm.run_until(everybody_at(swarm, target), limit=_PATIENCE_SECONDS)
     return swarm, words
 
@@ -136,6 +136,6 @@ def test_voters_whose_disks_are_set_back_split_nothing_and_are_not_expelled(
     """The disk lacks what they have signed since; the others have it, and are asked."""
     swarm, words = set_back(seed, back)
     assert swarm.forks == 0
-    ledger = swarm.alive[0].member.ledger
+    ledger = swarm.alive[0].member.view.ledger
     assert not any(ledger[round_].record.evidence for round_ in range(len(ledger)))
     assert words.contradictions == 0

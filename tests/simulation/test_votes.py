@@ -27,7 +27,7 @@ def start(count: int, seed: int) -> tuple[Swarm, list[Node]]:
 
 
 def at(nodes: list[Node], round_: int) -> Callable[[], bool]:
-    return lambda: all(node.member.applied_round >= round_ for node in nodes)
+    return lambda: all(node.member.view.applied_round >= round_ for node in nodes)
 
 
 @pytest.mark.parametrize("seed", seeds(4))
@@ -38,16 +38,16 @@ def test_newcomers_go_on_without_the_founder_and_it_follows_them(seed: int) -> N
     until = swarm.now + 1.5 * swarm.random.random()
     swarm.run_until(lambda: swarm.now >= until, limit=10)
     nodes[0].stop()
-    reached = max(node.member.round for node in nodes)
+    reached = max(node.member.view.round for node in nodes)
     swarm.run_until(at(nodes[1:], reached + 3), limit=300)
     back = swarm.add(0, nodes[0].disk)
     everybody = [back, *nodes[1:]]
-    target = max(node.member.round for node in nodes) + 5
+    target = max(node.member.view.round for node in nodes) + 5
     swarm.run_until(at(everybody, target), limit=600)
-    assert len({node.member.ledger.parent(target) for node in everybody}) == 1
+    assert len({node.member.view.ledger.parent(target) for node in everybody}) == 1
     assert swarm.forks == 0
     assert any(note.kind == "silent" and note.peer == FOUNDER for note in nodes[1].notes)
-    assert all(FOUNDER in node.member.members for node in everybody)
+    assert all(FOUNDER in node.member.view.members for node in everybody)
 
 
 @pytest.mark.parametrize("seed", seeds(4))
@@ -58,8 +58,8 @@ def test_a_founder_that_was_away_for_a_moment_is_waited_for(seed: int) -> None:
     nodes[0].stop()
     back = swarm.add(0, nodes[0].disk)
     everybody = [back, *nodes[1:]]
-    target = max(node.member.round for node in nodes) + 5
+    target = max(node.member.view.round for node in nodes) + 5
     swarm.run_until(at(everybody, target), limit=600)
-    assert len({node.member.ledger.parent(target) for node in everybody}) == 1
+    assert len({node.member.view.ledger.parent(target) for node in everybody}) == 1
     assert swarm.forks == 0
     assert not any(note.kind == "silent" for node in everybody for note in node.notes)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from simulation.whole.process import Machine
     from simulation.whole.swarm import WholeSwarm
 
-# Private here: `_current`, `_slots`, `_auditor`: a liar starts from what its own process knows.
+# Private here: `_slots`: a liar starts from what its own process knows.
 
 LIES = (
     "two sizes",
@@ -216,7 +216,7 @@ class LyingNetwork(SimulatedNetwork):
             agreement._slots[message.slot].proposal = record.id
             self._say(topic, "proposal", Proposal(message.slot, record))
         elif isinstance(message, Ballot) and "false silence" in tells:
-            membership = self._machine.member.ledger.membership(message.round)
+            membership = self._machine.member.view.ledger.membership(message.round)
             mask = membership.mask(set(membership.peers) - {self.peer})
             self._say(topic, envelope.kind, dataclasses.replace(message, silent=mask))
         else:
@@ -328,8 +328,8 @@ class LyingNetwork(SimulatedNetwork):
         member, dice = self._machine.member, self._dice
         for _ in range(_FLOOD):
             nonsense = RecordId(content_id(dice.randbytes(8)))
-            round_ = member.round + dice.randrange(9)
-            mask = member.ledger.membership(member.round).mask(())
+            round_ = member.view.round + dice.randrange(9)
+            mask = member.view.ledger.membership(member.view.round).mask(())
             ballot = Ballot(round_, nonsense, dice.randrange(1, 60), nonsense, mask)
             self._say(topic, dice.choice(("vote", "skip", "finalize")), ballot)
         bad = sign(
@@ -389,7 +389,7 @@ class LyingNetwork(SimulatedNetwork):
             here = self._side(self._swarm.number(asker) or 0)
             own_side = dice.random() < 0.9
             shown = [
-                machine.member.ledger
+                machine.member.view.ledger
                 for machine in self._honest()
                 if machine.member is not None and (machine.index in here) == own_side
             ]
@@ -408,7 +408,7 @@ class LyingNetwork(SimulatedNetwork):
         if "tall" in tells:
             return encode(dataclasses.replace(said, height=said.height + dice.choice((3, 70_000))))
         chain: Ledger | None = None
-        if "forged chain" in tells and len(self._machine.member.ledger) > 3:
+        if "forged chain" in tells and len(self._machine.member.view.ledger) > 3:
             chain = Liar._false_chain(self, dice.random() < 0.3)  # type: ignore[arg-type]
         elif "solo rounds" in tells:
             chain = self._solo_chain()
@@ -430,7 +430,7 @@ class LyingNetwork(SimulatedNetwork):
 
     @property
     def _current(self) -> Any:
-        return self.member._current
+        return self.member.parts.round
 
     def _varied(self, entry: UpdateEntry, record: Record) -> UpdateEntry:
         return Liar._varied(self, entry, record)  # type: ignore[arg-type]
@@ -441,7 +441,7 @@ class LyingNetwork(SimulatedNetwork):
 
     def _solo_chain(self) -> Ledger | None:
         """Return rounds that the liar signs alone after the current chain, calling all others silent."""
-        ledger: Ledger = self._machine.member.ledger
+        ledger: Ledger = self._machine.member.view.ledger
         if self._solo is not None:
             return self._solo
         # From its last round as a member on.
@@ -466,7 +466,7 @@ class LyingNetwork(SimulatedNetwork):
             round_, ledger.head, content_id(b"%d alone" % round_), 1000, 100, 2.0, 666
         )
         if ledger.find(Beacon) is not None:
-            bound = self.member._auditor.commitment(round_, ledger.head)
+            bound = self.member.parts.auditor.commitment(round_, ledger.head)
             said = dataclasses.replace(said, commitment=bound)
         signature = self._sign("announcement", said).signature
         slot = own_slot(ledger, self.peer)
@@ -485,7 +485,7 @@ class LyingNetwork(SimulatedNetwork):
             departed=tuple(DepartureEntry(peer, "silent", 0, b"") for peer in others),
             snapshot=SnapshotEntry(due, content_id(b"alone"), size) if due else None,
             slot=slot,
-            secret=self.member._auditor.reveal(ledger),
+            secret=self.member.parts.auditor.reveal(ledger),
         )
         mask = membership.mask(others)
         ballot = Ballot(round_, record.parent, slot, record.id, mask)

@@ -274,7 +274,7 @@ async def _play(swarm: WholeSwarm, scenario: Scenario, nursery: trio.Nursery) ->
     faults = Faults(swarm, scenario.schedule, nursery, frozenset(watch.liars if watch.cut else ()))
 
     def begun() -> bool:
-        return any(machine.member and machine.member.round for machine in _honest(swarm))
+        return any(machine.member and machine.member.view.round for machine in _honest(swarm))
 
     strangers = [index for index, _ in scenario.liars if index >= scenario.members]
     for index in [*range(scenario.members), *strangers]:
@@ -288,7 +288,7 @@ async def _play(swarm: WholeSwarm, scenario: Scenario, nursery: trio.Nursery) ->
     await trio.sleep_until(max(scenario.schedule.end, 5.0) + 1.0)
     faults.end()
     watch.heard_by_all_since = trio.current_time()
-    rounds = [m.member.round for m in _honest(swarm) if m.member is not None]
+    rounds = [m.member.view.round for m in _honest(swarm) if m.member is not None]
     target = max(RECOVERY_ROUNDS + max(rounds, default=0), scenario.rounds)
     patience = CUT_SECONDS if watch.cut else RECOVERY_SECONDS
     if scenario.every:

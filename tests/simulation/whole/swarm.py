@@ -129,8 +129,8 @@ class WholeSwarm:
     def describe(self) -> str:
         """Describe all nodes: decided/applied rounds, members."""
         return "; ".join(
-            f"{m.index}: {m.member.round}/{m.member.applied_round} of {len(m.member.members)}"
-            f" {m.member.state}"
+            f"{m.index}: {m.member.view.round}/{m.member.view.applied_round}"
+            f" of {len(m.member.view.members)} {m.member.view.state}"
             if m.member is not None
             else f"{m.index}: joining"
             for m in self.alive
@@ -144,7 +144,7 @@ class WholeSwarm:
         handle = Member.handle
 
         def watched(member: Member, what: Input, now: float) -> list[Effect]:
-            machine = self.machines[self._numbers[member.me]]
+            machine = self.machines[self._numbers[member.view.me]]
             if not machine.alive:
                 # What a dying process does reaches no other node.
                 return handle(member, what, now)
@@ -161,7 +161,7 @@ class WholeSwarm:
 
         async def aggregate_or_twist(task: AggregatorTask, effect: MakeAggregate) -> bytes:
             body = await make_body(task, effect)
-            workshop = self.machines[self._numbers[task._sign_votes._member.me]].workshop
+            workshop = self.machines[self._numbers[task._sign_votes._member.view.me]].workshop
             if body == ABSTAIN or not workshop.twists:
                 return body
             return twisted(self.manifest, body, workshop.chance)
@@ -185,7 +185,7 @@ class WholeSwarm:
         if guest.starts > 1 or guest.index == self.bootstrap[0]:
             return None
         honest = (m for m in self.alive if m is not guest and m.index not in self.watch.liars)
-        ledgers = (machine.member.ledger for machine in honest if machine.member is not None)
+        ledgers = (machine.member.view.ledger for machine in honest if machine.member is not None)
         return next((ledger.bound for ledger in ledgers if ledger.binding), None)
 
     def dies(self, machine: Machine) -> None:
@@ -194,7 +194,7 @@ class WholeSwarm:
         decided."""
         if machine.member is None or machine.index in self.watch.liars:
             return
-        ledger, kept = machine.member.ledger, self._durable(machine, "ledger")
+        ledger, kept = machine.member.view.ledger, self._durable(machine, "ledger")
         signed = b"".join(self._durable(machine, "votes"))
         for round_ in reversed(range(len(ledger))):
             decided = ledger[round_]
@@ -281,14 +281,14 @@ class WholeSwarm:
                 self.note(machine, "rebases", len(ledger), ledger.head)
                 watch.rebased(machine, ledger)  # type: ignore[arg-type]
             case Applied(round_, fingerprint):
-                record = member.ledger[round_].record
+                record = member.view.ledger[round_].record
                 watch.applied(machine, record, fingerprint)  # type: ignore[arg-type]
 
     def _meet(self, machine: Machine, member: Member) -> None:
         """Note that a process takes part: the records that it has caught up with were decided before."""
-        self.note(machine, "takes part", len(member.ledger))
-        for number in range(len(member.ledger)):
-            decided = member.ledger[number]
+        self.note(machine, "takes part", len(member.view.ledger))
+        for number in range(len(member.view.ledger)):
+            decided = member.view.ledger[number]
             if decided.record.id not in self.watch.chains.records:
                 self.watch.fetched(machine, decided)  # type: ignore[arg-type]
 
@@ -350,7 +350,7 @@ class WholeSwarm:
                 self._check_written(machine, envelope, "an answer")
         kept = self._durable(machine, "ledger")
         for decided in answer.entries():
-            raw = machine.member.ledger.raw(decided.record.round)
+            raw = machine.member.view.ledger.raw(decided.record.round)
             if raw not in kept:
                 raise Violation(
                     "durable",
