@@ -53,7 +53,7 @@ from simulation.chain import Chain
 from statuses import CHECKS, LEFT_OUT, SWARM, TRAINING
 from trio.testing import wait_all_tasks_blocked
 
-# Private here: `_pass_on`: a trainer that writes such things would have to be made.
+# Private here: `_log_output`: a trainer that writes such things would have to be made.
 EVIL = (
     "\x1b[2J\x1b]0;owned\x07\x9b31m\r\n2026-01-01T00:00:00Z INFO    forged\u2028line"
     "\u202egnp.exe\u2066\u200bzero\ufeff\u034f\u3164 e"
@@ -208,7 +208,7 @@ def test_warnings_of_libraries_go_to_the_log(tmp_path: Path) -> None:
 def test_what_the_trainer_and_its_libraries_write(capsys, tmp_path: Path) -> None:
     configure_logging(folder=tmp_path)
     read, write = os.pipe()
-    thread = threading.Thread(target=client._pass_on, args=(read,))
+    thread = threading.Thread(target=client._log_output, args=(read,))
     thread.start()
     with open(write, "wb") as words:
         words.write(EVIL.encode("utf-8", "surrogatepass") + b"\xff\xfe\n" + b"y" * 100_000)
@@ -345,6 +345,7 @@ def test_nothing_is_echoed_past_it(checkout: Path) -> None:
         "node/cli/doctor.py": "harmless",
         "node/cli/fit.py": "harmless",
         "node/cli/receipt.py": "harmless",
+        "node/cli/serve.py": "its own address, key and model id",
         "node/cli/service.py": "the user's own words and places; the system's in errors",
         "node/cli/status.py": "harmless",
         "node/create/manifest_reference.py": "for the documents",

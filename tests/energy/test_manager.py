@@ -34,7 +34,7 @@ from energy.test_meters import UUID, Driver
 from scraping import UNBORN, sample, told_by
 from trio.testing import MockClock
 
-# Private here: `_own_processes`: the processes of a trainer; `_in_thread`: a driver that hangs;
+# Private here: `_in_thread`: a driver that hangs;
 # `_totals`, `_decision`: tokens and values without a swarm and a server.
 
 OURS = 10

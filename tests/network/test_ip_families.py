@@ -25,7 +25,7 @@ from multiaddr import Multiaddr
 from network.support import LOOPBACK, identity, networks, relay_and, until
 
 # Private here: `_swarm`: what is listened on, before it becomes addresses to announce.
-# Private here: `_is_here`: a machine without IPv6.
+# Private here: `_has_family`: a machine without IPv6.
 
 
 def has_ip6() -> bool:

@@ -20,6 +20,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -39,6 +40,7 @@ from distro_node.node.private_data.order import SampleOrder
 from distro_node.node.private_data.store import PrivateIndex
 from distro_node.node.session.join import JoinContext, find_manifest
 from distro_node.node.session.session import SwarmSession
+from distro_node.node.storage import verified_prefix
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir, open_identity
 from distro_node.node.storage.monotonic_counter import MonotonicCounter
@@ -167,10 +169,10 @@ def parts_of_sheets(root: Path) -> None:
     assert earlier.get(OLD) is None
 
 
-def a_store(root: Path) -> SwarmStore:
+def a_store(root: Path, node: Identity | None = None) -> SwarmStore:
     directory = DataDir(root).swarm(CHAIN.manifest.swarm)
     directory.root.parent.mkdir(parents=True, exist_ok=True)
-    return SwarmStore(directory, CHAIN.manifest)
+    return SwarmStore(directory, CHAIN.manifest, node)
 
 
 ACKNOWLEDGED: dict[str, int] = {}
@@ -217,6 +219,27 @@ def swarm_store(root: Path) -> None:
         await store.written()
 
     trio.run(write)
+
+
+def what_was_verified_is_there(root: Path) -> None:
+    what_was_said_is_there(root)
+    ledger, trusting = a_store(root).load_ledger(), a_store(root, NODE).load_ledger()
+    assert trusting.head == ledger.head
+
+
+NODE = Identity.from_seed(bytes(32))
+
+
+@scenario(what_was_verified_is_there)
+def verified_entries(root: Path) -> None:
+    """The statement of what was verified is written beside the ledger."""
+    ACKNOWLEDGED.clear()
+    with patch.object(verified_prefix, "STATEMENT_INTERVAL", 2):
+        store = a_store(root, NODE)
+        for round_ in range(len(store.load_ledger()), 4):
+            store.keep(CHAIN.ledger.raw(round_))
+            store.write()
+            ACKNOWLEDGED["rounds"] = round_ + 1
 
 
 def another_chain_or_the_old_one(root: Path) -> None:
@@ -581,6 +604,10 @@ def test_whichever_step_fails(name: str, error: str, tmp_path: Path, capsys) -> 
 
 # Places that no scenario reaches, and why.
 ELSEWHERE = {
+    (
+        "node/trainer/models/gguf_export.py",
+        "open",
+    ): "a trainer's file: tests/results/test_results.py",
     ("crypto/keystore.py", "rename"): "file systems without links: tests/crypto/test_keystore.py",
     ("node/cli/failures.py", "mkstemp"): "below: a bug that cannot be written down",
     ("node/cli/failures.py", "open"): "below",
