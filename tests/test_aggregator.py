@@ -149,7 +149,7 @@ class CommitteeNode:
         ledger = self.world.chain.ledger
         orders = AggregationPart(self.peer, Training(self.peer, overlap=False))
         at = TipWork(len(ledger), announced=False, collect_seconds=2 * PATIENCE)
-        (effect,) = orders.work(at, ledger) or ()
+        effect = (orders.work(at, ledger) or [])[0]
         assert isinstance(effect, MakeAggregate)
         return effect
 

@@ -9,7 +9,6 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, Audit, RecordedWork
 from distro_node.protocol.audit.reputation_events import ReputationEvent, ReputationEventKind
 from distro_node.protocol.chain.audits import AuditLedger
-from distro_node.protocol.member.auditor import Auditor
 from distro_node.protocol.member.effects import Note, NoteKind
 from distro_node.protocol.member.events import notes_of_changes
 from distro_node.protocol.member.inputs import EntryReceived
@@ -74,7 +73,7 @@ def test_a_member_tells_what_a_record_has_changed() -> None:
 def test_where_no_work_is_checked_nothing_is_told() -> None:
     chain = Chain(3)
     assert chain.ledger.find(AuditLedger) is None
-    auditor = Auditor(ME, lambda kind, body: chain.envelope(0, kind, body))
+    auditor = chain.member(0).parts.auditor
     before = auditor.before_record(chain.ledger)
     assert before is None
     assert auditor.notes(before, 1, chain.ledger) == []

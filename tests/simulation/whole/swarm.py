@@ -161,7 +161,7 @@ class WholeSwarm:
 
         async def aggregate_or_twist(task: AggregatorTask, effect: MakeAggregate) -> bytes:
             body = await make_body(task, effect)
-            workshop = self.machines[self._numbers[task._sign_votes._member.view.me]].workshop
+            workshop = self.machines[self._numbers[task._sign_votes._member.me]].workshop
             if body == ABSTAIN or not workshop.twists:
                 return body
             return twisted(self.manifest, body, workshop.chance)
