@@ -32,6 +32,8 @@ from distro_node.node.network.nat.dial_back import (
 )
 from distro_node.node.network.nat.hole_punching import decode_endpoints, encode_endpoints
 from distro_node.node.network.nat.port_mapping import PortMapping
+from distro_node.node.serve.api_error import ApiError
+from distro_node.node.serve.completion_request import parse_completion
 from distro_node.node.training.architectures import ARCHITECTURES, DENOISERS, check_configuration
 from distro_node.node.training.tokenizer_settings import TokenizerSettings, decode_settings
 from distro_node.protocol.chain.entry_store import decode_decided
@@ -92,7 +94,17 @@ _CIRCUIT = (
 )
 
 # Decoders found by `inventory.decoders` that only the owner's own files, words or programs reach.
+_COMPLETIONS = (
+    b'{"model": "m", "prompt": ["a", "b"], "n": 2, "stop": ["."], "seed": 3, "temperature": 0.5}',
+    b'{"model": "m", "stream": true, "stream_options": {"include_usage": true}, "messages": '
+    b'[{"role": "system", "content": ""}, {"role": "user", "content": [{"type": "text", "text": ""}]}]}',
+)
+"""Bodies of requests to `serve`."""
+
 OWNERS = {
+    "node.create.images:decode_image": "the founder's data: tests/create",
+    "node.create.rows:parse_json": "the founder's data: tests/create",
+    "node.settings.values:parse_model_address": "the command line",
     "node.settings.values:parse_bootstrap": "the command line; it is `check_bootstrap`",
     "node.settings.values:parse_multiaddr": "the command line; it is `check_multiaddr`",
     "node.settings.values:parse_target": "the command line; what it reads is `parse_invite`'s",
@@ -143,6 +155,15 @@ def targets() -> Iterator[Target]:
         (EnvelopeError,),
         structured=False,
     )
+    for chat in (False, True):
+        yield Target(
+            "chat request" if chat else "completion request",
+            partial(parse_completion, chat=chat, most_tokens=100),
+            _COMPLETIONS,
+            ("node.serve.completion_request:parse_completion",),
+            (ApiError,),
+            structured=False,
+        )
     yield Target(
         "manifest",
         lambda data: decode_manifest(data, SwarmId(content_id(data))),
@@ -385,7 +406,7 @@ def _nat() -> Iterator[Target]:
         "dial-back finding",
         lambda data: decode_result(data, [4001, 4002]),
         (encode_result(["reached", "failed"], "93.184.216.34"), b"\1\2" + b"2001:db8::1"),
-        ("node.network.nat.dial_back:decode_finding",),
+        ("node.network.nat.dial_back:decode_result",),
         structured=False,
         most=64,
     )
