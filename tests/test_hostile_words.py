@@ -137,6 +137,8 @@ def facts_of(word: str) -> dict[str, Any]:
         "adapter": None,
         "task": "causal-lm",
         "heldout_loss": 2.0,
+        "losses": {"training": [[1, 3.0], [2, 2.5]], "heldout": [[1, 3.0], [2, 2.0]]},
+        "evaluations": [],
         "founder": "12D3Koo",
         "trained": {"rounds": 2, "tokens": 4, "members": []},
         "data": {
