@@ -26,14 +26,14 @@ from simulation.whole.trainer import Workshop
 async def test_a_device_is_looked_for_before_anybody_is_connected_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, looks: bool
 ) -> None:
-    async def ask(name: str) -> None:
+    async def survey_device(name: str) -> None:
         raise UserError(ExitCode.NO_DEVICE, f"no device {name!r} here", "name another")
 
     async def serve_owner(*_: object) -> bool:
         assert not looks
         return True
 
-    monkeypatch.setattr(daemon, "ask", ask)
+    monkeypatch.setattr(daemon, "survey_device", survey_device)
     monkeypatch.setattr(daemon, "serve_owner", serve_owner)
     settings = quiet_settings(
         Chain(0).manifest, tmp_path / "node", trainer=TrainerSettings(device=device)

@@ -525,7 +525,9 @@ def test_one_state_is_taken_and_from_one_swarm(command, home: Path) -> None:
     options = ["--to", home / "m", "--data-dir", home]
     both = command("export", TEXT, *options, "--round", "1", "--best")
     both.refused_with(ExitCode.USAGE, "two states")
-    command("export", TEXT, *options, "--push", "nobody").refused_with(ExitCode.USAGE, "on the hub")
+    command("export", TEXT, *options, "--push", "nobody").refused_with(
+        ExitCode.USAGE, "not a name on"
+    )
     for name, *more in (["generate", "Once"], ["evaluate", "--tasks", "gpt4all"]):
         many = command(name, *more, "--data-dir", home)
         many.refused_with(ExitCode.USAGE, "2 swarms")

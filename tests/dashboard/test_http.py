@@ -178,7 +178,7 @@ async def test_a_bug_in_an_answer_costs_the_connection_and_not_the_node(
 async def test_what_breaks_off_in_the_middle_of_asking_for_a_head_is_hung_up_on() -> None:
     """The response to HEAD has no body, and a refusal's text would be one."""
     async with served() as page:
-        for method, words in ((b"HEAD", b""), (b"POST", b"this is no request")):
+        for method, words in ((b"HEAD", b""), (b"POST", b"this is not a request")):
             stream = await page.connect()
             async with stream:
                 host = b"Host: 127.0.0.1:%d\r\n" % page.port

@@ -79,6 +79,7 @@ def test_paths_are_those_that_were_agreed(data: DataDir) -> None:
         "private",
         "sign-votes",
         "history.jsonl",
+        "snapshots.json",
         "trainer-caches",
     }
 

@@ -636,8 +636,7 @@ ELSEWHERE = {
         for name in ("TemporaryDirectory", "mkdir", "open", "write_text")
     },
     ("node/results/evaluation_worker.py", "write_text"): "likewise",
-    ("node/trainer/worker.py", "write_text"): "tests/results: full and read-only places",
-    ("node/trainer/models/export.py", "write_text"): "likewise",
+    ("node/trainer/models/export.py", "write_text"): "tests/results: full and read-only places",
     ("node/trainer/models/export.py", "mkdir"): "likewise",
     ("node/trainer/models/denoisers.py", "write_text"): "likewise",
     ("node/training/sandbox.py", "write_text"): "the kernel's own files",
