@@ -165,7 +165,8 @@ def _verified_text(found: Verified) -> str:
         "fingerprint": "its fingerprint is the one in the swarm's record, which rules out accidental "
         "changes. Only rounds with a snapshot also have a content id, which cannot be forged",
     }
-    # Other files may override these settings in a program that reads both.
+    # Left out if there are unchecked files: a program may read those too, and they may override these
+    # settings.
     settings_line = (
         ""
         if found.unchecked

@@ -126,8 +126,8 @@ def _install(ctx: typer.Context, what: Service, force: bool, show: bool, json: b
 
 
 def _manager_to_show(what: Service) -> ServiceManager:
-    """Return the manager whose file is shown: this computer's, or systemd's if it has no supported one
-    (then it only makes the text)."""
+    """Return the manager whose file is shown: this computer's; if the computer has no supported one,
+    a systemd manager that only makes the text."""
     try:
         return this_manager(system=what.system)
     except UserError as error:

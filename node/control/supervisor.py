@@ -103,7 +103,8 @@ async def _first_of(*waits: Callable[[], Awaitable[object]]) -> None:
 
 
 class Supervisor:
-    """The node's interface to its owner. Ends the session when the owner, the hours or a hold ask."""
+    """The node's interface to its owner. Ends the session when the owner, the work hours or a hold (a
+    reason to pause that comes and goes by itself, see `work_hours`) ask."""
 
     def __init__(
         self,
@@ -119,8 +120,8 @@ class Supervisor:
         before_exit: Callable[[], None] = lambda: None,
     ) -> None:
         """`link` returns the dashboard's plain URL, and its URL with the access token, which only the
-        owner may see. `energy` returns the energy used and its cost. `before_exit` is called before the
-        program ends at once; it must be quick."""
+        owner may see. `energy` returns the energy used and its cost. `before_exit` is called only when
+        a second signal ends the program at once (`os._exit`), so it must be quick."""
         self._socket = socket
         self._schedule = schedule
         self._telemetry = telemetry
@@ -145,7 +146,8 @@ class Supervisor:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Serve the owner while the context lasts. The socket answers once it is entered."""
+        """Serve the owner while the context lasts. Once the context is entered, the socket
+        answers."""
         handlers = {
             **self.commands,
             "status": lambda _: encode_status(self.status()),
@@ -220,7 +222,7 @@ class Supervisor:
     def _session_status(self) -> SessionStatus:
         """Return the session's part of the status, with the bytes of earlier sessions added.
 
-        `relayed_bytes` is a total over all starts of the node already.
+        `relayed_bytes` already counts since the node's first start, so nothing is added to it.
         """
         if self._session is None:
             limits = self._limits

@@ -39,10 +39,10 @@ _PART_PIECES = 1 << 18
 # A worker's batch has this many bytes or pieces: it takes some tenths of a second.
 _BATCH_BYTES = 1 << 20
 _BATCH_PIECES = 4096
-# A document is tokenised, and mixed with others, in pieces of at least this many bytes of text, or of
-# this many samples if that is more. Such long pieces make it rare that a sequence contains the end of
-# one and goes on with another document. A tokenizer takes some 60 times as much memory as the piece,
-# hence the upper bound, which holds however long sequences are.
+# A document is tokenised, and mixed with others, in pieces. The usual size of a piece is `_PIECE_BYTES`
+# of text, or `_PIECE_SAMPLES` samples if that is more, but at most `_MAX_PIECE_BYTES`: a tokenizer takes
+# some 60 times as much memory as the piece. With such long pieces a sequence rarely contains the end of
+# one and goes on with another document.
 _PIECE_BYTES = 1 << 16
 _PIECE_SAMPLES = 8
 _MAX_PIECE_BYTES = 1 << 20
@@ -127,20 +127,21 @@ class _Piece(NamedTuple):
     file: int
     """Index of the source's file."""
     starts_document: bool
-    """Whether it is the first piece of a document. Readers split a text above 4 MB into parts, and
-    mixing and deduplication count each part as a document."""
+    """Whether it is the first piece of a document. Readers split a text above 4 MB into stretches,
+    and mixing and deduplication count each stretch as a document."""
     starts_text: bool
     """Whether the whole text begins with it, so that the start token comes before it. The first piece of
-    a later part of a long text starts a document, but no text."""
+    a later stretch of a long text starts a document, but no text."""
     ends_text: bool
-    """Whether the whole text ends with it, so that the end tokens come after it."""
+    """Whether the end tokens must be added after it: the whole text ends with it and, if the source
+    stores tokens, does not have them yet."""
     tokens: np.ndarray | None
     """The tokens, if the source stores tokens; None if the text is still to be tokenised."""
 
 
 @dataclass
 class _Batch:
-    """Documents that a worker tokenises together, and the counts and the position after them."""
+    """Documents that a worker tokenises together, their counts, and the reading position after them."""
 
     texts: list[bytes] = field(default_factory=list)
     pieces: list[_Piece] = field(default_factory=list)

@@ -113,8 +113,8 @@ class HttpServer:
         refusal: Refusal = text_response,
         abandons: bool = False,
     ) -> None:
-        """`abandons`: whether a client that disconnects before it has its response ends the work on
-        it. Where that work is short, this is not worth another task."""
+        """`abandons`: whether to cancel `answer` if the client disconnects before the response. Watching
+        for that takes a trio task per request, which short answers are not worth."""
         self._answer = answer
         self._refusal, self._abandons = refusal, abandons
         self._bounds = bounds or Bounds()
@@ -200,7 +200,7 @@ class HttpServer:
         self, stream: trio.abc.Stream, connection: h11.Connection, request: Request
     ) -> Response:
         """Return the response to a request. Raises one of `_CONNECTION_ERRORS` if the client disconnects
-        meanwhile and that ends the work."""
+        or sends too much meanwhile (only with `abandons`)."""
         if not self._abandons:
             return await self._answer(request)
         response: Response | None = None

@@ -78,8 +78,8 @@ class GpuGroup:
         return all(done)
 
     def use_by_others(self, ours: Collection[int]) -> GpuUse:
-        """Return whether a program other than the processes `ours` (ids) computes on any of the
-        cards: a use by others if there is one, else an unknown use if there is one."""
+        """Return the use of the cards by programs other than the processes `ours` (ids): that of a card
+        that others use; if there is none, of a card where this is unknown; else of the first card."""
         uses = [card.use_by_others(ours) for card in self._all]
         busy = [use for use in uses if use.others]
         unknown = [use for use in uses if use.others is None]

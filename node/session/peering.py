@@ -50,14 +50,15 @@ class SwarmPeering:
     ) -> None:
         """`relays` are asked for updates first, if given.
 
-        `registry` is the registry of a bootstrap peer whose network this object uses too, and which
-        serves introductions itself. That network also has peers of other swarms, which would count a
-        request about this swarm as an offence, so only peers known to be in this swarm are asked.
+        `registry` is given if this object shares the network of a bootstrap peer: it is that peer's
+        registry, and that peer serves introductions itself. The network also has peers of other swarms,
+        which would count a request about this swarm as an offence, so only peers known to be in this
+        swarm are asked.
         """
         directory = data.swarm(settings.swarm)
         directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # `listening_ports` leaves out ports on loopback: a node that listens there only has no local
-        # network to search.
+        # `listening_ports` leaves out ports on loopback: a node that listens on loopback alone has no
+        # local network to search.
         self._discovers = settings.peering.mdns and bool(network.listening_ports)
         self._swarm = settings.swarm
         self._network = network

@@ -49,7 +49,8 @@ class RestartPolicy:
         self._this_one_worked = False
         self._any_worked = False
         self._shortages = 0
-        # The kind of job that ran out of memory last; None means that no trainer could be started.
+        # The kind of job that ran out of memory last; None: none yet, or memory ran out while the
+        # trainer started.
         self._shortage_job: str | None = None
         self._job: str | None = None
 
@@ -92,8 +93,8 @@ class RestartPolicy:
             return TrainerFailed("out_of_memory", f"one sequence does not fit: {failure}")
         if failure.kind == "out_of_memory":
             return failure
-        # A model that never fitted is too large; one that did fits again when other programs free
-        # memory.
+        # A model that never fitted is too large; one that has fitted before will fit again once other
+        # programs free memory.
         return failure if failure.kind == "model_too_large" and self._any_worked else None
 
     def _try_for_memory(self, shortage: TrainerFailed) -> str:

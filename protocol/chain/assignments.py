@@ -19,9 +19,9 @@ from .committees import CommitteeChain
 from .shares import RoundShares, ShareHistory, UntrainedWork
 from .steps import StepSchedule
 
-# One in this many streams may go to members that take several rounds for one sequence. With audits there
-# are fewer, because these updates cannot be audited and have no weight: they can only show that a member
-# has become faster.
+# One in this many streams may be lent: given to a member that takes several rounds for one sequence.
+# With audits fewer are lent, because updates for lent streams cannot be audited and so have no weight;
+# all they do is show whether the member has become faster.
 _LENT = 2
 _LENT_AUDITED = 16
 
@@ -46,8 +46,9 @@ class SampleAssignments(WeightRule):
         self._weight_rule = manifest.optimizer.update_weight
         self._length = 0
         self._shares = ShareHistory(self.rules, chain.membership(0), rounds.overlap)
-        # Stream cursors of each step from 1 on. The cursors after a step that left samples untrained
-        # take four bytes a stream; those of later steps that leave none share these bytes.
+        # Stream cursors of each step from 1 on. Offsets change only after a step that left samples
+        # untrained (four bytes a stream); the cursors of the steps until the next change share the same
+        # bytes.
         self._cursors = [StreamCursors(1)]
         if rounds.overlap:
             first = self._cursors[0]
@@ -59,7 +60,8 @@ class SampleAssignments(WeightRule):
 
     def cursors(self, round: int) -> StreamCursors:
         """Return the stream cursors of a round. `round` may be 1 to the next round; with `overlap`, also
-        the one after that. A round that assigns nothing has the last cursors before it."""
+        the one after that. A round that assigns nothing has the cursors of the latest earlier round that
+        assigns."""
         return self._cursors[self._steps.step(round) - 1]
 
     def shares(self, round: int) -> RoundShares:
@@ -83,7 +85,8 @@ class SampleAssignments(WeightRule):
         """Return which member has which streams in a round, for the same rounds as `cursors`."""
         if not self._steps.begins(round):
             return Assignment(round)
-        # Before the record of round 0 nothing is assigned, not even round 1.
+        # With `overlap`, `round` may be the one after the next: its assignment is the second one. Before
+        # the record of round 0 nothing is assigned, not even round 1.
         if round > len(self) > 0:
             return self.shares(len(self)).assignments[1]
         return next(iter(self.shares(round).assignments), Assignment(round))
@@ -111,9 +114,9 @@ class SampleAssignments(WeightRule):
         return None
 
     def open_work(self, peer: PeerId) -> list[tuple[int, int, Callable[[], tuple[int, ...]]]]:
-        """Return the open assignments of `peer` that are fixed already. For each: the round in which the
-        update is due (the next one at the earliest), the round that assigns it, and a function that
-        returns its samples."""
+        """Return the assignments of `peer` that already follow from the records and whose update is not
+        decided yet. For each: the round in which the update is due (the next one at the earliest), the
+        round that assigns it, and a function that returns its samples."""
         shares = self.shares(len(self))
         found = [(a.round, a.round, a.runs[peer]) for a in shares.assignments if peer in a.runs]
         found += [(w.due, w.assigned_in, w.streams) for w in shares.lent_streams if w.peer == peer]
@@ -126,20 +129,21 @@ class SampleAssignments(WeightRule):
         ]
 
     def counts(self, record: Record) -> dict[PeerId, int]:
-        """Return the update weights of a record: in the step, or in the sums of the committees that
-        aggregate in the next round. The record must have been checked; its round is at most the next
-        one."""
+        """Return the update weights of a record, by author: in the step, or in the sums of the
+        committees that aggregate in the next round. The record must have been checked; its round is at
+        most the next one."""
         sequences = self.shares(record.round).sequences if self._steps.begins(record.round) else {}
         return self.update_weights(
             {entry.peer: sequences.get(entry.peer, 0) for entry in record.updates}
         )
 
     def weights(self, record: Record, given: Mapping[PeerId, int]) -> dict[PeerId, int]:
-        """Return the update weights of a record (`counts`)."""
+        """Return the update weights of a record, as `counts` does. The weights by earlier rules
+        (`given`) do not matter here."""
         return self.counts(record)
 
     def update_weights(self, shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
-        """Return the update weights of updates with these numbers of sequences."""
+        """Return the update weights, by author, of updates with these numbers of sequences."""
         return equal_weights(shares) if self._weight_rule == "equal" else by_share(shares)
 
     def follow(self, record: Record) -> None:

@@ -1,5 +1,5 @@
-"""Steps of a swarm: each begins with an assignment of samples. They are numbered from 1; in step 0,
-which is round 0, members gather.
+"""Steps of a swarm: each begins with an assignment of samples. They are numbered from 1.
+Round 0, in which members gather, counts as step 0 and assigns nothing.
 
 Without committees every round is a step. With committees a step takes two rounds: samples are assigned
 for the first, and committees aggregate in the second. In the closing rounds, after the last training

@@ -1,11 +1,12 @@
 """Finality lease: moves finality on when members of the finality set are permanently gone.
 
-Records cannot show how long finality has stalled, since rounds cost nothing. So each member measures it
-locally: a record that has been on its chain for a whole finality lease (days), while the member was one
-among others, is final for it if a quorum of the remaining set supports it. The remaining set: the
-finality set's members that were in the membership at any time during that lease. Time asleep, outside
-the membership or alone on a chain does not count, so a machine that was cut off alone can still return
-to the others' chain. See "The finality lease" in docs/protocol.md.
+Records cannot show how long finality has stalled: a forger can make any number of rounds in no time. So
+each member measures it locally. Once a record has been on a member's chain for a whole finality lease
+(days), the member treats it as final if a quorum of the remaining set supports it. The remaining set:
+the finality set's members that were in the membership at any time during that lease. Only time in which
+the member was in a membership with others counts, not time asleep, outside the membership or alone on a
+chain; so a machine that was cut off alone can still return to the others' chain. See "The finality
+lease" in docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -53,10 +53,11 @@ from .update_collection import RoundUpdates
 _REPEAT_PATIENCE = 0.25
 # Part of the slot's time that is granted to a leader whose connection broke.
 _MISSING_PATIENCE = 0.25
-# How long a decision is doubted while other members, which do not need its signers, seem to be at work:
-# in leases, or in collect deadlines if those are longer. (A member that was just started has observed
-# neither, and uses the manifest's limits.) The time is long, because with members coming and going a
-# decision takes minutes, and a member that followed a liar in the meantime is missing from it.
+# How long a decision is doubted while other members that are a quorum without its signers seem to be at
+# work: in leases, or in collect deadlines if those are longer. (A member that was just started has
+# observed neither, and uses the manifest's limits.) The time is long, because with members coming and
+# going a decision takes minutes, and a member that followed a liar in the meantime does not help to make
+# the decision.
 _DOUBTED_LEASES = 16
 # Number of leases for which a member listens, at the beginning of a round and before it decides alone:
 # in this time it hears all members at work on the round.
@@ -104,8 +105,9 @@ class Round:
         # aggregators need the sign votes of the first of a step's two rounds; all members need the
         # aggregates of the second.
         self._needs_updates = manifest.committees is None or manifest.aggregates_in(self.number)
-        # The members whose updates are awaited. With `overlap`, a new member has no share yet; a member
-        # that needs several rounds for one share has nothing to announce in most rounds.
+        # `_due`: whose update is due by the assignment; `_contributors`: those that are still members,
+        # whose updates are awaited. With `overlap`, a new member has no share yet; a member that needs
+        # several rounds for one share has nothing to announce in most rounds.
         self._due = ledger.assignments.due(self.number) if self._trains else frozenset()
         self._contributors = {peer for peer in self.membership.peers if peer in self._due}
         others = self.votes.held_by({*self.membership.peers} - {me})
@@ -146,9 +148,9 @@ class Round:
         )
         self._round_peers = RoundPeers(self.number, self.parent, now)
         self._solo_guard = context.solo_guard
-        # Whether this member could decide without the others, which may have gone on with one vote each
-        # while it was away (`solo_quorum_guard`). There is no such risk in a swarm of one or with equal
-        # votes.
+        # Whether this member could decide without the others, which while it was away may have declared
+        # it silent and gone on, with one vote per member (`solo_quorum_guard`). There is no such risk in
+        # a swarm of one or with equal votes.
         no_risk = len(self.membership) == 1 or self.votes.equal
         self._can_decide_alone = not no_risk and self.votes.decides_alone(me, manifest.fault_model)
 
@@ -227,12 +229,12 @@ class Round:
         A decision is doubted if byzantine members alone could have signed it (`Consensus.doubts`). The
         member does not follow a doubted decision while other members, which can decide without its
         signers, are at work on this very round or went on from another record. They will decide unless
-        some are faulty, so the member waits for them for a bounded time only. Before that it listens:
-        for a lease at the beginning of the round, because it has not heard any member in it yet, and as
-        long as `listens` says.
+        some are faulty, so the member waits for them for a bounded time only. Before following any
+        doubted decision it listens: for a lease at the beginning of the round, in which it has not heard
+        anyone yet, and as long as `listens` says.
 
-        Nor does it follow a decision that declares it silent, unless it has seen no undoubted round for
-        a lease.
+        It follows a decision that declares it silent only if its last undoubted round, if any, is more
+        than a lease ago.
         """
         if certificate.round != self.number or leaving:
             return True
@@ -258,8 +260,8 @@ class Round:
             self._solo_guard.note_others(len(silent) < len(self.membership) - 1, now)
 
     def listens(self, now: float) -> bool:
-        """Whether this member could decide alone, and still listens whether the others went on without
-        it (`solo_quorum_guard`)."""
+        """Whether this member could decide alone, and is still finding out whether the others went on
+        without it (`solo_quorum_guard`)."""
         return self._can_decide_alone and self._solo_guard.continues(
             _LISTENED_LEASES * self._timeouts.lease, now
         )
@@ -303,7 +305,8 @@ class Round:
         if last is not None and not self._manifest.rounds.overlap:
             # From the last announcement to the decision no member computes anything.
             capacity.exchanged(now - last)
-        # Only members that all signers mark count as silenced: a single mask may be a liar's.
+        # A member counts as silenced only if the masks of all signers name it: a single one may be a
+        # liar's.
         undisturbed = not silenced(certificate, self.membership)
         # Round 0 lasts until enough members are there; a round without training waits for no updates.
         if self.ready_since is not None and undisturbed and self._trains:
@@ -444,8 +447,8 @@ class Round:
         missing = [entry for entry in needed if entry.update not in round_input.held]
         if not missing and complete:
             step = sending(self._ballot("vote", slot, record.id, now))
-            # If every member that received it were restarted and its leader's disk were lost, the
-            # certified record could not be repeated, and the round would never end.
+            # Store the proposal: if every member that received it were restarted and its leader's disk
+            # were lost, the certified record could not be repeated, and the round would never end.
             proposal = self._signed_proposals.get(record.id)
             if proposal is not None and record.id not in self._remembered:
                 self._remembered.add(record.id)
@@ -457,7 +460,6 @@ class Round:
 
     def _skip(self, now: float) -> RoundRequests:
         slot = self.consensus.slot
-        # Members' deadlines differ: a member that was restarted does not know the swarm's pace.
         deadline = self._slot_deadline(now)
         refused = slot in self._review.refused and self.ready_since is not None
         late = now >= deadline or refused or self.consensus.hopeless()
@@ -466,10 +468,11 @@ class Round:
         if gap is not None:
             return sending(self._ballot("skip", gap, NO_BLOCK, now))
         if not late or not self.consensus.may_skip():
-            # Long after our own skip, the others are probably in another slot, so leave this one on a
-            # doubted certificate (`concede`). If a quorum seems to work on this round, first wait until
-            # every member's timer must have run out: a member that goes ahead of a quorum does not help
-            # it.
+            # Long after our own skip, the others are probably in another slot, so accept even a doubted
+            # certificate as a reason to leave this one (`concede`). But if a quorum seems to work on
+            # this round, first wait until every member's timer must have run out (timers differ, because
+            # a restarted member does not know the swarm's pace): the quorum may need this member in this
+            # slot.
             lease, longest = self._timeouts.lease, self._manifest.rounds.slot_max_seconds
             waited = now - deadline
             if waited >= min(lease, longest) and waited >= (
@@ -504,7 +507,7 @@ class Round:
         silent = liveness.silent(self._timeouts.lease, now)
         gone = silent | liveness.leaving() | liveness.missing(now)
         # This is called for every message, and the code after the next test takes time linear in the
-        # number of members. The 1 is this member's own update, which may not be awaited (below).
+        # number of members. The 1 is this member's own update, which possibly is not awaited (below).
         waited = now >= self.start + self._timeouts.collect
         if not waited and self.collection.settled + len(gone) + 1 < len(self._contributors):
             return False

@@ -25,8 +25,8 @@ from .hole_punching import HolePunching
 
 _CHECK_SECONDS = 0.5
 _DIAL_SECONDS = 5.0
-# Counted from the start of one attempt to the start of the next: an address that does not answer takes
-# five seconds by itself.
+# Pauses, counted from the start of an attempt, so that the five seconds of an address that does not
+# answer are not added to them. The next attempt never starts before the last one has ended.
 _FIRST_RETRY_SECONDS = 2.0
 _LAST_RETRY_SECONDS = 300.0
 # Time for transfers on the circuit to finish before it is closed: two updates on a home's upload.

@@ -17,11 +17,11 @@ import torch
 # over all 64 bits.
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
-# Elements per piece, each with 8 bytes of temporaries: small enough for a CPU's cache, large enough
-# to keep a GPU busy.
+# Elements per chunk (`_Sums`), each with 8 bytes of temporaries: small enough for a CPU's cache, large
+# enough to keep a GPU busy.
 _CPU_PIECE = 1 << 16
 _GPU_PIECE = 1 << 24
-# Elements in a row of a piece; even, so that all rows of a piece share their columns' weights.
+# Elements in a row of a chunk (`_Sums`); even, so that all rows of a chunk share their columns' weights.
 _ROW = 1 << 12
 
 
@@ -55,25 +55,26 @@ def fingerprint_pieces(pieces: Iterable[tuple[int, torch.Tensor]]) -> int:
 
 
 class _Sums:
-    """The sums of one device, over columns and over rows of the pieces.
+    """The sums of one device, over columns and over rows of chunks: slices of a fixed size of the pieces
+    that callers add.
 
-    For an even e, ((e + j) · C) | 1 is e·C + ((j · C) | 1), because e·C is even, too. So a piece is cut
+    For an even e, ((e + j) · C) | 1 is e·C + ((j · C) | 1), because e·C is even, too. So a chunk is cut
     into rows, the sum of each column j is multiplied by the column's weight (j · C) | 1, and the sum
     of each row, which begins at element e, by e·C. Only two reductions touch the elements; the rest is
-    done once for all pieces, so that a GPU has few kernels to launch and the host waits for it once.
+    done once for all chunks, so that a GPU has few kernels to launch and the host waits for it once.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         piece = _CPU_PIECE if device.type == "cpu" else _GPU_PIECE
         self._piece = max(1, piece // _ROW) * _ROW
-        # Index 1: for pieces that begin at an odd element, whose columns are shifted by one.
+        # Index 1: for chunks that begin at an odd element, whose columns are shifted by one.
         self._columns = torch.zeros(2, _ROW, dtype=torch.int64, device=device)
         self._row_sums: list[torch.Tensor] = []
         self._row_weights: list[torch.Tensor] = []
 
     def add(self, bits: torch.Tensor, offset: int) -> None:
-        """Add a flat tensor whose first element has the number `offset`."""
+        """Add a piece: a flat tensor whose first element has the number `offset`."""
         size = bits.numel()
         whole = size - size % _ROW
         for start in range(0, whole, self._piece):

@@ -55,8 +55,8 @@ class LauncherStore:
     def begin(self, open_arguments: Mapping[str, Any]) -> Store:
         """Start a new generation and return its store. Only rank 0 calls this.
 
-        All ranks of the generation open the model with `open_arguments`, those of the request `open`
-        (`RankWorker`).
+        `open_arguments` are the arguments of the trainer's request `open`; every rank of the generation
+        opens the model with them (`RankWorker`).
         """
         number = self._store.add(_GENERATION, 1)
         # The store's interface takes values as text.

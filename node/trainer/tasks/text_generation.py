@@ -23,7 +23,8 @@ from ..models.export import open_tokenizer, special_ids, tokenise, turn_end
 from ..training_session import TrainingSession
 from .language_tasks import MaskedLM
 
-# At lower temperatures than this the scores would overflow; the likeliest token is certain before.
+# Lower temperatures count as this one: the scores could overflow at them, and the likeliest token is
+# already certain at this one.
 _COLDEST = 1e-6
 
 
