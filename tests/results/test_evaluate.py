@@ -32,6 +32,8 @@ from trainer.test_chat import CHATML
 from trainer.test_task_results import END, talking
 from transformers import PreTrainedTokenizerFast
 
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
+
 needs_lm_eval = pytest.mark.skipif(
     importlib.util.find_spec("lm_eval") is None, reason="lm-eval (the extra eval) is not installed"
 )

@@ -34,6 +34,8 @@ from distro_node.protocol.wire.swarm_id import swarm_text
 from PIL import Image
 from results.support import Made, make_swarm
 
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
+
 SETTINGS = ImageSettings(size=4, channels=1, classes=("bar", "beam"))
 FILE = """
 name = "signs"

@@ -41,6 +41,8 @@ from trainer.test_task_results import made as made_session
 from trainer.test_task_results import talking
 from trainer.test_tasks import TINY_BERT
 
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
+
 if TYPE_CHECKING:
     import openai
 else:
