@@ -153,6 +153,32 @@ class _Batch:
     read_counts: ReadCounts = field(default_factory=ReadCounts)
     position: Position = field(default_factory=Position)
 
+    def add_piece(
+        self,
+        hashes: tuple[int, int],
+        number: int,
+        file_index: int,
+        starts_text: bool,
+        ends_text: bool,
+        tokens: np.ndarray | None = None,
+    ) -> None:
+        """Append piece `number` of the document with these hashes. `starts_text`: the whole text begins
+        with the document; `ends_text` and `tokens` as in `_Piece`."""
+        document_hash, hash2 = hashes
+        starts_document = number == 0
+        self.pieces.append(
+            _Piece(
+                document_hash,
+                # Of two equal documents, pieces with the same number have the same two hashes.
+                (hash2 + number) & (2**64 - 1),
+                file_index,
+                starts_document,
+                starts_document and starts_text,
+                ends_text,
+                tokens,
+            )
+        )
+
 
 def tokenise(
     source: Source,
@@ -244,7 +270,7 @@ def _add_item(
     that readers have split."""
     borders = options.borders
     if isinstance(item, Document):
-        document_hash, hash2 = _hashes(item.text)
+        hashes = _hashes(item.text)
         pieces = list(_split(item.text, options.piece_bytes))
         if options.conversations is not None or options.images:
             # Not split, because the assistant's parts are marked by offsets in the whole text, and
@@ -254,47 +280,22 @@ def _add_item(
             batch.lines.append((file_name, line))
         for number, text in enumerate(pieces):
             batch.texts.append(text)
-            # Of two equal documents, pieces with the same number have the same two hashes.
-            piece_hash2 = (hash2 + number) & (2**64 - 1)
-            starts_document = number == 0
             ends_text = number == len(pieces) - 1 and item.ends_text
-            batch.pieces.append(
-                _Piece(
-                    document_hash,
-                    piece_hash2,
-                    file_index,
-                    starts_document,
-                    starts_document and starts_text,
-                    ends_text,
-                    None,
-                )
-            )
+            batch.add_piece(hashes, number, file_index, starts_text, ends_text)
         batch.read_counts.documents += 1
         batch.read_counts.text_bytes += len(item.text)
         batch.size += len(item.text)
     elif isinstance(item, TokenDocument):
-        document_hash, hash2 = _hashes(item.tokens.tobytes())
+        hashes = _hashes(item.tokens.tobytes())
         ended = not borders.end or int(item.tokens[-1]) == borders.single_end
         if starts_text and borders.before is not None and int(item.tokens[0]) != borders.before:
             batch.read_counts.unstarted += 1
         size = options.piece_bytes // _BYTES_A_TOKEN
         for start in range(0, len(item.tokens), size):
-            tokens_here = item.tokens[start : start + size]
             last = start + size >= len(item.tokens)
-            piece_hash2 = (hash2 + start // size) & (2**64 - 1)
             ends_text = last and item.ends_text and not ended
-            starts_document = start == 0
-            batch.pieces.append(
-                _Piece(
-                    document_hash,
-                    piece_hash2,
-                    file_index,
-                    starts_document,
-                    starts_document and starts_text,
-                    ends_text,
-                    tokens_here,
-                )
-            )
+            tokens_here = item.tokens[start : start + size]
+            batch.add_piece(hashes, start // size, file_index, starts_text, ends_text, tokens_here)
         batch.read_counts.documents += 1
         batch.size += item.tokens.nbytes
     elif isinstance(item, BadRow):
