@@ -141,7 +141,7 @@ class _Comparison:
     ) -> None:
         """Compare a JSON file: every key except the `ignored` ones must have the same value as in
         `expected`. A key whose value is null counts as missing."""
-        written = _parsed(_read(self.directory / name), name)
+        written = json_object(_read(self.directory / name), name)
         keys = {*written, *expected} - {*ignored}
         self.note_keys(name, (key for key in keys if written.get(key) != expected.get(key)))
 
@@ -177,7 +177,7 @@ def _denoiser(
     read_denoiser(found.directory, model)
     found.mark_compared(f"{UNET}/{IMAGE_WEIGHTS_NAME}")
     name = f"{UNET}/config.json"
-    written = without_private_keys(_parsed(_read(found.directory / name), name))
+    written = without_private_keys(json_object(_read(found.directory / name), name))
     expected = written_config(model)
     found.note_keys(
         name, (key for key in {*written, *expected} if written.get(key) != expected.get(key))
@@ -193,7 +193,7 @@ def _denoiser(
 def _compare_checkpoint(session: TrainingSession, store: BlobStore, found: _Comparison) -> None:
     """Compare all of a checkpoint except its weights."""
     name = "config.json"
-    written = _parsed(_read(found.directory / name), name)
+    written = json_object(_read(found.directory / name), name)
     found.note_keys(name, _differing(session.manifest.model, written))
     # With another number type a program computes another model from the same weights.
     types = {str(written[key]) for key in ("dtype", "torch_dtype") if written.get(key)}
@@ -292,7 +292,7 @@ def _compare_adapter(
 ) -> None:
     name = folder + ADAPTER_CONFIG_NAME
     expected = adapter_configuration(adapter, manifest.model["model_type"])
-    written = _parsed(_read(found.directory / name), name)
+    written = json_object(_read(found.directory / name), name)
     targets = written.get("target_modules")
     if isinstance(targets, list) and all(isinstance(each, str) for each in targets):
         # A program that opened and saved the file again may have changed the order.
@@ -314,7 +314,9 @@ def _differing(manifest_config: dict[str, Any], found: dict[str, Any]) -> Iterat
             yield key
 
 
-def _parsed(written: bytes, name: str) -> dict[str, Any]:
+def json_object(written: bytes, name: str) -> dict[str, Any]:
+    """Return the JSON object in a model's file of this name. Raises `TrainerFailed` (`bad_model`) if it
+    is not one."""
     try:
         found = json.loads(written)
     except (ValueError, RecursionError):

@@ -6,7 +6,6 @@ safetensors, and no code in it is run.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -30,7 +29,7 @@ from ...util.first_line import first_line
 from ..models.export import ADAPTER_CONFIG_NAME, TOKENIZER_NAME, special_ids
 from ..models.initial_parameters import read_checkpoint
 from ..models.model import model_config
-from ..models.read_export import GENERATION_NAME
+from ..models.read_export import GENERATION_NAME, json_object
 from .text_generation import TextModel
 
 # The largest published files: a configuration with label maps, and a tokenizer of 260,000 tokens.
@@ -124,15 +123,7 @@ def _missing(directory: Path) -> str:
 def _table(path: Path) -> dict[str, Any] | None:
     """Return a JSON object; None if there is no such file."""
     data = _read(path, _MAX_CONFIG_BYTES)
-    if data is None:
-        return None
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise TrainerFailed("bad_model", f"{path.name} is not a configuration")
-    return found
+    return None if data is None else json_object(data, path.name)
 
 
 def _read(path: Path, most: int) -> bytes | None:
