@@ -7,7 +7,6 @@ the value that changes nothing: an answer that silently ignores it would be a wr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -271,13 +270,11 @@ def _message(number: int, value: Any) -> ChatMessage:
 def _joined(place: str, parts: list[Any]) -> str:
     """Return the text of a content in parts; all of them must be text."""
     texts: list[str] = []
-    is_text: Callable[[Any], bool] = lambda part: (  # noqa: E731
-        isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-    )
     for part in parts:
-        if not is_text(part):
+        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+        if not isinstance(text, str):
             raise invalid(
                 f"{place}.content", "must be text: images, sound and files are not supported"
             )
-        texts.append(part["text"])
+        texts.append(text)
     return "".join(texts)
