@@ -176,9 +176,7 @@ class SwarmStore:
         self._manifest = manifest
         self._root = directory.root
         self._ledger = EntryFile(directory.ledger, MAX_DECIDED_BYTES)
-        self._verified = (
-            None if node is None else VerifiedPrefix(directory.verified, manifest.swarm, node)
-        )
+        self._verified = VerifiedPrefix(directory.verified, manifest.swarm, node)
         self._signed = EntryFile(directory.signed, MAX_ENVELOPE_BYTES)
         self._final = directory.final
         self._unwritten_final: Checkpoint | None = None
@@ -213,8 +211,7 @@ class SwarmStore:
             # the round's record with the other members' signatures.
             self._ledger.sync()
             self._signed.sync()
-            if self._verified is not None:
-                self._verified.save()
+            self._verified.save()
             # The final record last: otherwise a node that trains alone could, after a crash, wait for
             # entries that it has lost.
             final, self._unwritten_final = self._unwritten_final, None
@@ -247,10 +244,8 @@ class SwarmStore:
         # (`Ledger.verify`).
         verify = SignatureCache().verify
         ledger = Ledger(self._manifest, verify=verify, spill=spill, checkpoint=checkpoint)
-        verified = 0
-        if self._verified is not None:
-            verified = self._verified.stated_entries(self._ledger.path)
-            self._verified.clear()
+        verified = self._verified.stated_entries(self._ledger.path)
+        self._verified.clear()
         size = 0
         damaged = False
         for entry in self._ledger.read(repair=repair):
@@ -273,8 +268,7 @@ class SwarmStore:
             )
             _log.warning("the ledger on this disk is damaged: %s is fetched again", lost)
             self._ledger.truncate(size)
-        if self._verified is not None:
-            self._verified.save()
+        self._verified.save()
         return ledger
 
     def drop_ledger(self) -> None:
@@ -308,8 +302,7 @@ class SwarmStore:
         self._count(entry)
 
     def _replace_ledger(self, entries: Iterable[bytes]) -> None:
-        if self._verified is not None:
-            self._verified.clear()
+        self._verified.clear()
 
         def counted() -> Iterator[bytes]:
             for entry in entries:
@@ -321,8 +314,7 @@ class SwarmStore:
     def _count(self, entry: bytes) -> int:
         """Add the file's next entry to the verified ones; return the number of its bytes in the file."""
         written = framed(entry)
-        if self._verified is not None:
-            self._verified.add(written)
+        self._verified.add(written)
         return len(written)
 
     def signed(self) -> list[Envelope]:

@@ -34,8 +34,9 @@ _READ_BYTES = 1 << 20
 class VerifiedPrefix:
     """The verified entries of one ledger file, and the signed statement about them at `path`."""
 
-    def __init__(self, path: Path, swarm: SwarmId, node: Identity | PeerId) -> None:
-        """`node`: whose statements are trusted; with its identity, statements are also written."""
+    def __init__(self, path: Path, swarm: SwarmId, node: Identity | PeerId | None) -> None:
+        """`node`: whose statements are trusted, none without it; with its identity, statements are also
+        written."""
         self._path = path
         self._swarm = swarm
         self._identity = node if isinstance(node, Identity) else None
@@ -51,6 +52,9 @@ class VerifiedPrefix:
 
     def add(self, framed: bytes) -> None:
         """Add the next verified entry, as its bytes in the file."""
+        if self._identity is None:
+            # Nothing will be stated about it.
+            return
         self._hash.update(framed)
         self._entries += 1
         self._bytes += len(framed)
