@@ -30,8 +30,8 @@ demo: $(INSTALLED) ## a swarm on this machine: trains, loses a node, takes it ba
 # first: where an environment forbids to write it, each would compile the project by itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Four tests at a time, file by file: some of them wait while others compute. tests/turns.py says which
-# worker begins where. Types are `make lint`: pyright takes minutes and gigabytes of its own.
+# Four tests at a time, file by file: some of them wait while others compute. tests/xdist_schedule.py
+# says which worker begins where. Types are `make lint`: pyright takes minutes and gigabytes of its own.
 test: $(INSTALLED) ## style and all tests but those of documents and the long hunts; says how long
 	@began=$$(date +%s); \
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . || exit 1; \

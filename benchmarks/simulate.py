@@ -1,7 +1,7 @@
 """The protocol under faults and at scale, in virtual time: the daemon's own state machines.
 
     python benchmarks/simulate.py [--members N] [--rounds N] [--seeds A:B]
-                                  [--faults none|crash|network|liars|all|cut|down|looks]
+                                  [--faults none|crash|network|liars|all|cut|down|audits|committees]
                                   [--overlap] [--json FILE]
     python benchmarks/simulate.py --scale [--members N ...] [--json FILE]
     python benchmarks/simulate.py --floor [--members N ...] [--json FILE]

@@ -1,7 +1,7 @@
 """Whole node processes under faults, in virtual time: the entire daemon except libp2p and torch.
 
     python benchmarks/simulate_whole.py [--seeds A:B,…] [--json FILE]
-        [--faults none|crash|network|liars|all|cut|down|looks|speakers]
+        [--faults none|crash|network|liars|all|cut|down|audits|committees]
     python benchmarks/simulate_whole.py --soak FILE [--seeds A:B] [--commit TEXT]
     python benchmarks/simulate_whole.py --summarise FILE [--json FILE]
 

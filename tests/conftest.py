@@ -36,8 +36,8 @@ settings.load_profile("usual")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Assign files to several parallel workers, file by file (`turns`)."""
-    from turns import FromBothEnds
+    """Assign files to several parallel workers, file by file (`xdist_schedule`)."""
+    from xdist_schedule import FromBothEnds
 
     return FromBothEnds(config, log) if config.getvalue("dist") == "loadfile" else None
 
@@ -45,7 +45,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 # Files that take minutes, the longest first: the run waits for any that starts last.
 _LONG = (
     *("e2e/test_swarm.py", "demo/test_demo_run.py", "e2e/test_dashboard.py"),
-    *("e2e/test_checked_work.py", "e2e/test_mistakes.py", "e2e/test_kills.py"),
+    *("e2e/test_audits.py", "e2e/test_mistakes.py", "e2e/test_kills.py"),
 )
 
 

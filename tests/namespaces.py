@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-import delaying
+import slow_link
 
 _COUNTER = itertools.count()
 
@@ -119,12 +119,12 @@ class Town(Hosts):
         """Put a distance between all hosts: a round trip of that many seconds, and lost packets."""
         links = [f"host{number}" for number in range(1, len(self.hosts) + 1)]
         self._nft(
-            f"add rule inet faults forward oifname {delaying.DEVICE} "
+            f"add rule inet faults forward oifname {slow_link.DEVICE} "
             f"numgen random mod 100 < {loss_percent} drop"
         )
         within = ("ip", "netns", "exec", self._router)
         # Half of it each way.
-        command = (sys.executable, "-P", delaying.__file__, str(round_trip / 2), *links)
+        command = (sys.executable, "-P", slow_link.__file__, str(round_trip / 2), *links)
         self._delayer = subprocess.Popen([*within, *command], stdout=subprocess.PIPE)
         assert self._delayer.stdout is not None
         if not self._delayer.stdout.readline():

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
-from chain.spoken import Spoken
+from chain.committee_chain import Spoken
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.exchange.blobs import FetchFailed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from turns import FromBothEnds
 from xdist.remote import Producer
+from xdist_schedule import FromBothEnds
 
 # Most tests are in a file in the middle: by itself the base class would begin with it.
 SIZES = {"swarm": 4, "demo": 1, "relays": 9, "codec": 3, "ledger": 3}

@@ -18,8 +18,8 @@ from distro_node.protocol.chain.beacon import Beacon
 from distro_node.protocol.chain.record_checks import check_record
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import AuditEntry, ReauditEntry, Record
+from simulation.audited_chain import FIRST_DRAWN, GOOD, LOW, CheckedChain
 from simulation.chain import Chain
-from simulation.checked_chain import FIRST_DRAWN, GOOD, LOW, CheckedChain
 from simulation.swarm import identity
 
 SINCE_ALL_VOTE = 3 * EPOCH_ROUNDS

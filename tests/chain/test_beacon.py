@@ -11,8 +11,8 @@ from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.record_checks import check_record
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Record
+from simulation.audited_chain import CheckedChain
 from simulation.chain import Chain
-from simulation.checked_chain import CheckedChain
 
 
 @pytest.fixture

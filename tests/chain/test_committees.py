@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chain.spoken import LIE, Spoken, aggregate
+from chain.committee_chain import LIE, Spoken, aggregate
 from distro_node.protocol.chain.committee_draw import AggregatorStanding
 from distro_node.protocol.chain.committees import CommitteeChain
 from distro_node.protocol.chain.ledger import Ledger

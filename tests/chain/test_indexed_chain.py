@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from chain.spoken import Spoken
+from chain.committee_chain import Spoken
 from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.chain.beacon import Beacon
 from distro_node.protocol.chain.chain_index import VoteSource
 from distro_node.protocol.chain.committees import CommitteeChain
 from distro_node.protocol.chain.indexed_chain import IndexedChain
 from distro_node.protocol.chain.ledger import Ledger
+from simulation.audited_chain import CheckedChain
 from simulation.chain import Chain
-from simulation.checked_chain import CheckedChain
 
 # Private here: `_chain`, `_indexes`: the chain that a ledger consists of, and its list of indexes.
 

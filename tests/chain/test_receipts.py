@@ -28,8 +28,8 @@ from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import RecordId, SignedBallot
+from simulation.audited_chain import VouchedChain
 from simulation.chain import Chain
-from simulation.checked_chain import VouchedChain
 from simulation.swarm import identity
 
 ROUND = 36

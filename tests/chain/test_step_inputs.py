@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chain.spoken import Spoken
+from chain.committee_chain import Spoken
 from distro_node.protocol.chain.step_inputs import StepBody, needed_for
 from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_aggregate
 from distro_node.protocol.codec.sections import sections

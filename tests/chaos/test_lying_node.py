@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from chaos.lying_node import LyingRunner, solo_chain
-from chaos.test_liars_at_work import kills
+from chaos.test_audit_liars import kills
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.member.effects import Publish
 from distro_node.protocol.member.inputs import MessageReceived, Tick

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chain.spoken import Spoken
+from chain.committee_chain import Spoken
 from cli.schemas import conforms
 from create.test_checkpoint import write_tokenizer
 from distro_node.node import memory_fit

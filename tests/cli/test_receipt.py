@@ -25,8 +25,8 @@ from distro_node.protocol.chain.receipts import decode_receipt
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.messages import RecordId
 from distro_node.protocol.wire.swarm_id import Invite, invite_text, swarm_text
+from simulation.audited_chain import VouchedChain
 from simulation.chain import Chain
-from simulation.checked_chain import VouchedChain
 from simulation.swarm import identity
 
 # Private here: `_render`: a data directory of a member whose key is known.

@@ -11,7 +11,7 @@ from e2e.program import wait_for
 from e2e.support import Swarm, check_agreement
 
 # `make test` has it without processes: tests/content/test_snapshots.py, and on a simulated slow line
-# tests/simulation/test_coming_back.py.
+# tests/simulation/test_rejoin.py.
 pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 
 SNAPSHOT_INTERVAL = 2

@@ -10,7 +10,7 @@ import pytest
 from e2e.program import wait_for
 from e2e.support import Swarm, check_agreement, wait_for_round
 
-# `make test` has a node of two devices in `test_launched`, and the death of a rank in
+# `make test` has a node of two devices in `test_torchrun`, and the death of a rank in
 # tests/trainer/test_processes.py.
 pytestmark = [
     pytest.mark.e2e,

@@ -66,8 +66,8 @@ from distro_node.protocol.wire.swarm_id import (
     parse_invite,
 )
 from fuzz.targets import Target, packed, repacked, unpacked
+from simulation.audited_chain import VouchedChain
 from simulation.chain import Chain
-from simulation.checked_chain import VouchedChain
 from simulation.formats import BLOBS, FORMATS, MANIFEST, PEERS
 from simulation.swarm import identity
 from statuses import TRAINING

@@ -66,7 +66,7 @@ from distro_node.protocol.wire.relay_requests import relay_request
 from fuzz.decoders import SWARM
 from fuzz.loops import idle
 from fuzz.targets import Target, packed, repacked, unpacked
-from simulation.checked_chain import CheckedChain
+from simulation.audited_chain import CheckedChain
 from simulation.swarm import identity
 
 ASKER = identity(41)

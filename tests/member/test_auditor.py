@@ -42,8 +42,8 @@ from distro_node.protocol.wire.messages import (
     RecordId,
     decode_message,
 )
+from simulation.audited_chain import GOOD, LOW, CheckedChain
 from simulation.chain import FINGERPRINT, Chain, update_of
-from simulation.checked_chain import GOOD, LOW, CheckedChain
 from simulation.hostile import hostile, mutate_plain
 
 # Private here: `_audits`, `_reaudits`: how much waits for a record is not exposed.

@@ -15,7 +15,7 @@ from distro_node.protocol.member.member import Member
 from distro_node.protocol.member.update_collection import RoundUpdates
 from distro_node.protocol.wire.messages import Announcement, Proposal, Record, UpdateEntry
 from simulation.chain import Chain
-from simulation.letters import read
+from simulation.message_cache import read
 
 COLLECT = 20.0
 

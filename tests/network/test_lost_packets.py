@@ -12,9 +12,9 @@ from distro_node.node.network.ledbat import TcpSample
 from distro_node.node.network.segment_size import LossWatch, SegmentSizes
 from e2e.program import wait_for
 from e2e.support import Place, Swarm
+from home_networks import PORT
 from namespaces import Town, available
-from network.test_street import Homes
-from street import PORT
+from network.test_home_networks import Homes
 
 in_namespaces = pytest.mark.skipif(not available(), reason="takes root, ip and nft")
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Family = Literal["none", "crash", "network", "liars", "all", "cut", "down", "audits", "committees"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 """In "cut" the network is cut between honest members, while liars can talk to all sides; in "down" many
-members are dead, all the time or in turn, while others lie; in "looks" work is audited and earns votes,
-and liars lie about that; in "speakers" committees aggregate, and liars in them send false aggregates."""
+members are dead, all the time or in turn, while others lie; in "audits" work is audited and earns votes,
+and liars lie about that; in "committees" liars in committees send false aggregates."""
 
 
 _DEADLY = ("crash", "wipe", "fuse", "mass")

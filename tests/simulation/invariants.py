@@ -23,7 +23,7 @@
   the parameters before it.
 - *refund*: an update counts for its author exactly if a record lists it, and nothing is lost.
 - *samples*: on every chain each sample is trained once an epoch, or is still to be assigned (`samples`).
-- *accounts*: with audits, all members' votes and reputation are what they should be (`books`).
+- *accounts*: with audits, all votes and reputation are what they should be (`audit_invariants`).
 - *expelled*: in the end, members that contradicted themselves before all others are expelled.
 - *memory*: what a member keeps of others stays within its bounds.
 """
@@ -56,8 +56,8 @@ from distro_node.protocol.wire.messages import (
     UpdateEntry,
     round_of,
 )
-from simulation.books import Books
-from simulation.letters import read
+from simulation.audit_invariants import Books
+from simulation.message_cache import read
 from simulation.oracle import Chains, Judgement, least_quorum, may_be_quorum
 from simulation.samples import Samples
 from simulation.toy import INITIAL

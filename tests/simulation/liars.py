@@ -42,7 +42,7 @@ from distro_node.protocol.wire.messages import (
     UpdateEntry,
 )
 from simulation.keys import identity
-from simulation.letters import read
+from simulation.message_cache import read
 from simulation.node import Node
 
 # Private here: `_slots`: a liar starts from an honest member's knowledge.

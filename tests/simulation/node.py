@@ -73,9 +73,9 @@ from distro_node.protocol.member.update_fetch import FETCH_PAUSE_SECONDS, Update
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import AuditScore, Decided, SnapshotEntry, round_of
+from simulation.audits import LOOK_SEQUENCES, Looks
 from simulation.keys import identity
-from simulation.letters import read
-from simulation.looks import LOOK_SEQUENCES, Looks
+from simulation.message_cache import read
 from simulation.toy import INITIAL, ToyTrainer
 
 if TYPE_CHECKING:

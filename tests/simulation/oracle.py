@@ -203,7 +203,8 @@ class Chains:
         return ledger.membership(length)
 
     def votes(self, parent: RecordId) -> Votes:
-        """Return the votes in the round after a decided record (`books` checks how they came about)."""
+        """Return the votes in the round after a decided record; `audit_invariants` checks where they
+        come from."""
         return self._votes[parent]
 
     def ledger(self, parent: RecordId) -> Ledger:

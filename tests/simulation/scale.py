@@ -25,7 +25,7 @@ from distro_node.protocol.wire.messages import (
     SignedBallot,
 )
 from simulation.keys import identity
-from simulation.letters import shared_reading
+from simulation.message_cache import shared_reading
 from simulation.network import HOME, LAN, Links
 from simulation.oracle import least_quorum
 from simulation.swarm import Swarm

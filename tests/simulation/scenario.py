@@ -23,10 +23,9 @@ from distro_node.protocol.wire.membership import max_byzantine_votes
 from distro_node.protocol.wire.work_specs import CommitteesSpec
 from simulation.clock import Standstill
 from simulation.faults import Family, Faults, Schedule, draw_absences, draw_schedule, with_wipes
-from simulation.idlers import Idler, draw_idlers
+from simulation.freeloaders import Idler, draw_idlers
 from simulation.invariants import Violation
 from simulation.keys import Keys
-from simulation.letters import shared_reading
 from simulation.liars import (
     BOTH_SIDES,
     CONSPIRACY,
@@ -38,6 +37,7 @@ from simulation.liars import (
     draw_liars,
     draw_strangers,
 )
+from simulation.message_cache import shared_reading
 from simulation.network import HOME, LAN, Links
 from simulation.node import Node
 from simulation.swarm import Swarm

@@ -28,7 +28,7 @@ from distro_node.protocol.wire.messages import SnapshotEntry
 from simulation.clock import Clock
 from simulation.invariants import Watch
 from simulation.keys import Keys, SimulatedKeys, identity
-from simulation.letters import shared_reading
+from simulation.message_cache import shared_reading
 from simulation.network import Links, Network
 from simulation.node import BROKEN_SECONDS, UPDATE_BYTES, Disk, Node
 from simulation.scores import Scores

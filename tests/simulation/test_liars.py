@@ -10,8 +10,8 @@ from distro_node.protocol.wire.messages import Ballot
 from seeds import seeds
 from simulation import clock
 from simulation.faults import Action, Schedule
-from simulation.letters import read
 from simulation.liars import ABSTAINS, BOTH_SIDES, HISTORY, LEAVES, STRANGER, Liar, Liars
+from simulation.message_cache import read
 from simulation.network import LAN, Links
 from simulation.scenario import Scenario, build, draw_scenario, run
 

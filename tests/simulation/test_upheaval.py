@@ -15,7 +15,7 @@ from distro_node.protocol.member.inputs import LeaveRequested
 from distro_node.protocol.wire.messages import Ballot
 from seeds import seeds
 from simulation.faults import Action, Schedule
-from simulation.letters import read
+from simulation.message_cache import read
 from simulation.node import Node
 from simulation.swarm import Swarm
 from simulation.test_swarm import everybody_at, start

@@ -17,7 +17,7 @@ from distro_node.node.storage.swarm_store import EntryFile, SwarmStore
 from distro_node.protocol.chain import fork_choice, fork_search
 from distro_node.protocol.chain.initial_sync import InitialSync
 from simulation.faults import Action, Family, Schedule
-from simulation.idlers import IDLE, UNTRUE
+from simulation.freeloaders import IDLE, UNTRUE
 from simulation.liars import BOTH_SIDES, FALSE_TALLY, LEADING, LEAVES, STRANGER
 from simulation.whole import loop, scenario
 from simulation.whole.disk import Disks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chain.spoken import Spoken
+from chain.committee_chain import Spoken
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.training.counted_bodies import StepInputs, counted_bodies
 from distro_node.protocol.chain.step_inputs import StepBody

@@ -47,8 +47,8 @@ from distro_node.protocol.wire.messages import (
     UpdateEntry,
     decode_message,
 )
+from simulation.freeloaders import WorkLies
 from simulation.hostile import hostile
-from simulation.idlers import WorkLies
 from simulation.liars import BOTH_SIDES, FALSE_TALLY, LEAVES, STRANGER, Liar, Liars, own_slot
 from simulation.whole.network import SimulatedNetwork
 

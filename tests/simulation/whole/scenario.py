@@ -18,7 +18,7 @@ import trio
 from distro_node.protocol.wire.manifest import UpdateWeightRule
 from distro_node.protocol.wire.work_specs import AuditsSpec, CommitteesSpec
 from simulation.faults import Family, Schedule, draw_absences
-from simulation.idlers import IDLE, draw_idlers
+from simulation.freeloaders import IDLE, draw_idlers
 from simulation.invariants import Violation
 from simulation.liars import FALSE_TALLY, Liars, draw_leading
 from simulation.scenario import (

@@ -47,9 +47,9 @@ from distro_node.protocol.wire.manifest import (
     decode_manifest,
 )
 from distro_node.protocol.wire.messages import AuditScore
-from simulation.idlers import WorkLies
+from simulation.audits import LOOK_SEQUENCES
+from simulation.freeloaders import WorkLies
 from simulation.keys import identity
-from simulation.looks import LOOK_SEQUENCES
 from simulation.scores import Scores
 from simulation.toy import toy_manifest
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
-from chain.spoken import Spoken
+from chain.committee_chain import Spoken
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.committees import CommitteeChain

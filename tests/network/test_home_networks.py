@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from home_networks import PORT, Families, Router, Street, has_upnpd
 from namespaces import available, run
 from network import home_program
-from street import PORT, Families, Router, Street, has_upnpd
 
 pytestmark = [
     pytest.mark.slow,

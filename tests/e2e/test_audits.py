@@ -10,7 +10,7 @@ from statistics import median, median_low
 import pytest
 from distro_node.crypto.identity import peer_from_text
 from distro_node.protocol.chain.audits import AuditLedger
-from e2e.checked import IDLE_NODE, TOP_K, looks, make_checked
+from e2e.audited_swarm import IDLE_NODE, TOP_K, looks, make_checked
 from e2e.program import wait_for
 from e2e.support import Place, Swarm, check_agreement
 

@@ -3,7 +3,7 @@
 This kernel has no netem, so the packets go through a tunnel device whose other end is this program.
 It holds each for the same time and returns it in the same order. Run in the router's namespace:
 
-    python delaying.py SECONDS LINK…
+    python slow_link.py SECONDS LINK…
 
 Packets that arrive over one of the links are delayed. A line on stdout reports that it has started.
 """

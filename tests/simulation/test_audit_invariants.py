@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from distro_node.protocol.audit.reputation import ReputationTable
-from simulation import books
-from simulation.idlers import OTHER_DATA
+from simulation import audit_invariants
+from simulation.freeloaders import OTHER_DATA
 from simulation.scenario import Failure, draw_scenario, run
 
 # Private here: `_settle`: broken on purpose.
@@ -32,7 +32,7 @@ def noticed(failure: Failure | None) -> str:
 def test_who_idles_and_stays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReputationTable, "_settle", lambda *_: None)
     # The run is a short one.
-    monkeypatch.setattr(books, "IDLE_ROUNDS", 30)
+    monkeypatch.setattr(audit_invariants, "IDLE_ROUNDS", 30)
     assert "count that are no work" in noticed(failure_of_idlers())
 
 

@@ -15,7 +15,7 @@ from chaos.test_chaos import RECOVERY_SECONDS, check_end, on_one_chain
 from distro_node.crypto.identity import PeerId, peer_from_text
 from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.chain.ledger import Ledger
-from e2e.checked import IDLE_NODE, TOP_K, make_checked
+from e2e.audited_swarm import IDLE_NODE, TOP_K, make_checked
 from e2e.program import wait_for
 from e2e.support import Node, Place, Swarm, check_agreement, wait_for_round
 

@@ -18,8 +18,8 @@ from distro_node.protocol.member.effects import RunReaudit, ScoreAudit, Train
 from distro_node.protocol.member.inputs import AuditScored, ReauditDone
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import AuditEntry, AuditMessage, ReauditMessage, Record
+from simulation.audited_chain import FIRST_DRAWN, GOOD, LOW, CheckedChain
 from simulation.chain import Chain, identity
-from simulation.checked_chain import FIRST_DRAWN, GOOD, LOW, CheckedChain
 
 # Private here: `_kept`, `_drawn`, `_audits`: what is kept is counted; `_earned`, `_disputes`: they are
 # made up.

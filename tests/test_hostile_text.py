@@ -2,7 +2,7 @@
 
 Each is used as a swarm's name, a peer, a sample of the model and a source of data, and is shown by
 every output for people: the screen, `status`, the log, the page and the model card.
-`test_harmless.py` tests each output by itself.
+`test_sanitize.py` tests each output by itself.
 """
 
 from __future__ import annotations
