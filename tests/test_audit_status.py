@@ -56,7 +56,7 @@ def votes_of(chain: Chain) -> Mapping[PeerId, int]:
     return work.votes(chain.round)
 
 
-def test_where_work_is_not_checked_there_is_nothing_to_say() -> None:
+def test_without_audits_there_is_no_report() -> None:
     chain, counts = Chain(2), Increases()
     assert audits_status(chain.ledger, FOUNDER) is None
     count_audits(counts, chain.ledger, FOUNDER)
@@ -94,7 +94,7 @@ def test_the_status_says_how_somebody_stands(chain: Chain) -> None:
     assert founder.own.passes_until_counted == 0
 
 
-def test_a_newcomer_is_not_vouched_for_and_an_observer_has_no_account(chain: Chain) -> None:
+def test_a_newcomer_is_not_vouched_for_and_an_observer_has_no_reputation(chain: Chain) -> None:
     status = audits_status(chain.ledger, BEN)
     assert status is not None
     assert status.own is not None
@@ -109,7 +109,7 @@ def reading_of(chain: Chain, counts: Increases) -> NodeReading:
     return NodeReading(status=replace(UNBORN, swarm=swarm), counts=NodeCounts(audits=counts))
 
 
-def test_metrics_count_what_is_recorded_from_the_first_look_on(chain: Chain) -> None:
+def test_metrics_count_what_is_recorded_from_the_first_audit_on(chain: Chain) -> None:
     counts = Increases()
     look(chain, FOUNDER, ANN, 2, GOOD)
     count_audits(counts, chain.ledger, FOUNDER)

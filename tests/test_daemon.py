@@ -23,7 +23,7 @@ from simulation.whole.trainer import Workshop
 
 
 @pytest.mark.parametrize(("device", "looks"), [("cuda", True), ("cpu,cpu", False)])
-async def test_a_device_is_looked_for_before_anybody_is_connected_to(
+async def test_a_device_is_searched_before_anybody_is_connected_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, looks: bool
 ) -> None:
     async def survey_device(name: str) -> None:

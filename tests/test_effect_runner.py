@@ -239,7 +239,7 @@ async def until(condition: Callable[[], object]) -> None:
         await trio.sleep(0.01)
 
 
-async def test_looks_are_for_the_trainer_and_for_who_looks_again(world: World) -> None:
+async def test_audits_are_for_the_trainer_and_for_reauditors(world: World) -> None:
     first = Audit(identity(2).peer, identity(3).peer, 1, 4, 100)
     judge, again = ScoreAudit(1, content_id(b"one")), RunReaudit(first, content_id(b"one"), (1,), 4)
     async with running(world):
@@ -532,7 +532,7 @@ async def test_a_node_that_was_started_asks_what_it_said_before_it_votes(world: 
         assert skip in world.swarm_store.signed()
 
 
-async def test_words_of_before_a_restart_stay_until_their_round_is_decided(world: World) -> None:
+async def test_messages_of_before_a_restart_stay_until_their_round_is_decided(world: World) -> None:
     """Before the fix, the next cleanup deleted them, whatever their round."""
     while len(world.chain.ledger) < 60:
         world.chain.grow(updates=[])
@@ -551,7 +551,7 @@ async def test_words_of_before_a_restart_stay_until_their_round_is_decided(world
         assert world.swarm_store.signed() == words[1:]
 
 
-async def test_own_words_reach_nobody_before_they_are_on_the_disk(
+async def test_own_messages_reach_nobody_before_they_are_on_the_disk(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither by gossip nor in an answer to a peer's request for what it missed; meanwhile the loop

@@ -105,7 +105,7 @@ async def looking(root: Path, monkeypatch: pytest.MonkeyPatch, spoken: int) -> U
         (PROTOCOL_VERSION, ExitCode.NO_DESCRIPTION, "still wait"),
     ],
 )
-async def test_peers_say_what_they_speak_where_the_swarm_is_not_to_be_had(
+async def test_peers_report_their_versions_where_the_swarm_is_not_to_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoken: int, code: ExitCode, says: str
 ) -> None:
     error = await looking(tmp_path, monkeypatch, spoken)
@@ -182,7 +182,7 @@ async def taking_part(data: DataDir, manifest: Manifest) -> UserError:
 
 
 @pytest.mark.parametrize("beyond", [-2, 0, 3])
-async def test_who_does_not_speak_the_version_of_the_round_is_told(
+async def test_who_does_not_support_the_version_of_the_round_is_told(
     tmp_path: Path, beyond: int
 ) -> None:
     """Early enough, too: in the rounds just before, the others must not start to wait for it."""

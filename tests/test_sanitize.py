@@ -219,7 +219,7 @@ def test_what_the_trainer_and_its_libraries_write(capsys, tmp_path: Path) -> Non
     assert all(" WARNING trainer: " in line for line in shown.splitlines())
 
 
-def test_metrics_have_no_word_of_a_stranger() -> None:
+def test_metrics_have_no_text_of_a_stranger() -> None:
     before = [(name, labels) for name, labels, _ in series(NOTHING)]
     words = [f'{EVIL}"}} 1\nforged{{x="{number}' for number in range(100)]
     traffic, counts = TrafficTotals(), NodeCounts()

@@ -120,7 +120,7 @@ def accused_by_liars(test: LevelTest, share: float, looks: int) -> float:
     return DistributionSums(test.accuse_at // 20, test.clear_at // 20, masses).check(looks)
 
 
-def test_a_third_of_all_looks_takes_hardly_anybodys_votes() -> None:
+def test_a_third_of_all_audits_takes_hardly_anybodys_votes() -> None:
     """By barely passing scores, which are not re-audited, or by halves that they claim are missing."""
     assert accused_by_liars(LEVELS, 1 / 3, 1000) < 1e-3
     assert accused_by_liars(HALVES, 1 / 3, 1000) < 2e-2
@@ -130,7 +130,7 @@ def test_a_third_of_all_looks_takes_hardly_anybodys_votes() -> None:
     assert accused_by_liars(replace(LEVELS, least=500), 1 / 3, 1000) > 0.9
 
 
-def test_a_word_that_others_contradict_is_not_believed() -> None:
+def test_an_auditor_that_others_contradict_is_not_believed() -> None:
     honest, liar = AuditSums(), AuditSums()
     chance = random.Random(2)
     for _ in range(1000):

@@ -29,7 +29,7 @@ def peer(number: int) -> PeerId:
 ALICE, BOB, CARL = map(peer, range(3))
 
 
-def test_what_counts_and_what_is_checked_are_added() -> None:
+def test_counted_and_audited_samples_are_added() -> None:
     first = Contributions().after({ALICE: 4, BOB: 2}, {})
     second = first.after({ALICE: 3}, {ALICE: 7, BOB: 1})
     assert second[ALICE] == Contribution(updates=2, sequences=7, audited=7)
@@ -120,7 +120,7 @@ def test_it_outlasts_the_window_and_whoever_leaves() -> None:
     assert accounts.contributions[BOB] == done
 
 
-def test_where_nobody_else_is_there_nothing_is_checked() -> None:
+def test_a_lone_member_is_not_audited() -> None:
     """Its work gives votes all the same; otherwise the next newcomer would have more."""
     accounts = ReputationTable(ALICE, LEVELS)
     for number in range(2 * EPOCH_ROUNDS):
@@ -146,7 +146,7 @@ def test_nobody_vouches_for_who_is_alone() -> None:
     assert accounts.contributions[ALICE] == Contribution(EPOCH_ROUNDS, 4 * EPOCH_ROUNDS, 0)
 
 
-def test_who_looks_vouches() -> None:
+def test_auditors_vouch() -> None:
     accounts = ReputationTable(ALICE, LEVELS)
     accounts.close(RecordedWork(1, {BOB: 4}), {ALICE, BOB})
     accounts.close(RecordedWork(2, {}, (Audit(ALICE, BOB, 1, 4, 9000),)), {ALICE, BOB})

@@ -29,7 +29,7 @@ def told(*low: bool) -> dict[PeerId, bool]:
     return dict(zip(PEERS[1:], low, strict=False))
 
 
-def test_what_most_of_all_votes_say_is_so() -> None:
+def test_a_majority_of_votes_decides() -> None:
     all_ = called(3, 1, 1, 4)
     assert not all_.drawn
     assert outcome(all_, {}, CHECKED) == "open"
@@ -47,7 +47,7 @@ def test_the_order_is_of_no_account() -> None:
         assert outcome(called(1, 1, 1, 2, 2, 1), said, CHECKED) == "failed", order
 
 
-def test_the_checked_member_says_nothing_alone_whatever_its_votes() -> None:
+def test_the_audited_member_decides_nothing_alone_whatever_its_votes() -> None:
     most = called(8, 1, 1)
     assert outcome(most, {}, CHECKED) == "open"
     assert outcome(most, told(True, True), CHECKED) == "open"

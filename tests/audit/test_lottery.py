@@ -58,7 +58,7 @@ def test_a_draw_follows_from_secret_and_beacon() -> None:
     assert others != [draw(other, shares, beacon=b"%d" % number) for number in range(64)]
 
 
-def test_each_count_is_looked_at_alike_whatever_is_behind_it_and_never_one_s_own() -> None:
+def test_each_count_is_audited_alike_and_never_by_its_own_member() -> None:
     shares = {PEERS[0]: 50, PEERS[1]: 1, PEERS[2]: 3, PEERS[3]: 0, PEERS[4]: 64}
     counts = {PEERS[0]: 2, PEERS[1]: 1, PEERS[2]: 1, PEERS[3]: 1, PEERS[4]: 2}
     audits = [draw(secret, shares, counts=counts) for secret in secrets()]
@@ -72,7 +72,7 @@ def test_each_count_is_looked_at_alike_whatever_is_behind_it_and_never_one_s_own
     assert all(abs(within[number] - seen[PEERS[2]] / 3) < 80 for number in range(3))
 
 
-def test_half_of_the_looks_are_at_whoever_has_no_votes() -> None:
+def test_half_of_the_audits_are_of_members_without_votes() -> None:
     shares = {PEERS[1]: 100, PEERS[2]: 1}
     audits = [draw(secret, shares, voters={PEERS[1]}) for secret in secrets()]
     assert abs(audits.count(AuditTarget(PEERS[2], 0)) - DRAWS / 2) < 160
@@ -81,7 +81,7 @@ def test_half_of_the_looks_are_at_whoever_has_no_votes() -> None:
     assert draw(secrets()[0], alone, voters={PEERS[2]}) == AuditTarget(PEERS[2], 0)
 
 
-def test_looks_are_as_many_as_the_chance_says() -> None:
+def test_audits_are_as_many_as_the_chance_says() -> None:
     shares = dict.fromkeys(PEERS, 1)
     audits = [draw(secret, shares, chance=Fraction(1, 10)) for secret in secrets()]
     assert abs(DRAWS - audits.count(None) - DRAWS / 10) < 100
@@ -89,7 +89,7 @@ def test_looks_are_as_many_as_the_chance_says() -> None:
     assert draw(secrets()[0], {PEERS[0]: 4}) is None
 
 
-def test_of_a_large_share_some_are_looked_at_again() -> None:
+def test_some_of_a_large_share_are_reaudited() -> None:
     assert draw_sequences(b"d", 3, 8) == (0, 1, 2)
     drawn = draw_sequences(b"d", 64, 8)
     assert len(set(drawn)) == 8

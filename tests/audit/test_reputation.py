@@ -135,19 +135,19 @@ def test_as_one_member_or_as_many_the_votes_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("behind", range(-1, FRESH + 2))
-def test_a_look_is_recorded_in_the_records_behind_its_round(run: Run, behind: int) -> None:
+def test_an_audit_is_recorded_in_the_records_after_its_round(run: Run, behind: int) -> None:
     allowed = run.accounts.may_record_audit(ANN, BEN, run.round - behind, run.round)
     assert allowed == (1 <= behind < FRESH)
 
 
-def test_nothing_is_looked_at_in_round_0() -> None:
+def test_nothing_is_audited_in_round_0() -> None:
     accounts = Run({FOUNDER: SHARE, ANN: SHARE}).accounts
     assert not accounts.may_record_audit(FOUNDER, ANN, 0, 2)
     assert accounts.may_record_audit(FOUNDER, ANN, 1, 2)
 
 
 @pytest.mark.parametrize("why", ["of itself", "no votes", "nobody", "old", "to come", "twice"])
-def test_looks_that_may_not_be_change_nothing(run: Run, why: str) -> None:
+def test_invalid_audits_change_nothing(run: Run, why: str) -> None:
     now = run.round
     if why == "twice":
         run.close(Audit(ANN, FOUNDER, now - 1, SHARE, GOOD))
@@ -195,7 +195,7 @@ def test_of_a_stranger_one_failure_is_enough(run: Run) -> None:
     assert not run.accounts.updates_count(NEW)
 
 
-def test_whoever_accuses_the_honest_is_not_heard_any_more(run: Run) -> None:
+def test_audits_of_who_accuses_the_honest_stop_counting(run: Run) -> None:
     accused = [peer for peer in PEERS[:8] if peer != ANN] * 3
     for peer in accused:
         run.settle(run.look(ANN, peer, LOW), low=False)
@@ -225,7 +225,7 @@ def test_liars_with_a_third_settle_nothing(run: Run) -> None:
     assert run.accounts[BEN].sums.work.sum <= 0
 
 
-def test_nobody_looks_again_before_it_is_drawn_who_does(run: Run) -> None:
+def test_nobody_reaudits_before_the_draw(run: Run) -> None:
     first = run.look(ANN, BEN, LOW)
     run.close(first)
     for _ in range(DRAW_LAG_ROUNDS):
@@ -234,7 +234,7 @@ def test_nobody_looks_again_before_it_is_drawn_who_does(run: Run) -> None:
     assert run.accounts.pending_reauditors(first) == run.accounts.votes.keys() - {BEN}
 
 
-def test_a_dispute_is_settled_when_all_say_so_at_any_time(run: Run) -> None:
+def test_a_dispute_is_settled_at_any_time_when_all_agree(run: Run) -> None:
     """Whichever leader leaves re-audits out can do so only while it leads."""
     first = run.look(ANN, BEN, LOW)
     run.call(first)
@@ -245,7 +245,7 @@ def test_a_dispute_is_settled_when_all_say_so_at_any_time(run: Run) -> None:
     assert [ending for _, ending in run.accounts.ended] == ["contradicted"]
 
 
-def test_whose_word_is_not_believed_is_not_called(run: Run) -> None:
+def test_an_auditor_that_is_not_believed_is_not_drawn(run: Run) -> None:
     for peer in [peer for peer in PEERS[:8] if peer != ANN]:
         run.settle(run.look(ANN, peer, LOW), low=False)
     assert run.accounts[ANN].sums.own_audits.accused
@@ -392,7 +392,7 @@ def test_a_copy_grows_in_another_way(run: Run) -> None:
     assert state(theirs) == grown
 
 
-def test_the_founder_alone_looks_again_itself() -> None:
+def test_the_founder_alone_reaudits_itself() -> None:
     run = Run({FOUNDER: 4, ANN: 4})
     first = run.look(FOUNDER, ANN, LOW)
     run.call(first)
@@ -402,7 +402,7 @@ def test_the_founder_alone_looks_again_itself() -> None:
     assert not run.accounts.updates_count(ANN)
 
 
-def test_a_look_vouches_once_and_by_one_voter(run: Run) -> None:
+def test_an_audit_vouches_once_and_by_one_voter(run: Run) -> None:
     """In a large swarm one voter is not enough for votes, however often it audits."""
     run.shares = {**run.shares, NEW: 4}
     run.close()
@@ -443,7 +443,7 @@ def test_where_nobody_has_earned_votes_those_who_had_them_keep_them(run: Run) ->
     assert set(run.accounts.votes) <= set(voters)
 
 
-def test_looks_are_in_proportion_to_votes(run: Run) -> None:
+def test_audits_are_in_proportion_to_votes(run: Run) -> None:
     accounts = run.accounts
     assert accounts.audit_probability(NEW, 5) == 0
     chances = [accounts.audit_probability(peer, 5) for peer in accounts.votes]

@@ -100,21 +100,21 @@ def test_once_is_enough() -> None:
     assert len(run.accounts.votes) == 8
 
 
-def test_one_look_a_round() -> None:
+def test_one_audit_a_round() -> None:
     run = _Run()
     run.close()
     run.close(run.look(FOUNDER, ANN))
     assert not run.accounts.may_record_audit(FOUNDER, BEN, run.round - 2, run.round)
 
 
-def test_looks_that_are_recorded_are_forgotten() -> None:
+def test_recorded_audits_are_dropped() -> None:
     run = _Run().settled()
     for _ in range(4 * EPOCH_ROUNDS):
         run.close(run.look(ANN, BEN))
     assert len(run.accounts._audited) <= EPOCH_ROUNDS + FRESH
 
 
-def test_who_is_not_believed_looks_at_nobody() -> None:
+def test_who_is_not_believed_audits_nobody() -> None:
     run = _Run().settled()
     account = run.accounts[CAT]
     for _ in range(12):
@@ -125,14 +125,14 @@ def test_who_is_not_believed_looks_at_nobody() -> None:
     assert run.accounts[ANN].audited == before
 
 
-def test_a_low_look_accuses_nobody() -> None:
+def test_a_low_audit_accuses_nobody() -> None:
     run = _Run().settled()
     before = run.accounts[BEN].sums.work
     run.close(run.look(ANN, BEN, LOW))
     assert run.accounts[BEN].sums.work == before
 
 
-def test_looks_that_others_contradict_count_for_no_level() -> None:
+def test_contradicted_audits_count_for_no_level() -> None:
     """Several liars, each until it is found out, would otherwise take a member's votes."""
     run = _Run().settled()
     before = run.accounts[BEN].sums.level.sum
@@ -180,7 +180,7 @@ def test_who_had_votes_keeps_them_where_nobody_earns_any() -> None:
     assert fresh.earned == {FOUNDER: 1}
 
 
-def test_an_account_is_forgotten() -> None:
+def test_the_reputation_of_the_idle_is_dropped() -> None:
     """A crowd comes and goes without working."""
     run = _Run()
     run.shares = dict.fromkeys(PEERS, 4)
@@ -191,7 +191,7 @@ def test_an_account_is_forgotten() -> None:
     assert set(run.accounts._states) == {FOUNDER}
 
 
-def test_looks_are_in_proportion_to_votes() -> None:
+def test_audits_are_in_proportion_to_votes() -> None:
     votes = {FOUNDER: 98, ANN: 1, BEN: 1}
     assert reputation.audit_probability(votes, ANN, 1) == Fraction(3, 100)
 
@@ -207,7 +207,7 @@ def test_no_score_is_so_low_that_it_passes() -> None:
     assert verdict.passing(2000) == 3000
 
 
-def test_three_say_what_is_usual_for_a_size() -> None:
+def test_three_members_set_the_baseline_of_a_size() -> None:
     """Two with a share of a rare size are compared with all the others."""
     many = [([BaselineSample(10_000, 4)] * MIN_AUDITS, 1)] * 9
     rare = [([BaselineSample(9_000, 64)] * MIN_AUDITS, 1)] * 2
@@ -219,7 +219,7 @@ def test_of_a_rare_size_no_more_is_believed_than_is_safe() -> None:
     assert ScoreBaseline([([BaselineSample(10_000, 4)] * MIN_AUDITS, 1)] * 9).of(16) == 2500
 
 
-def test_a_few_looks_say_nothing() -> None:
+def test_a_few_audits_decide_nothing() -> None:
     """Neither for shares of a rare size, when all others have another size."""
     few = [([BaselineSample(10_000, 4)] * (MIN_AUDITS - 1), 1)] * 9
     rare = [
@@ -233,7 +233,7 @@ def test_a_few_looks_say_nothing() -> None:
     assert not ScoreBaseline(rare).has_similar(64)
 
 
-def test_whoever_is_looked_at_first_does_not_say_what_is_usual() -> None:
+def test_who_is_audited_first_does_not_set_the_baseline() -> None:
     first = [([BaselineSample(1 << 40, 4)] * MIN_AUDITS, 1)] * 4
     assert ScoreBaseline([*first, *[([BaselineSample(10_000, 4)], 1)] * 5]).of(4) == 0
 
@@ -280,12 +280,12 @@ def test_scores_that_just_pass_take_nobodys_votes() -> None:
     assert run.accounts[BEN].sums.credible
 
 
-def test_three_say_what_a_half_is() -> None:
+def test_three_members_set_the_baseline_of_a_half() -> None:
     two = [([BaselineSample(10_000, 4, 8_000)] * MIN_HALF_SCORES, 1)] * 2
     assert ScoreBaseline(two).halves(BaselineSample(10_000, 4, 8_000)) is None
 
 
-def test_some_looks_say_what_a_half_is() -> None:
+def test_some_audits_set_the_baseline_of_a_half() -> None:
     few = [([BaselineSample(10_000, 4, 8_000)] * (MIN_HALF_SCORES - 1), 1)] * 9
     assert ScoreBaseline(few).halves(BaselineSample(10_000, 4, 8_000)) is None
 

@@ -99,7 +99,7 @@ def test_a_quiet_record_changes_nothing(run: Run) -> None:
     assert told(run, lambda: run.audits(ANN, BEN)) == []
 
 
-def test_who_is_left_out_is_told_of_each_step(run: Run) -> None:
+def test_an_excluded_member_has_an_event_for_each_step(run: Run) -> None:
     looked = run.round - 1
     assert told(run, lambda: fail(run, BEN)) == [
         ReputationEvent("audit_low", BEN, str(looked)),
@@ -116,7 +116,7 @@ def test_who_is_left_out_is_told_of_each_step(run: Run) -> None:
     assert {change.kind for change in told(run, lambda: fail(run, BEN))} == {"audit_low"}
 
 
-def test_who_passes_so_many_checks_as_was_said_counts_again(run: Run) -> None:
+def test_who_passes_the_stated_number_of_audits_counts_again(run: Run) -> None:
     while run.accounts.updates_count(BEN):
         fail(run, BEN)
     needed = run.accounts[BEN].sums.passes_until_counted
@@ -128,7 +128,7 @@ def test_who_passes_so_many_checks_as_was_said_counts_again(run: Run) -> None:
     assert run.accounts[BEN].sums.passes_until_counted == 0
 
 
-def test_a_look_that_is_contradicted_is_told_of_whoever_looked(run: Run) -> None:
+def test_a_contradicted_audit_is_an_event_of_its_auditor(run: Run) -> None:
     found = told(run, lambda: fail(run, BEN, low=False))
     assert ReputationEvent("contradicted", FOUNDER, str(run.round - 3 - DRAW_LAG_ROUNDS)) in found
     assert "audit_failed" not in {change.kind for change in found}
@@ -138,7 +138,7 @@ def test_a_look_that_is_contradicted_is_told_of_whoever_looked(run: Run) -> None
     assert why_no_votes(run.accounts, FOUNDER) == "contradicted"
 
 
-def test_votes_are_told_when_a_term_begins(run: Run) -> None:
+def test_votes_are_an_event_when_an_epoch_begins(run: Run) -> None:
     run.peers.append(NEW)
     run.close()
     assert why_no_votes(run.accounts, NEW) == "unconfirmed"
@@ -148,7 +148,7 @@ def test_votes_are_told_when_a_term_begins(run: Run) -> None:
     assert told(run, run.to_term) == [ReputationEvent("votes_gained", NEW)]
 
 
-def test_scores_that_are_too_low_are_told(run: Run) -> None:
+def test_low_scores_are_an_event(run: Run) -> None:
     # Most have too few audits to set a baseline.
     run.audits(FOUNDER, *PEERS[1:8])
     run.to_term()
@@ -162,7 +162,7 @@ def test_scores_that_are_too_low_are_told(run: Run) -> None:
     assert why_no_votes(run.accounts, BEN) == "scores"
 
 
-def test_a_half_that_is_missing_is_told(run: Run) -> None:
+def test_a_missing_half_is_an_event(run: Run) -> None:
     def look(peer: PeerId, beginning: int) -> None:
         run.close(Audit(ANN, peer, run.round - 1, SHARE, GOOD, beginning))
 
@@ -179,7 +179,7 @@ def test_a_half_that_is_missing_is_told(run: Run) -> None:
     assert told(run, run.to_term)[-1] == ReputationEvent("votes_lost", BEN, "halves")
 
 
-def test_the_tally_counts_looks_and_disputes(run: Run) -> None:
+def test_totals_count_audits_and_disputes(run: Run) -> None:
     before = run.accounts.totals
     assert before.low == 0
     fail(run, BEN)

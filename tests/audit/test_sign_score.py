@@ -67,7 +67,7 @@ def test_numbers_of_any_size_stay_exact() -> None:
 @pytest.mark.parametrize(
     "value", [np.nan, np.inf, -np.inf, 1e38, -1e-45, 3.4e38], ids=lambda value: str(value)
 )
-def test_one_number_has_no_more_say_than_its_bound(value: float) -> None:
+def test_one_number_weighs_no_more_than_its_bound(value: float) -> None:
     """A gradient may hold any number. (1,024 stands for eight root mean squares.)"""
     values = np.random.default_rng(4).standard_normal(1000).astype(np.float32)
     values[7] = value

@@ -70,7 +70,7 @@ def test_scores_are_held_to_those_of_shares_of_as_many_digits() -> None:
     assert [of(1), of(16), of(1024)] == [10_000, 2500, 312]
 
 
-def test_a_few_looks_say_nothing_of_what_is_usual() -> None:
+def test_a_few_audits_set_no_baseline() -> None:
     """As in a new swarm: one high score of a large member would be held against all."""
     told = [([BaselineSample(10_000, 4)] * MIN_AUDITS, 1) for _ in range(5)]
     few = [([BaselineSample(10_000, 4)] * (MIN_AUDITS - 1), 1) for _ in range(5)]
@@ -87,7 +87,7 @@ def test_a_few_looks_say_nothing_of_what_is_usual() -> None:
 
 
 @pytest.mark.parametrize("lie", [10**12, -(10**12)])
-def test_whoever_is_looked_at_first_does_not_say_what_is_usual(lie: int) -> None:
+def test_who_is_audited_first_does_not_set_the_baseline(lie: int) -> None:
     """Liars may audit each other before the others are audited."""
     honest = [([BaselineSample(10_000, 4)] * (MIN_AUDITS - 1), 1) for _ in range(6)]
     liars = [([BaselineSample(lie, 4)] * MIN_AUDITS, 1) for _ in range(5)]
@@ -134,7 +134,7 @@ def test_of_halves_there_is_no_telling_without_scores() -> None:
     assert ScoreBaseline(none).halves(looked(10_000, 8000)) is None
 
 
-def test_fewer_than_half_of_all_votes_do_not_say_what_a_half_is() -> None:
+def test_fewer_than_half_of_all_votes_do_not_set_the_baseline_of_a_half() -> None:
     chance = random.Random(3)
     for _ in range(100):
         honest = [
@@ -147,7 +147,7 @@ def test_fewer_than_half_of_all_votes_do_not_say_what_a_half_is() -> None:
         assert 8000 * 1000 // 9000 <= found.first <= 8000 * 1000 // 7000 + 1
 
 
-def test_without_looks_nothing_is_usual() -> None:
+def test_without_audits_there_is_no_baseline() -> None:
     for none in (
         ScoreBaseline(),
         ScoreBaseline([([], 1)]),

@@ -13,7 +13,7 @@ from simulation.chain import identity
 from simulation.known_chains import true_chain
 
 
-def test_a_forged_word_ends_an_answer() -> None:
+def test_a_forged_message_ends_an_answer() -> None:
     """Of a thousand forged messages one is checked, and the sender is blamed."""
     checked: list[int] = []
 

@@ -59,7 +59,7 @@ def refused_again(chain: CheckedChain, *audits: ReauditEntry) -> str:
 # Audits
 
 
-def test_a_look_is_recorded_and_vouches() -> None:
+def test_an_audit_is_recorded_and_vouches() -> None:
     """Of all members only the founder has votes, and so it audits alone."""
     chain = CheckedChain().grow_until(FIRST_DRAWN + 1)
     (entry,) = chain.audits()
@@ -76,7 +76,7 @@ def test_a_look_is_recorded_and_vouches() -> None:
     assert account.work == sum(dealt)
 
 
-def test_whoever_was_vouched_for_votes_and_looks(chain: CheckedChain) -> None:
+def test_who_was_vouched_for_votes_and_audits(chain: CheckedChain) -> None:
     votes = chain.work.reputation.votes
     assert len(chain.audits()) == sum(
         chain.drawn(peer, chain.round - 1) is not None for peer in votes
@@ -143,28 +143,28 @@ def _another_score(chain: CheckedChain, who: PeerId) -> AuditEntry:
         (_another_score, "did not sign"),
     ],
 )
-def test_a_record_holds_no_other_look(
+def test_a_record_holds_no_other_audit(
     chain: CheckedChain, made: Callable[[CheckedChain, PeerId], AuditEntry], words: str
 ) -> None:
     entry = made(chain, chain.audits()[0].auditor)
     assert words in refused_look(chain, entry)
 
 
-def test_a_look_that_its_secret_does_not_draw_is_refused() -> None:
+def test_an_audit_that_its_secret_does_not_draw_is_refused() -> None:
     """The founder has the only vote and audits once in ten thousand rounds."""
     chain = CheckedChain(every=10_000).grow_until(FIRST_DRAWN + 1)
     assert chain.drawn(chain.manifest.founder, FIRST_DRAWN) is None
     assert "was not drawn" in refused_look(chain, chain.look(chain.manifest.founder))
 
 
-def test_whoever_has_no_votes_looks_at_nobody() -> None:
+def test_who_has_no_votes_audits_nobody() -> None:
     chain = CheckedChain().grow_until(FIRST_DRAWN + 2)
     for peer in chain.membership.peers:
         if peer != chain.manifest.founder:
             assert "was not drawn" in refused_look(chain, chain.look(peer))
 
 
-def test_looks_are_sorted_and_each_once(chain: CheckedChain) -> None:
+def test_audits_are_sorted_and_unique(chain: CheckedChain) -> None:
     first, second, *_ = chain.audits()
     assert "not sorted" in refused_look(chain, second, first)
     assert "not sorted" in refused_look(chain, first, first)
@@ -185,7 +185,7 @@ def lookers(chain: CheckedChain, first: Audit) -> list[PeerId]:
     return sorted(chain.work.reputation.pending_reauditors(first))
 
 
-def test_second_looks_settle_a_dispute(chain: CheckedChain) -> None:
+def test_reaudits_settle_a_dispute(chain: CheckedChain) -> None:
     first = chain.disputed()
     again = tuple(chain.again(who, first) for who in lookers(chain, first))
     # All but the audited member.
@@ -195,7 +195,7 @@ def test_second_looks_settle_a_dispute(chain: CheckedChain) -> None:
     assert chain.work.reputation[first.peer].sums.work.sum > 0
 
 
-def test_second_looks_contradict_a_liar(chain: CheckedChain) -> None:
+def test_reaudits_contradict_a_liar(chain: CheckedChain) -> None:
     before = chain.work.reputation.copy()
     first = chain.disputed()
     fine = [GOOD] * 8
@@ -228,7 +228,7 @@ def test_nobody_is_called_before_the_beacon_of_a_later_round(chain: CheckedChain
         ({"round": 3}, "without an open dispute"),
     ],
 )
-def test_a_second_look_is_what_was_drawn(
+def test_a_reaudit_is_what_was_drawn(
     chain: CheckedChain, changes: dict[str, object], words: str
 ) -> None:
     first = chain.disputed()
@@ -237,7 +237,7 @@ def test_a_second_look_is_what_was_drawn(
     assert words in refused_again(chain, entry)
 
 
-def test_whose_second_looks_have_no_say(chain: CheckedChain) -> None:
+def test_whose_reaudits_do_not_count(chain: CheckedChain) -> None:
     first = chain.disputed()
     who, other, _ = lookers(chain, first)
     assert "has no vote" in refused_again(chain, chain.again(first.peer, first))
@@ -261,7 +261,7 @@ def test_where_votes_are_many_sixteen_seats_are_drawn() -> None:
         assert "not drawn" in refused_again(chain, chain.again(who, first))
 
 
-def test_who_looks_again_at_what_does_not_hang_on_what_a_leader_may_vary(
+def test_no_leader_can_vary_who_reaudits_what(
     chain: CheckedChain,
 ) -> None:
     """The draw depends neither on the record that holds the audit nor on any later one, whatever its
@@ -298,7 +298,7 @@ def test_a_dispute_ends(chain: CheckedChain) -> None:
 # Updates that cannot be audited
 
 
-def test_what_nobody_can_look_at_does_not_count_and_earns_nothing() -> None:
+def test_what_nobody_can_audit_does_not_count_and_earns_nothing() -> None:
     """A member that states that it needs several rounds for a sequence."""
     chain = CheckedChain(4)
     slow = next(peer for peer in chain.membership.peers if peer != chain.manifest.founder)
@@ -369,7 +369,7 @@ def test_what_is_known_at_any_length_is_what_was_known_then(
 # Without audits
 
 
-def test_where_no_work_is_checked_there_are_no_looks(chain: CheckedChain) -> None:
+def test_without_audits_records_hold_none(chain: CheckedChain) -> None:
     without = Chain().grow_until(3)
     assert without.ledger.find(AuditLedger) is None
     assert without.ledger.find(Beacon) is None

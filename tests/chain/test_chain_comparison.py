@@ -145,7 +145,7 @@ def test_who_parts_before_the_floor_is_asked_once() -> None:
     assert len(asked) == 1
 
 
-def test_a_strangers_word_is_not_taken_down() -> None:
+def test_a_strangers_message_is_not_noted() -> None:
     ours, stranger = true_chain().ledger, identity(40).peer
     ours.binding = True
     machine = ChainComparison(

@@ -24,7 +24,7 @@ A, B, C, D = PEERS[:4]
 
 
 @given(st.integers(1, 64), st.integers(2, 5), st.integers(1, 30), st.binary(max_size=8))
-def test_everybody_is_in_one_panel_of_at_least_the_size(count, size, most, seed):
+def test_everybody_is_in_one_committee_of_at_least_the_size(count, size, most, seed):
     committees = draw_committees(PEERS[:count], size=size, most=most, seed=seed)
 
     assert sorted(peer for committee in committees for peer in committee) == sorted(PEERS[:count])
@@ -63,7 +63,7 @@ def test_another_seed_draws_others_and_the_order_of_members_makes_no_difference(
         ({A: TRUE, B: TRUE, D: FALSE}, {A, B, C, D}, True),
     ],
 )
-def test_a_tally_counts_that_two_say_and_nobody_denies(said, present, counts):
+def test_an_aggregate_counts_that_two_announce_and_nobody_contradicts(said, present, counts):
     assert agreed_aggregate((A, B, C), said, present) == (TRUE if counts else None)
 
 
@@ -81,7 +81,7 @@ def test_a_tally_counts_that_two_say_and_nobody_denies(said, present, counts):
         ({A: TRUE, B: TRUE, D: FALSE}, set()),
     ],
 )
-def test_who_is_struck(said, penalised):
+def test_who_is_penalised(said, penalised):
     assert dissenters((A, B, C), said) == penalised
 
 
@@ -103,7 +103,7 @@ def test_serving_makes_good():
     assert standing.served().back == standing.back
 
 
-def test_where_most_are_out_everybody_speaks():
+def test_where_most_are_out_everybody_aggregates():
     out = dict.fromkeys((A, B), AggregatorStanding().penalised(5))
 
     assert may_aggregate([A, B, C], out, 6) == [A, B, C]

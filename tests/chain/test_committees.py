@@ -26,7 +26,7 @@ def chain() -> Spoken:
     return Spoken()
 
 
-def test_members_train_in_odd_rounds_and_panels_speak_in_even_ones(chain: Spoken) -> None:
+def test_members_train_in_odd_rounds_and_committees_aggregate_in_even_ones(chain: Spoken) -> None:
     for _ in range(3):
         assert chain.ledger.assignments.due(chain.round) == {*chain.membership.peers}
         chain.grow()
@@ -37,7 +37,7 @@ def test_members_train_in_odd_rounds_and_panels_speak_in_even_ones(chain: Spoken
     assert chain.round == 7
 
 
-def test_each_sample_is_dealt_once_though_a_step_takes_two_rounds(chain: Spoken) -> None:
+def test_each_sample_is_assigned_once_though_a_step_takes_two_rounds(chain: Spoken) -> None:
     plain, streams = Chain(6), chain.ledger.assignments.order.streams
     for step in range(1, 6):
         assignments, now = chain.ledger.assignments, chain.round
@@ -51,7 +51,7 @@ def test_each_sample_is_dealt_once_though_a_step_takes_two_rounds(chain: Spoken)
         plain.grow()
 
 
-def test_what_is_left_untrained_is_dealt_again_in_the_next_step(chain: Spoken) -> None:
+def test_what_is_left_untrained_is_assigned_again_in_the_next_step(chain: Spoken) -> None:
     absent = chain.membership.peers[0]
     share = set(chain.ledger.assignments.share(1, absent) or ())
     assert share
@@ -63,7 +63,7 @@ def test_what_is_left_untrained_is_dealt_again_in_the_next_step(chain: Spoken) -
     assert share <= again
 
 
-def test_a_tally_counts_once_however_many_say_it(chain: Spoken) -> None:
+def test_an_aggregate_counts_once_however_many_announce_it(chain: Spoken) -> None:
     chain.grow()
     committees = chain.committee_chain.epoch(2).committees
     record = chain.record(updates=chain.aggregates())
@@ -78,18 +78,18 @@ def test_a_tally_counts_once_however_many_say_it(chain: Spoken) -> None:
     assert chain.ledger.update_bytes(0, 3) - before == 2 * 700
 
 
-def test_sheets_are_nothing_to_replay(chain: Spoken) -> None:
+def test_sign_votes_are_not_replayed(chain: Spoken) -> None:
     chain.grow()
     assert chain.ledger.update_bytes(1, 2) == 0
 
 
-def test_two_sheets_cannot_be_the_same(chain: Spoken) -> None:
+def test_two_sign_votes_cannot_be_the_same(chain: Spoken) -> None:
     updates = [chain.update(peer, update=LIE) for peer in chain.membership.peers]
     with pytest.raises(ProtocolError, match="one update under two members"):
         chain.grow(updates=updates)
 
 
-def test_nobody_speaks_who_was_not_drawn(chain: Spoken) -> None:
+def test_nobody_aggregates_who_was_not_drawn(chain: Spoken) -> None:
     chain.grow()
     chain.grow(admitted=[chain.admission(6)])
     chain.grow()
@@ -98,7 +98,9 @@ def test_nobody_speaks_who_was_not_drawn(chain: Spoken) -> None:
         chain.grow(updates=[*chain.aggregates(), newcomer])
 
 
-def test_a_liar_silences_its_panel_and_is_not_drawn_for_two_terms(chain: Spoken) -> None:
+def test_a_liar_voids_its_committees_aggregate_and_is_not_drawn_for_two_epochs(
+    chain: Spoken,
+) -> None:
     liar = chain.membership.peers[2]
     chain.grow()
     chain.lying = {liar}
@@ -143,14 +145,14 @@ def test_who_comes_later_waits_and_who_was_there_when_training_began_does_not() 
     assert newcomer in chain.committee_chain.epoch(first - 2).standings
 
 
-def test_others_are_drawn_for_the_next_term(chain: Spoken) -> None:
+def test_others_are_drawn_for_the_next_epoch(chain: Spoken) -> None:
     first = chain.committee_chain.epoch(1).committees
     chain.grow_until(5)
     assert chain.committee_chain.epoch(4).committees == first
     assert chain.committee_chain.epoch(5).committees != first
 
 
-def test_one_who_is_left_of_its_panel_speaks_alone() -> None:
+def test_the_last_of_a_committee_aggregates_alone() -> None:
     chain = Spoken(3)
     chain.grow(departed=[chain.leave(peer) for peer in chain.membership.peers[:2]])
     (left,) = chain.membership.peers
@@ -202,12 +204,12 @@ def test_a_run_ends_behind_its_last_step() -> None:
         ({"outlier_filter": True}, "optimizer.outlier_filter"),
     ],
 )
-def test_what_does_not_go_with_speakers(changes: dict[str, Any], problem: str) -> None:
+def test_what_does_not_go_with_committees(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Spoken(1, **changes)
 
 
-def test_what_a_panel_holds_comes_of_what_counted_since_it_began() -> None:
+def test_a_committee_holds_what_counted_since_it_began() -> None:
     """A step without an aggregate restarts the committee, and so does an epoch; a shorter chain has the
     same state."""
     long = Spoken(epoch=4)
@@ -232,7 +234,7 @@ def test_what_a_panel_holds_comes_of_what_counted_since_it_began() -> None:
     assert [len(shorter.agreed(section)) for section in (0, 1)] == [0, 3]
 
 
-def test_who_says_nothing_is_not_waited_for_and_contradicts_nobody() -> None:
+def test_who_abstains_is_not_waited_for_and_contradicts_nobody() -> None:
     chain = Spoken(epoch=5)
     chain.grow()
     quiet, *others = chain.committee_chain.committee(2, 0)
@@ -258,12 +260,12 @@ def test_who_says_nothing_is_not_waited_for_and_contradicts_nobody() -> None:
         assert aggregates[1] is not None
 
 
-def test_a_manifest_with_speakers_comes_back(chain: Spoken) -> None:
+def test_a_manifest_with_committees_comes_back(chain: Spoken) -> None:
     manifest: Manifest = chain.manifest
     assert decode_manifest(manifest.encode(), manifest.swarm) == manifest
 
 
-def test_a_sheet_has_to_fit_into_one_blob() -> None:
+def test_a_sign_vote_has_to_fit_into_one_blob() -> None:
     """While there is one committee, a sign vote has one part."""
     committees = CommitteesSpec(rotation_steps=8)
     told = {

@@ -50,7 +50,7 @@ def test_who_has_our_final_record_is_named_as_such(chains: tuple[Chain, Chain]) 
     assert look(ours.ledger, ours.ledger.truncated(len(ours.ledger)), 1).reported == {B: None}
 
 
-def test_a_strangers_word_is_not_taken_down(chains: tuple[Chain, Chain]) -> None:
+def test_a_strangers_message_is_not_noted(chains: tuple[Chain, Chain]) -> None:
     ours, theirs = chains
     assert look(ours.ledger, theirs.ledger, 40).reported == {}
 

@@ -85,7 +85,7 @@ def test_a_record_that_says_something_else(rounds: int, said: bytes, words: str)
         check_record(short.record(contributions=said), short.ledger, short.ledger.verify)
 
 
-def test_where_no_work_is_checked_there_is_none_and_the_bytes_are_as_ever() -> None:
+def test_without_audits_a_receipt_has_none_and_its_bytes_stay() -> None:
     plain = Chain(4, snapshot_interval=5).grow_until(6)
     record = plain.record()
     assert record.snapshot is not None
@@ -161,7 +161,7 @@ TAMPERED: dict[str, Callable[[Receipt], Any]] = {
 
 
 @pytest.mark.parametrize("name", TAMPERED)
-def test_a_receipt_with_another_word_in_it(name: str) -> None:
+def test_a_receipt_with_another_message_in_it(name: str) -> None:
     written = receipt()
     assert refused(replace(written, **{name: TAMPERED[name](written)}))
 
@@ -170,7 +170,7 @@ def test_every_field_is_tampered_with() -> None:
     assert {field.name for field in fields(Receipt)} - {"kind"} == TAMPERED.keys()
 
 
-def test_a_claim_is_its_peers_own_word() -> None:
+def test_a_claim_is_signed_by_its_peer() -> None:
     written, mine = receipt(), identity(1)
     claiming = with_claim(written, 5_000, mine.sign)
     assert decode_receipt(claiming.encode()) == claiming

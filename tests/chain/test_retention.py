@@ -71,7 +71,7 @@ def test_the_two_newest_snapshots_stay() -> None:
 
 
 @pytest.mark.parametrize("interval", [1, 3, 5, 17, 30, 39, 40, 50, 90])
-def test_where_work_is_checked_every_state_of_some_rounds_back_can_be_made(interval: int) -> None:
+def test_with_audits_every_state_of_some_rounds_back_can_be_made(interval: int) -> None:
     """With few snapshots: an old enough one, the next that will be, and the two newest."""
     manifest = replace(toy_manifest(snapshot_interval=interval), audits=AuditsSpec())
     back, most = audit_history(manifest), most_kept(manifest)
@@ -86,12 +86,12 @@ def test_where_work_is_checked_every_state_of_some_rounds_back_can_be_made(inter
         assert oldest <= round_ - back or round_ - back < interval
 
 
-def test_where_work_is_not_checked_two_snapshots_are_enough() -> None:
+def test_without_audits_two_snapshots_are_enough() -> None:
     manifest = toy_manifest(snapshot_interval=5)
     assert (audit_history(manifest), most_kept(manifest)) == (0, 2)
 
 
-def test_updates_stay_while_somebody_may_look_again() -> None:
+def test_updates_stay_while_somebody_may_reaudit() -> None:
     manifest = replace(toy_manifest(snapshot_interval=5), audits=AuditsSpec())
     young: Any = _Rounds(manifest, 30)
     assert last_dispensable(young, [State(20), State(25, 1)], 30) == -1

@@ -10,7 +10,7 @@ from distro_node.protocol.codec.update import update_layout
 from simulation.chain import Chain
 
 
-def test_without_speakers_all_updates_are_needed() -> None:
+def test_without_committees_all_updates_are_needed() -> None:
     chain = Chain(3)
     record = chain.grow().record
     needed = needed_for(chain.ledger, record)
@@ -19,14 +19,14 @@ def test_without_speakers_all_updates_are_needed() -> None:
     assert all(each.fits(b"anything that decodes") for each in needed)
 
 
-def test_nobody_needs_a_sheet_to_take_the_step() -> None:
+def test_nobody_needs_a_sign_vote_to_take_the_step() -> None:
     chain = Spoken()
     record = chain.grow().record
     assert len(record.updates) == 6
     assert needed_for(chain.ledger, record) == ()
 
 
-def test_one_of_each_tally_is_needed() -> None:
+def test_one_of_each_aggregate_is_needed() -> None:
     chain = Spoken()
     chain.grow()
     record = chain.grow().record
@@ -40,7 +40,7 @@ def test_one_of_each_tally_is_needed() -> None:
         assert each.entry.peer in committee
 
 
-def test_a_tally_that_does_not_count_is_not_needed() -> None:
+def test_an_aggregate_that_does_not_count_is_not_needed() -> None:
     chain = Spoken()
     chain.grow()
     liar = chain.committee_chain.committee(2, 1)[0]
@@ -49,7 +49,7 @@ def test_a_tally_that_does_not_count_is_not_needed() -> None:
     assert [each.place for each in needed_for(chain.ledger, record)] == [(0, 2)]
 
 
-def test_a_panel_speaks_for_its_own_section_alone() -> None:
+def test_a_committee_aggregates_its_own_section_alone() -> None:
     """Otherwise two byzantine members in one committee could undo another's aggregate."""
     chain = Spoken()
     optimizer = chain.manifest.optimizer

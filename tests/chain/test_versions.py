@@ -50,7 +50,7 @@ def by(chain: Chain, count: int, version: int = NEXT) -> dict[PeerId, int]:
     return dict.fromkeys(chain.membership.peers[:count], version)
 
 
-def test_once_a_quorum_speaks_it_the_round_is_known_to_all() -> None:
+def test_once_a_quorum_supports_it_the_round_is_known_to_all() -> None:
     chain = newer()
     began = chain.round
     go_on(chain, by(chain, 3), READY_ROUNDS - 1)
@@ -90,7 +90,7 @@ def test_a_round_without_a_quorum_begins_the_count_anew() -> None:
     assert chain.ledger.versions.change is not None
 
 
-def test_a_change_that_is_spoken_no_more_is_called_off() -> None:
+def test_a_change_that_is_supported_no_more_is_called_off() -> None:
     chain = newer()
     go_on(chain, by(chain, 3), READY_ROUNDS + NOTICE - 1)
     assert chain.ledger.versions.change is not None
@@ -143,7 +143,7 @@ def outdated() -> Chain:
     return chain
 
 
-def test_who_does_not_speak_it_follows_up_to_that_round_and_blames_nobody() -> None:
+def test_who_does_not_support_it_follows_up_to_that_round_and_blames_nobody() -> None:
     chain = outdated()
     ours = Ledger(chain.manifest)
     catching_up, asked = InitialSync(ours), 0
@@ -160,7 +160,7 @@ def test_who_does_not_speak_it_follows_up_to_that_round_and_blames_nobody() -> N
         ours.append(chain.ledger[len(ours)])
 
 
-def test_a_member_that_does_not_speak_it_is_silent() -> None:
+def test_a_member_that_does_not_support_it_is_silent() -> None:
     chain = newer()
     go_on(chain, by(chain, 3), READY_ROUNDS + NOTICE - 1)
     me = chain.membership.peers[3]
@@ -182,7 +182,7 @@ def test_a_member_that_does_not_speak_it_is_silent() -> None:
         assert member.handle(Tick(), float(now)) == []
 
 
-def test_a_member_says_what_it_speaks_and_hears_of_the_change() -> None:
+def test_a_member_states_its_versions_and_learns_of_the_change() -> None:
     chain = newer()
     go_on(chain, by(chain, 3), READY_ROUNDS - 1)
     member = chain.member(chain.membership.peers[0])
@@ -207,7 +207,7 @@ def test_what_was_said_is_not_good_for_ever() -> None:
     )
 
 
-def test_who_does_not_speak_it_takes_leave_in_time() -> None:
+def test_who_does_not_support_it_leaves_in_time() -> None:
     chain = newer()
     chain.ledger.versions.max_version = PROTOCOL_VERSION
     go_on(chain, by(chain, 3), READY_ROUNDS + NOTICE - 4)

@@ -52,7 +52,7 @@ def test_two_minutes_with_a_traitor(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(1500)
-def test_a_storm_over_panels(tmp_path: Path) -> None:
+def test_a_storm_over_committees(tmp_path: Path) -> None:
     # Each committee has two members, so one that is gone or behind silences its section.
     committees = "[committees]\nrotation_steps = 2\nmin_members = 2\nepoch_steps = 4\n"
     storm(tmp_path, seed=45, count=5, seconds=120.0, rounds=80, traitor=False, tables=committees)

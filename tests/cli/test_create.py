@@ -359,7 +359,7 @@ def test_a_rate_far_from_what_benchmarks_found_is_told(
         assert words is None or words in out
 
 
-def test_work_that_is_not_checked_is_told_where_strangers_may_join(
+def test_missing_audits_are_reported_where_strangers_may_join(
     command, initialised, run: Path, home: Path
 ) -> None:
     for table, checks, told in (
@@ -380,7 +380,7 @@ def test_work_that_is_not_checked_is_told_where_strangers_may_join(
     assert "preconditioner" in result.err
 
 
-def test_few_speak_for_all_if_the_founder_says_so(
+def test_committees_aggregate_if_the_founder_says_so(
     command, initialised, run: Path, home: Path
 ) -> None:
     run.write_text(
@@ -419,7 +419,7 @@ def test_few_speak_for_all_if_the_founder_says_so(
         ("[committees]\nmin_members = 1\n", "min_members"),
     ],
 )
-def test_what_does_not_go_with_speakers_is_told(
+def test_what_does_not_go_with_committees_is_reported(
     command, initialised, run: Path, home: Path, tables: str, words: str
 ) -> None:
     run.write_text(re.sub(r"\[optimizer\]\n(\w.*\n)*", "", RUN) + tables)
@@ -677,7 +677,7 @@ def test_a_dry_run_makes_nothing_and_measures(command, run: Path, home: Path) ->
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_a_dry_run_measures_where_few_speak_for_all(command, run: Path, home: Path) -> None:
+def test_a_dry_run_measures_with_committees(command, run: Path, home: Path) -> None:
     """And it reports them in words."""
     text = RUN.replace(
         "hidden_size = 8", "hidden_size = 8\nintermediate_size = 16\nnum_hidden_layers = 1"

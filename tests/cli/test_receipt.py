@@ -121,7 +121,7 @@ def test_who_is_gone_is_still_in_it(command: Command, tmp_path: Path) -> None:
     assert command("contributions", "--data-dir", place).code == 0
 
 
-def test_where_no_work_is_checked(command: Command, tmp_path: Path) -> None:
+def test_without_audits(command: Command, tmp_path: Path) -> None:
     ledger = Chain(4, snapshot_interval=5).grow_until(10).ledger
     place = stored(tmp_path / "node", ledger)
     command("receipt", "--peer", MEMBER, "--data-dir", place).refused_with(

@@ -55,7 +55,7 @@ def tally_of(section: Section, members: int, number: int = 0, count: int = 2) ->
     return Aggregate(number, count, (True,) * members, momentum.take_strongest(0))
 
 
-def test_the_order_of_sheets_makes_no_difference():
+def test_the_order_of_sign_votes_makes_no_difference():
     section = section_of()
     sign_votes = sheets_of(section, 7, 3)
 
@@ -65,7 +65,7 @@ def test_the_order_of_sheets_makes_no_difference():
         assert np.array_equal(one, other)
 
 
-def test_what_is_spoken_are_the_strongest_of_all_that_was_heard():
+def test_an_aggregate_holds_the_strongest_of_all_sign_votes():
     """Compared with floating-point numbers, with values that need no rounding."""
     section = section_of()
     momentum, model = (
@@ -105,7 +105,7 @@ def test_a_copy_goes_its_own_way():
     assert not np.array_equal(second.positions[0], first.positions[0])
 
 
-def test_what_was_never_heard_is_undone_in_the_next_step():
+def test_what_was_never_received_is_undone_in_the_next_step():
     section = section_of()
     momentum = Momentum(section)
 
@@ -131,7 +131,7 @@ def test_a_momentum_of_which_all_agree_stays_in_its_numbers():
 
 
 @given(st.integers(1, 1024), st.integers(0, 1))
-def test_a_tally_comes_back(members, number):
+def test_an_aggregate_comes_back(members, number):
     section = section_of(2, number)
     counted = tuple(place % 3 != 0 for place in range(members))
     told = tally_of(section, 3, number)
@@ -160,7 +160,7 @@ def test_a_tally_comes_back(members, number):
         lambda body: body[:-1],
     ],
 )
-def test_what_is_no_tally_is_refused(change):
+def test_what_is_no_aggregate_is_refused(change):
     body = encode_aggregate(section_of(), tally_of(section_of(), 3))
 
     with pytest.raises(ProtocolError):
@@ -168,7 +168,7 @@ def test_what_is_no_tally_is_refused(change):
 
 
 @given(st.binary(max_size=400))
-def test_whatever_the_bytes_a_tally_has_one_spelling(data):
+def test_whatever_the_bytes_an_aggregate_has_one_encoding(data):
     try:
         aggregate = decode_aggregate(LAYOUT, b"\4" + data)
     except ProtocolError:

@@ -33,7 +33,7 @@ def told(step: int, *, without: int | None = None) -> list[tuple[bytes | None, i
     return [(None if m == without else part(m, step), 1 + (m == 1)) for m in range(5)]
 
 
-def test_speakers_of_the_same_sheets_say_the_same():
+def test_aggregators_of_the_same_sign_votes_agree():
     first, second = speaker(), speaker()
     for step in range(6):
         said = first.aggregate(step, told(step))
@@ -43,7 +43,7 @@ def test_speakers_of_the_same_sheets_say_the_same():
         assert second.settle(said)
 
 
-def test_who_lacked_a_sheet_that_nobody_counted_goes_on_with_the_others():
+def test_who_lacked_a_sign_vote_that_nobody_counted_goes_on_with_the_others():
     """One of three had a sign vote that the others lacked: the agreed aggregate decides."""
     more, less = speaker(), speaker()
     agreed = less.aggregate(0, told(0, without=3))
@@ -55,7 +55,7 @@ def test_who_lacked_a_sheet_that_nobody_counted_goes_on_with_the_others():
     assert more.aggregate(1, told(1)) == less.aggregate(1, told(1))
 
 
-def test_who_lacks_a_sheet_that_was_counted_cannot_follow():
+def test_who_lacks_a_sign_vote_that_was_counted_cannot_follow():
     more, less = speaker(), speaker()
     agreed = more.aggregate(0, told(0))
     less.aggregate(0, told(0, without=3))
@@ -63,7 +63,7 @@ def test_who_lacks_a_sheet_that_was_counted_cannot_follow():
     assert not less.settle(agreed)
 
 
-def test_what_does_not_decode_tells_nothing():
+def test_what_does_not_decode_counts_as_no_vote():
     one, other = speaker(), speaker()
     garbled = told(0)
     garbled[3] = b"\1nothing", 1
@@ -71,7 +71,7 @@ def test_what_does_not_decode_tells_nothing():
     assert one.aggregate(0, garbled) == other.aggregate(0, told(0, without=3))
 
 
-def test_an_honest_member_does_not_follow_a_panel_of_liars():
+def test_an_honest_member_does_not_follow_a_committee_of_liars():
     honest, liar = speaker(), speaker()
     honest.aggregate(0, told(0))
     # It claims to have counted all, and has counted other parts.
@@ -80,6 +80,6 @@ def test_an_honest_member_does_not_follow_a_panel_of_liars():
     assert not honest.settle(lie)
 
 
-def test_with_no_sheet_at_all_a_tally_is_said():
+def test_with_no_sign_vote_at_all_there_is_an_aggregate():
     said = speaker().aggregate(0, [(None, 1)] * 3)
     assert decode_aggregate(LAYOUT, said).counted == (False,) * 3

@@ -19,12 +19,12 @@ SPEAKERS = CommitteesSpec(rotation_steps=4)
 BILLION = (ParameterSpec(name="weight", shape=(1 << 17, 1 << 13)),)
 
 
-def test_without_speakers_everybody_gets_everybodys_update() -> None:
+def test_without_committees_everybody_gets_everybodys_update() -> None:
     assert sent(LAYOUT, None) == LAYOUT.body_bytes
     assert received(LAYOUT, None, 8) == 7 * LAYOUT.body_bytes
 
 
-def test_a_panel_hears_one_part_of_each_sheet_and_all_hear_each_tally() -> None:
+def test_a_committee_gets_one_part_of_each_sign_vote_and_all_get_each_aggregate() -> None:
     assert sent(LAYOUT, SPEAKERS) == 1 + 512 * 128 // 4 // 8
     cut = sections(LAYOUT, 4)
     parts = sum(part_bytes(own, 4, 0) + proof_bytes(n, 4) for n, own in enumerate(cut)) // 4
@@ -33,7 +33,7 @@ def test_a_panel_hears_one_part_of_each_sheet_and_all_hear_each_tally() -> None:
     )
 
 
-def test_sheets_cost_about_the_same_however_many_members_there_are() -> None:
+def test_sign_votes_cost_about_the_same_however_many_members_there_are() -> None:
     """This holds up to the inclusion proofs, and while there are blocks for that many committees."""
     table = [ParameterSpec(name="weight", shape=(8192, 1024))]
     layout = update_layout(table, 64, 64)
@@ -63,7 +63,9 @@ def test_as_many_coefficients_as_can_be_sent_as_one(committees: CommitteesSpec |
 
 
 @pytest.mark.parametrize("committees", [None, CommitteesSpec(rotation_steps=16)])
-def test_an_update_or_a_tally_has_to_fit_into_one_blob(committees: CommitteesSpec | None) -> None:
+def test_an_update_or_an_aggregate_has_to_fit_into_one_blob(
+    committees: CommitteesSpec | None,
+) -> None:
     """Otherwise every member would fail with its first one: while members are few, one committee
     aggregates the whole model."""
     most = largest_top_k(BILLION, 64, committees, 1000)

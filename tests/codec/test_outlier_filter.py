@@ -102,7 +102,7 @@ def test_nobody_is_left_out_where_nobody_lies() -> None:
 
 
 @pytest.mark.parametrize("members", [3, 4, 7, 8, 15])
-def test_fewer_than_half_silence_nobody(members: int) -> None:
+def test_fewer_than_half_have_nobody_left_out(members: int) -> None:
     """They see all other updates first and send the exact opposite of one of them."""
     updates = honest_updates(members)
     liars = (members - 1) // 2
@@ -238,7 +238,7 @@ LARGE_BLOCKS = update_layout([ParameterSpec(name="w", shape=(512, 512))], 64, 8)
 
 
 @pytest.mark.parametrize("liars", [1, 2, 3])
-def test_liars_lose_their_voice_before_they_silence_anybody(liars: int) -> None:
+def test_liars_are_left_out_before_they_have_anybody_left_out(liars: int) -> None:
     """Regression: together with the few that oppose each other by chance, they had honest members left
     out."""
     at_once = 0

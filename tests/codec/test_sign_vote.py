@@ -41,7 +41,7 @@ def random_signs(
 
 
 @given(st.integers(1, 4096), st.integers(1, 64), st.integers(0, 1000))
-def test_every_coefficient_has_its_turn_once_in_a_cycle(elements, rotation_steps, first):
+def test_every_coefficient_is_sent_once_in_a_cycle(elements, rotation_steps, first):
     heard = [
         selected_positions(elements, rotation_steps, first + step) for step in range(rotation_steps)
     ]
@@ -51,7 +51,7 @@ def test_every_coefficient_has_its_turn_once_in_a_cycle(elements, rotation_steps
     assert max(map(len, heard)) - min(map(len, heard)) <= 1
 
 
-def test_turns_do_not_change():
+def test_the_rotation_does_not_change():
     # Members of two versions must select the same coefficients.
     assert (
         selected_positions(4096, 4, 6)[:8].tolist() == selected_positions(4096, 4, 2)[:8].tolist()
@@ -93,7 +93,7 @@ def test_a_part_with_another_format_or_padding_is_refused():
 
 
 @pytest.mark.parametrize("step", range(4))
-def test_parts_of_all_sections_tell_what_one_part_of_the_whole_tells(step):
+def test_parts_of_all_sections_hold_what_one_part_of_the_whole_holds(step):
     shapes = ((128, 192), (70,))
     whole, three = section_of(*shapes), [section_of(*shapes, count=3, number=n) for n in range(3)]
     signs = random_signs(whole, 5, step)
@@ -105,7 +105,7 @@ def test_parts_of_all_sections_tell_what_one_part_of_the_whole_tells(step):
         assert part == encode_part(section, told)
 
 
-def test_a_sheet_of_another_length_is_not_cut():
+def test_a_sign_vote_of_another_length_is_not_cut():
     whole = section_of((128, 192))
     sign_vote = encode_part(whole, random_signs(whole, 4, 1))
 

@@ -73,13 +73,13 @@ def test_ways_are_short():
     assert max(proof_bytes(section, 341) for section in range(341)) == 9 * 32
 
 
-def test_names_tell_sheets_and_sections_apart():
+def test_names_distinguish_sign_votes_and_sections():
     one, two = (sign_vote_id(parts_of(count)[1]) for count in (2, 3))
 
     names = [part_name(one, 0, 2), part_name(one, 1, 2), part_name(one, 0, 3), part_name(two, 0, 2)]
     assert len({*names, one, two}) == 6
 
 
-def test_a_sheet_is_called_the_same_in_every_version():
+def test_a_sign_vote_has_the_same_name_in_every_version():
     known = "853acae13e5a16ff9cf3ddd285fda9b1a1d3b459844e2e88ac2b659829242a39"
     assert sign_vote_id(parts_of(5)[1]).hex() == known

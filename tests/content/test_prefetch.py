@@ -222,7 +222,7 @@ async def test_what_comes_next_is_reckoned_once_a_round(
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_what_comes_next_is_what_a_round_will_deal(overlap: bool) -> None:
+def test_what_comes_next_is_what_a_round_will_assign(overlap: bool) -> None:
     """With overlap, that is the round after the one being decided."""
     chain = Chain(3, overlap=overlap)
     me = identity(1).peer
@@ -247,7 +247,7 @@ def test_a_limit_on_the_disk_has_to_leave_room_to_take_part() -> None:
     assert (data_budget(int(least) + 10_000_000, manifest) or 0) >= 16 * CHUNK_BYTES
 
 
-async def test_what_a_look_lies_in_is_fetched_while_others_wait(
+async def test_what_an_audit_needs_is_fetched_while_others_wait(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     world = World(tmp_path)
@@ -295,7 +295,7 @@ async def test_a_wish_is_heard_at_once_and_what_nobody_has_is_not_waited_for(
     assert (1, 1) in world.has()
 
 
-async def test_where_the_disk_is_limited_what_looks_lie_in_stays_for_them(
+async def test_where_the_disk_is_limited_what_audits_need_stays_for_them(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     world = World(tmp_path, budget=6 * CHUNK_BYTES)

@@ -69,7 +69,7 @@ def test_a_newcomer_reads_what_goes_on() -> None:
         assert part in text
 
 
-def test_checks_have_a_line_where_work_is_checked() -> None:
+def test_audits_have_a_line_where_they_are_on() -> None:
     assert not any(line.startswith("your audits") for line in drawn(TRAINING))
     checked = replace(TRAINING, swarm=replace(SWARM, audits=CHECKS))
     (line,) = [line for line in drawn(checked) if line.startswith("your audits")]

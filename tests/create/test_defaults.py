@@ -51,7 +51,7 @@ def together(spec: OptimizerSpec) -> tuple[str, float, float, str]:
         ("policy = 'private'\n[optimizer]\nupdate_weight = 'share'", "share"),
     ],
 )
-def test_new_swarms_hear_by_share_where_there_are_shares(
+def test_new_swarms_weigh_by_share_where_there_are_shares(
     more: str, say: str, tmp_path: Path
 ) -> None:
     spec = usual(tmp_path, more)
@@ -92,7 +92,7 @@ def test_the_settings_go_together(
         "smoothing = 0.5",
     ],
 )
-def test_nobody_makes_a_swarm_whose_looks_accuse_the_honest(said: str, tmp_path: Path) -> None:
+def test_nobody_makes_a_swarm_whose_audits_accuse_the_honest(said: str, tmp_path: Path) -> None:
     more = f"{CHECKED}[optimizer]\n{said}"
     assert update_layout(model(ENOUGH), 64, 8).coefficients == MUON_MINIMUM
     usual(tmp_path, more, ENOUGH)
@@ -129,7 +129,7 @@ def test_a_peak_rate_that_is_not_said_is_what_learned_best(
     assert schedule.total_rounds == (500 if "500" in more else file.schedule.total_rounds)
 
 
-def test_with_speakers_the_panels_have_the_momentum(tmp_path: Path) -> None:
+def test_with_committees_the_aggregators_have_the_momentum(tmp_path: Path) -> None:
     spec = usual(tmp_path, "[committees]")
     assert (spec.top_k, spec.outlier_filter, spec.preconditioner, spec.step) == (
         64,

@@ -54,7 +54,7 @@ def test_a_short_file_has_defaults_for_the_rest(tmp_path: Path) -> None:
     assert file.admission.policy == "open"
 
 
-def test_work_is_checked_if_the_file_says_so(tmp_path: Path) -> None:
+def test_work_is_audited_if_the_file_says_so(tmp_path: Path) -> None:
     assert read(tmp_path, SMALL).audits is None
     assert read(tmp_path, SMALL + "[audits]").audits == AuditsSpec()
     said = read(tmp_path, SMALL + "[audits]\ninterval = 5\ndeviation = 200").audits

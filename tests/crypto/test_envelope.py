@@ -188,7 +188,7 @@ def test_a_signature_for_one_kind_is_none_for_another() -> None:
     assert not verify_detached("skip", SWARM, ALICE.peer, vote.body, vote.signature)
 
 
-def test_nobody_speaks_for_somebody_else() -> None:
+def test_nobody_signs_for_somebody_else() -> None:
     theirs = fields_of(by=MALLORY)
     claimed = {**vars(theirs), "sender": ALICE.peer}
     assert reason_for(layout(Envelope(**claimed))) == "bad_signature"

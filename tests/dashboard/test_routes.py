@@ -46,7 +46,7 @@ async def test_the_page_is_told_what_status_says() -> None:
         assert told["dense_bytes"] is None
 
 
-async def test_a_strangers_words_are_made_harmless() -> None:
+async def test_a_strangers_text_is_sanitized() -> None:
     evil = "\x1b[2J\u202egnp.<img src=x onerror=alert(1)>"
     async with served() as page:
         page.status = replace(TRAINING, swarm=replace(SWARM, name=evil))
@@ -55,7 +55,7 @@ async def test_a_strangers_words_are_made_harmless() -> None:
         assert all(text.isprintable() for row in told["rows"] for text in row)
 
 
-def test_the_page_knows_what_is_told_of_checked_work() -> None:
+def test_the_page_knows_the_fields_of_audits() -> None:
     script = (STATIC / "app.js").read_text("utf-8")
     tiles = script.partition("function checkTiles")[2].partition("}\n\n")[0]
     own = set(re.findall(r"\bown\.(\w+)", tiles))

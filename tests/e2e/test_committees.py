@@ -27,7 +27,7 @@ def spoken(ledger: Ledger) -> Iterator[dict[PeerId, int]]:
         yield ledger.index(CommitteeChain).counts(ledger[round_].record)
 
 
-def test_some_speak_for_the_others(tmp_path: Path) -> None:
+def test_some_aggregate_for_the_others(tmp_path: Path) -> None:
     liar_runs = Place(prefix=(sys.executable, str(LYING_AGGREGATOR)))
     with Swarm(
         tmp_path / "swarm", start_members=4, tables=SPEAKERS, places={"liar": liar_runs}

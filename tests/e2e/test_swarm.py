@@ -94,7 +94,7 @@ def test_a_killed_member_costs_nobody_anything_and_goes_on_as_it_was(
     _check_received(second, second.received(), height)
 
 
-def test_a_newcomer_is_dealt_work_soon_after_its_admission_and_may_leave(
+def test_a_newcomer_is_assigned_work_soon_after_its_admission_and_may_leave(
     swarm: Swarm, nodes: list[Node]
 ) -> None:
     founder = nodes[0]

@@ -64,12 +64,12 @@ def test_nobody_chooses_its_secret() -> None:
     assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER, secret=bytes(16)),)), chain)
 
 
-def test_who_was_not_drawn_looks_at_nobody() -> None:
+def test_who_was_not_drawn_audits_nobody() -> None:
     chain = CheckedChain(4, every=10_000).check(5)
     assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER),)), chain)
 
 
-def test_what_does_not_count_is_not_looked_at() -> None:
+def test_what_does_not_count_is_not_audited() -> None:
     chain = _chain()
     drawn = chain.drawn(FOUNDER, chain.round)
     assert drawn is not None
@@ -78,43 +78,43 @@ def test_what_does_not_count_is_not_looked_at() -> None:
     assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER),)), chain)
 
 
-def test_a_look_is_at_a_round_that_is_decided() -> None:
+def test_an_audit_is_of_a_decided_round() -> None:
     chain = _chain()
     assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER, chain.round),)), chain)
 
 
-def test_a_look_is_recorded_once() -> None:
+def test_an_audit_is_recorded_once() -> None:
     chain = _chain()
     look = chain.look(FOUNDER)
     chain.grow(audits=(look,))
     assert _refused(lambda: chain.record(audits=(look,)), chain)
 
 
-def test_each_look_stands_there_once() -> None:
+def test_each_audit_is_proposed_once() -> None:
     chain = _chain()
     assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER),) * 2), chain)
 
 
-def test_looks_are_signed() -> None:
+def test_audits_are_signed() -> None:
     chain = _chain()
     look = dataclasses.replace(chain.look(FOUNDER), total=GOOD - 1)
     assert _refused(lambda: chain.record(audits=(look,)), chain)
 
 
-def test_second_looks_are_signed() -> None:
+def test_reaudits_are_signed() -> None:
     chain, first = _disputed()
     (again,) = _reaudits(chain, first)[:1]
     again = dataclasses.replace(again, scores=again.scores[::-1], signature=bytes(64))
     assert _refused(lambda: chain.record(reaudits=(again,)), chain)
 
 
-def test_second_looks_stand_there_once() -> None:
+def test_reaudits_are_proposed_once() -> None:
     chain, first = _disputed()
     again = _reaudits(chain, first)[:1] * 2
     assert _refused(lambda: chain.record(reaudits=again), chain)
 
 
-def test_there_are_no_looks_where_work_is_not_checked() -> None:
+def test_without_audits_no_audit_is_valid() -> None:
     chain = Chain(4).grow_until(4)
     look = AuditEntry(FOUNDER, 3, bytes(16), 1, 1, bytes(64))
     assert _refused(lambda: chain.record(audits=(look,)), chain)
@@ -138,14 +138,14 @@ def _reaudits(chain: CheckedChain, first: Audit) -> tuple:
     return tuple(found)
 
 
-def test_second_looks_are_at_the_whole_share() -> None:
+def test_reaudits_are_of_the_whole_share() -> None:
     chain, first = _disputed()
     (again,) = _reaudits(chain, first)[:1]
     fewer = chain.again(again.reauditor, first, [LOW] * (len(again.scores) - 1))
     assert _refused(lambda: chain.record(reaudits=(fewer,)), chain)
 
 
-def test_of_a_large_share_some_are_looked_at_again() -> None:
+def test_some_of_a_large_share_are_reaudited() -> None:
     chain, first = _disputed()
     disputes = chain.work.reputation._disputes
     large = dataclasses.replace(first, share=64)
@@ -154,7 +154,7 @@ def test_of_a_large_share_some_are_looked_at_again() -> None:
     assert max(len(numbers) for numbers in found if numbers) == 8
 
 
-def test_who_is_not_called_does_not_look_again() -> None:
+def test_who_is_not_drawn_does_not_reaudit() -> None:
     """Beside a member with nearly all votes the rest hardly ever have a seat."""
     chain = CheckedChain(20).grow_until(FIRST_DRAWN + 1)
     votes = {**dict.fromkeys(chain.membership.peers, 1), FOUNDER: 1 << 40}
@@ -164,7 +164,7 @@ def test_who_is_not_called_does_not_look_again() -> None:
     assert [entry.reauditor for entry in _reaudits(chain, first)] == [FOUNDER]
 
 
-def test_old_accounts_are_made_again() -> None:
+def test_old_reputation_tables_are_recomputed() -> None:
     chain = _chain()
     known = dict(chain.work.votes(EPOCH_ROUNDS + 3))
     short = chain.ledger.truncated(EPOCH_ROUNDS + 3)
@@ -172,14 +172,14 @@ def test_old_accounts_are_made_again() -> None:
     assert len(short.index(AuditLedger)) == EPOCH_ROUNDS + 3
 
 
-def test_few_accounts_are_kept() -> None:
+def test_few_reputation_tables_are_kept() -> None:
     chain = CheckedChain(1)
     while chain.round < 14 * EPOCH_ROUNDS:
         chain.grow(updates=[])
     assert len(chain.work._kept) <= 10
 
 
-def test_some_accounts_of_long_ago_are_kept() -> None:
+def test_some_old_reputation_tables_are_kept() -> None:
     chain = CheckedChain(1)
     while chain.round < 45 * EPOCH_ROUNDS:
         chain.grow(updates=[])
@@ -244,7 +244,7 @@ def _looker() -> _Looker:
     return _Looker(_chain())
 
 
-def test_a_look_is_computed_beside() -> None:
+def test_an_audit_is_computed_beside_training() -> None:
     looker = _looker()
     told, drawn = looker.told(), looker.chain.drawn(FOUNDER, looker.ledger_round)
     assert drawn is not None
@@ -253,7 +253,7 @@ def test_a_look_is_computed_beside() -> None:
     assert (told.audit, told.audit_share) == (dealt[drawn.sequence], len(dealt))
 
 
-def test_who_has_several_rounds_looks_at_nobody() -> None:
+def test_who_has_several_rounds_audits_nobody() -> None:
     looker = _looker()
     assert looker.told(dealt=looker.ledger_round - 1).audit is None
 
@@ -324,7 +324,7 @@ def _called() -> tuple[_Looker, list[RunReaudit]]:
             return looker, effects
 
 
-def test_who_is_called_looks_at_the_share() -> None:
+def test_who_is_drawn_reaudits_the_share() -> None:
     looker, (again,) = _called()
     share = looker.ledger.assignments.share(again.low_audit.round, again.low_audit.peer)
     record = looker.ledger[again.low_audit.round].record
@@ -339,34 +339,34 @@ def test_who_is_called_is_called_once() -> None:
     assert looker.looking.decided(looker.ledger) == []
 
 
-def test_a_second_look_is_told_once() -> None:
+def test_a_reaudit_is_sent_once() -> None:
     looker, (again,) = _called()
     scores = looker.chain.again(FOUNDER, again.low_audit).scores
     looker.looking.on_input(ReauditDone(again.low_audit, scores), looker.ledger)
     assert [len(looker.looking.messages_due(looker.ledger)) for _ in range(2)] == [1, 0]
 
 
-def test_who_could_not_look_again_says_nothing() -> None:
+def test_who_could_not_reaudit_sends_nothing() -> None:
     looker, (again,) = _called()
     looker.looking.on_input(ReauditDone(again.low_audit, ()), looker.ledger)
     looker.chain.grow()
     assert looker.looking.messages_due(looker.ledger) == []
 
 
-def test_old_looks_are_not_passed_on() -> None:
+def test_old_audits_are_not_passed_on() -> None:
     looker = _looker()
     entry = looker.chain.look(_other(looker.chain), 12)
     assert looker.hears(entry) == "other_round"
 
 
-def test_looks_on_other_chains_are_not_passed_on() -> None:
+def test_audits_on_other_chains_are_not_passed_on() -> None:
     looker = _looker()
     entry = looker.chain.look(_other(looker.chain))
     said = dataclasses.replace(entry.message(looker.ledger.head), parent=bytes(32))
     assert looker.screens(entry.auditor, said) == "wrong_parent"
 
 
-def test_another_word_is_not_passed_on() -> None:
+def test_another_message_is_not_passed_on() -> None:
     looker = _looker()
     peer = _other(looker.chain)
     first = looker.hears(looker.chain.look(peer))
@@ -382,7 +382,7 @@ def test_what_is_recorded_is_not_said_again() -> None:
     assert not looker.looking._audits
 
 
-def test_so_many_looks_wait() -> None:
+def test_a_bounded_number_of_audits_waits() -> None:
     looker = _looker()
     for number in range(1000):
         said = AuditMessage(number, looker.ledger.head, bytes(16), 1, 1)
@@ -390,7 +390,7 @@ def test_so_many_looks_wait() -> None:
     assert len(looker.looking._audits) == 256
 
 
-def test_so_many_looks_are_recorded() -> None:
+def test_a_bounded_number_of_audits_is_recorded() -> None:
     looker = _looker()
     looker.looking.forget = lambda ledger: None  # type: ignore[method-assign]
     for number in range(100):
@@ -400,7 +400,7 @@ def test_so_many_looks_are_recorded() -> None:
     assert [entry.round for entry in firsts] == list(range(64))
 
 
-def test_so_many_second_looks_are_recorded() -> None:
+def test_a_bounded_number_of_reaudits_is_recorded() -> None:
     looker = _looker()
     looker.looking.forget = lambda ledger: None  # type: ignore[method-assign]
     for number in range(100):

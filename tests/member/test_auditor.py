@@ -133,7 +133,7 @@ def test_a_restarted_member_is_bound_to_the_same_secret() -> None:
         assert announcement.commitment == commitment(chain.secret(seat.me))
 
 
-def test_a_look_from_its_draw_to_the_next_proposal() -> None:
+def test_an_audit_from_its_draw_to_the_next_proposal() -> None:
     chain = grown()
     swarm = chain.manifest.swarm
     while True:
@@ -189,7 +189,7 @@ def test_what_was_seen_of_a_beginning_is_said_and_recorded() -> None:
         assert forged.message(chain.ledger.parent(entry.round)) != check
 
 
-def test_a_look_at_an_update_that_does_not_count_is_dropped() -> None:
+def test_an_audit_of_an_update_that_does_not_count_is_dropped() -> None:
     chain = grown()
     me = who_looks(chain)
     look = chain.drawn(me, chain.round)
@@ -220,7 +220,7 @@ def low_look(chain: CheckedChain) -> tuple[Audit, int]:
     return first, chain.round - 1
 
 
-def test_a_second_look_from_its_call_to_its_word() -> None:
+def test_a_reaudit_from_its_draw_to_its_message() -> None:
     chain = grown()
     first, since = low_look(chain)
     # The first auditor covers the whole share as well.
@@ -247,7 +247,7 @@ def test_a_second_look_from_its_call_to_its_word() -> None:
         assert not of(RunReaudit, effects)
 
 
-def test_whoever_was_looked_at_is_not_called() -> None:
+def test_who_was_audited_is_not_drawn() -> None:
     chain = grown()
     first, since = low_look(chain)
     chain.grow_until(since + DRAW_LAG_ROUNDS)
@@ -256,7 +256,7 @@ def test_whoever_was_looked_at_is_not_called() -> None:
     assert not of(RunReaudit, seat.decides())
 
 
-def test_a_second_look_is_heard_while_the_dispute_lasts() -> None:
+def test_a_reaudit_is_accepted_while_the_dispute_lasts() -> None:
     """However late the audit was recorded."""
     chain = grown()
     auditor = who_looks(chain)
@@ -399,7 +399,7 @@ def test_what_was_heard_waits_for_the_next_record_of_this_chain() -> None:
     assert looking.entries(shorter) == ((), ())
 
 
-def test_without_checks_nothing_happens() -> None:
+def test_without_audits_nothing_happens() -> None:
     chain = Chain().grow_until(4)
     seat = Seat(chain)
     (train,) = of(Train, seat.loads())

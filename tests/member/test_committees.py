@@ -58,7 +58,7 @@ class Seat:
         return self.member.handle(EntryReceived(self.chain.grow()), 0.0)
 
 
-def test_it_trains_in_one_round_and_speaks_in_the_next() -> None:
+def test_it_trains_in_one_round_and_aggregates_in_the_next() -> None:
     seat = Seat(0)
     (train,) = of(Train, seat.first)
     assert (train.round, of(MakeAggregate, seat.first)) == (1, [])
@@ -77,7 +77,7 @@ def test_it_trains_in_one_round_and_speaks_in_the_next() -> None:
     assert aggregate.agreed == ()
 
 
-def test_sheets_are_waited_for_half_as_long_as_updates() -> None:
+def test_sign_votes_are_waited_for_half_as_long_as_updates() -> None:
     """An aggregator that waits until the round is over announces its aggregate too late."""
     seat = Seat(1)
     (aggregate,) = of(MakeAggregate, seat.first)
@@ -86,7 +86,7 @@ def test_sheets_are_waited_for_half_as_long_as_updates() -> None:
     assert aggregate.patience == pytest.approx(limits.collect_max_seconds / 2)
 
 
-def test_it_needs_one_of_each_tally_to_take_the_step() -> None:
+def test_it_needs_one_of_each_aggregate_to_take_the_step() -> None:
     seat = Seat(1)
     effects = seat.decides()
     asked = {effect.update for effect in of(FetchUpdate, effects)}
@@ -100,7 +100,7 @@ def test_it_needs_one_of_each_tally_to_take_the_step() -> None:
 @pytest.mark.parametrize(
     ("slot", "late", "votes"), [(1, False, 0), (4, False, 0), (5, False, 1), (1, True, 1)]
 )
-def test_it_votes_for_no_record_that_leaves_out_a_tally_which_it_heard_in_time(
+def test_it_votes_for_no_record_that_leaves_out_an_aggregate_received_in_time(
     slot: int, late: bool, votes: int
 ) -> None:
     """Otherwise two byzantine aggregators of a committee, one of them leading, would decide for all;
@@ -135,7 +135,7 @@ def test_it_votes_for_no_record_that_leaves_out_a_tally_which_it_heard_in_time(
     assert said.count("vote") == votes
 
 
-def test_it_votes_for_sheets_that_it_does_not_hold_but_for_no_tally() -> None:
+def test_it_votes_for_sign_votes_that_it_does_not_hold_but_for_no_aggregate() -> None:
     """Otherwise a member that sends a sign vote to some peers only would keep the others from voting."""
     for grown, votes in ((0, 1), (1, 0)):
         seat = Seat(grown)
@@ -178,7 +178,7 @@ class Slow:
         return SimpleNamespace(record=SimpleNamespace(updates=()))
 
 
-def test_who_needs_several_rounds_speaks_meanwhile_and_loses_nothing_by_it() -> None:
+def test_who_needs_several_rounds_aggregates_meanwhile_and_loses_nothing_by_it() -> None:
     me = identity(0).peer
     training, ledger = Training(me, overlap=False), Slow(me)
     aggregation = AggregationPart(me, training)

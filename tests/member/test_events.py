@@ -24,7 +24,7 @@ def test_every_change_may_be_told() -> None:
     assert set(get_args(ReputationEventKind)) <= set(get_args(NoteKind))
 
 
-def test_a_low_look_is_told_to_whom_it_is_about() -> None:
+def test_a_low_audit_is_reported_to_its_member() -> None:
     found = [ReputationEvent("audit_low", ME, "4"), ReputationEvent("audit_low", ANN, "5")]
     assert notes_of_changes(found, 3, 7, ME) == [Note("audit_low", 7, ME, "4")]
 
@@ -70,7 +70,7 @@ def test_a_member_tells_what_a_record_has_changed() -> None:
     ]
 
 
-def test_where_no_work_is_checked_nothing_is_told() -> None:
+def test_without_audits_nothing_is_reported() -> None:
     chain = Chain(3)
     assert chain.ledger.find(AuditLedger) is None
     auditor = chain.member(0).parts.auditor

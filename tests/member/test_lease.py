@@ -264,7 +264,7 @@ def test_on_another_chain_the_lease_begins_anew() -> None:
     assert not any(isinstance(note, Note) and note.kind == "finalized" for note in notes)
 
 
-def test_few_looks_are_remembered() -> None:
+def test_a_bounded_number_of_observations_is_kept() -> None:
     chain, seen = true_chain(), FinalityLease(100.0, 0.0)
     for number in range(2000):
         seen.observe(chain.ledger, is_member=True, silence=6.0, now=number / 10)

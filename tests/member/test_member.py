@@ -478,7 +478,7 @@ def test_kinds_that_do_not_exist() -> None:
         assert caught.value.reason == "unknown_kind"
 
 
-def test_own_words_that_come_back_change_nothing() -> None:
+def test_own_messages_that_come_back_change_nothing() -> None:
     seat = Seat()
     (own,) = of(Publish, seat.trains())
     assert seat.member.handle(MessageReceived(own.envelope), 0.0) == []
@@ -565,7 +565,7 @@ def replayed(seat: Seat, letters: list[Envelope], seconds: float) -> None:
         seat.member.handle(Tick(), seat.now)
 
 
-def test_the_words_of_the_dead_keep_nobody_alive() -> None:
+def test_messages_of_the_dead_keep_nobody_alive() -> None:
     seat = Seat()
     chain, dead = seat.chain, seat.others[0]
     record = chain.record()
@@ -714,7 +714,7 @@ def test_messages_of_the_next_rounds_wait_for_them() -> None:
     assert seat.member.view.messages(3) == early
 
 
-def test_words_that_turn_out_wrong_are_dropped_when_their_round_comes() -> None:
+def test_messages_that_turn_out_wrong_are_dropped_when_their_round_comes() -> None:
     seat = ready(Seat())
     chain = seat.chain
     peer = seat.others[0]
@@ -753,7 +753,7 @@ def asks(effects: Iterable[Effect]) -> list[Effect]:
     return [effect for effect in effects if isinstance(effect, (AskSync, CompareChains))]
 
 
-def test_words_of_another_chain_make_us_compare() -> None:
+def test_messages_of_another_chain_make_us_compare() -> None:
     """Peers that parted from us count their own rounds; only known peers can mean another chain."""
     seat = Seat(grown=3)
     chain, gone = seat.chain, seat.others[0]
@@ -942,7 +942,7 @@ def test_a_lone_member_that_was_killed_at_any_instant_goes_on() -> None:
         assert [keep.decided.record.round for keep in of(StoreEntry, effects)] == [2]
 
 
-def test_words_about_rounds_that_the_disk_has_lost_are_not_forgotten() -> None:
+def test_messages_about_rounds_that_the_disk_has_lost_are_not_forgotten() -> None:
     """The ledger's last entry was lost in a power failure, the vote in the round after it was not."""
     seat = ready(Seat())
     chain = seat.chain
@@ -964,7 +964,7 @@ def test_words_about_rounds_that_the_disk_has_lost_are_not_forgotten() -> None:
     assert said(seat.proposal(other), "vote") == []
 
 
-def test_words_about_an_abandoned_chain_are_passed_over() -> None:
+def test_messages_about_an_abandoned_chain_are_passed_over() -> None:
     seat = Seat()
     letters = [
         seat.chain.envelope(seat.me, kind, seat.chain.ballot(NO_BLOCK, parent=RecordId(b"x" * 32)))

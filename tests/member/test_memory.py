@@ -106,7 +106,7 @@ def test_it_does_not_contradict_what_others_remember(chain: Chain) -> None:
     assert ballots(member.handle(Tick(), RECALL_SECONDS + 1)) == []
 
 
-def test_in_the_next_round_no_earlier_life_has_a_say(chain: Chain) -> None:
+def test_in_the_next_round_no_earlier_life_counts(chain: Chain) -> None:
     member, _ = amnesiac(chain)
     decided = chain.grow()
     member.handle(EntryReceived(decided), 0.1)

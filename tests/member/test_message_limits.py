@@ -42,12 +42,12 @@ def _refused(envelope: Envelope) -> str:
     return ""
 
 
-def test_long_words_of_strangers_are_not_read() -> None:
+def test_long_messages_of_strangers_are_not_read() -> None:
     """It would turn out not to be a message, but only after a while."""
     assert _refused(_letter(1, 5000, STRANGER)) == "not_member"
 
 
-def test_long_words_of_members_are_read() -> None:
+def test_long_messages_of_members_are_read() -> None:
     assert _refused(_letter(1, 5000)) == "malformed"
 
 
@@ -57,7 +57,7 @@ def test_rounds_far_ahead_are_not_let_in() -> None:
     assert [_refused(envelope) for envelope in said] == ["", "other_round"]
 
 
-def test_strangers_have_no_say() -> None:
+def test_messages_of_strangers_are_dropped() -> None:
     said = _chain().envelope(40, "announcement", _chain().announcement(40))
     assert _refused(said) == "not_member"
 
@@ -98,7 +98,7 @@ def test_a_bounded_part_is_kept_of_members() -> None:
     assert 0 < _kept((_letter(n, 100_000) for n in range(20)), limit=MEMBER_BYTES) <= 1 << 20
 
 
-def test_short_words_count_for_what_they_cost() -> None:
+def test_short_messages_count_for_what_they_cost() -> None:
     assert _kept((_letter(n, 8) for n in range(3000)), limit=MEMBER_BYTES) <= 8 << 10
 
 
@@ -113,7 +113,7 @@ def test_what_is_over_is_forgotten() -> None:
     assert not box.of_round(5)
 
 
-def test_own_words_of_some_rounds_are_kept() -> None:
+def test_own_messages_of_some_rounds_are_kept() -> None:
     """A node can send any number itself, and may return to a chain that it left."""
     chain = _chain()
     skips = [chain.envelope(0, "skip", chain.ballot(NO_BLOCK, slot=slot)) for slot in range(1, 601)]
@@ -162,7 +162,7 @@ class Accused:
         self.peer = peer
 
 
-def test_many_own_words_go_sooner() -> None:
+def test_many_own_messages_are_dropped_sooner() -> None:
     said: SignedLog[str] = SignedLog(1000)
     said.note(6, "a long proposal", 1 << 20)
     said.note(7, "a vote", 100)
@@ -183,7 +183,7 @@ def test_entries_go_to_the_disk() -> None:
     assert len(kept._latest) < 256
 
 
-def test_own_words_go_now_and_then() -> None:
+def test_own_messages_are_dropped_now_and_then() -> None:
     """However short they are; each time the rest is rewritten."""
     said: SignedLog[str] = SignedLog()
     said.note(3, "a vote", 100)

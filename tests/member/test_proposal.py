@@ -179,7 +179,7 @@ def test_a_start_with_many_members(count: int) -> None:
 # Departures
 
 
-def test_leaves_and_silence(leader: Leader) -> None:
+def test_leaves_and_silent_members(leader: Leader) -> None:
     said = Leave(leader.chain.round)
     signature = leader.chain.signature(1, "leave", said)
     leader.presence.note_leave(peer(1), said, signature)

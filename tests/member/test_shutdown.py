@@ -16,7 +16,7 @@ def test_nobody_to_give_to_is_not_waited_for() -> None:
     assert goes(ShutdownTimer(), 50, watched=False) == 50
 
 
-def test_who_looks_on_has_time_for_a_look() -> None:
+def test_a_viewer_has_time_to_read_the_page() -> None:
     assert goes(ShutdownTimer(), 50) == 52
 
 

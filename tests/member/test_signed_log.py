@@ -13,7 +13,7 @@ def words(every: int = 4) -> SignedLog[str]:
     return words
 
 
-def test_words_of_decided_rounds_go_now_and_then() -> None:
+def test_messages_of_decided_rounds_are_dropped_now_and_then() -> None:
     said = words()
     assert [said.forget(round_) for round_ in (5, 6, 7)] == [[], [], []]
     gone = said.forget(8)
@@ -22,7 +22,7 @@ def test_words_of_decided_rounds_go_now_and_then() -> None:
     assert said.forget(8) == []
 
 
-def test_many_words_go_sooner() -> None:
+def test_many_messages_are_dropped_sooner() -> None:
     said = words(every=1000)
     said.note(6, "a long proposal", FORGET_BYTES)
     assert "a long proposal" not in said.forget(5)
@@ -33,7 +33,7 @@ def test_many_words_go_sooner() -> None:
     assert said.forget(9) == []
 
 
-def test_words_about_rounds_to_come_stay() -> None:
+def test_messages_about_rounds_to_come_stay() -> None:
     """The end of the ledger was lost, and is decided once more."""
     said = words()
     assert said.forget(4) == ["vote 3", "finalize 3"]

@@ -46,7 +46,7 @@ def test_authors_have_a_pace() -> None:
     assert limit.take(b"another", 1.0)
 
 
-def test_to_look_costs_nothing() -> None:
+def test_asking_costs_nothing() -> None:
     """Old messages that another peer repeats are read, and must not silence their author."""
     limit = AuthorRateLimit()
     assert all(limit.would_admit(b"author", 0.0) for _ in range(2000))
@@ -172,7 +172,7 @@ def test_topics_are_ours() -> None:
     assert [one.topicID for one in _plausible(graft=graft).graft] == ["ours"]
 
 
-def test_few_topics_are_looked_at() -> None:
+def test_few_topics_are_read() -> None:
     graft = [rpc_pb2.ControlGraft(topicID=topic) for topic in ("a", "b", "c", "d", "ours")]
     assert not _plausible(graft=graft).graft
 
@@ -238,7 +238,7 @@ def test_downloads_are_bounded() -> None:
 # CPU time, and offences
 
 
-def test_turns_have_a_pace() -> None:
+def test_the_cpu_budget_has_a_rate() -> None:
     """After the first hundred, ten a second, on a mock clock."""
 
     async def spend() -> float:
@@ -286,7 +286,7 @@ def test_frames_have_a_pace() -> None:
     assert _connection(bytes(512)) == 0.0
 
 
-def test_words_have_a_pace() -> None:
+def test_messages_have_a_pace() -> None:
     def reads(data: bytes) -> float:
         stub: Any = _Line(data)
         return _seconds(lambda: pubsub._CountingStream(stub, stub), 1)

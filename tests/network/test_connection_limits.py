@@ -76,7 +76,7 @@ async def test_strangers_who_say_nothing_keep_nobody_out() -> None:
             await until(lambda: honest.peer in victim.connected())
 
 
-async def test_newcomers_get_in_although_the_house_is_full(
+async def test_newcomers_get_in_although_all_places_are_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(network_module, "_SPARE_CONNECTIONS", 2)
@@ -94,7 +94,7 @@ async def test_newcomers_get_in_although_the_house_is_full(
         assert victim.traffic.rejected["crowded_out"] == 5
 
 
-async def test_who_uses_up_its_turns_waits(autojump_clock: trio.testing.MockClock) -> None:
+async def test_who_uses_up_its_budget_waits(autojump_clock: trio.testing.MockClock) -> None:
     patience = CpuBudget(TokenRate(at_once=100.0, per_second=10.0))
     begun = trio.current_time()
     for _ in range(300):

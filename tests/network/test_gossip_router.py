@@ -303,7 +303,7 @@ async def test_who_says_too_much_is_heard_at_the_pace_of_others(
         await _goes_through(victim, inbox)
 
 
-async def test_nobody_is_silenced_by_who_repeats_its_old_words(
+async def test_nobody_is_silenced_by_who_repeats_its_old_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A peer that kept an author's old messages can send them again, faster than the author's own

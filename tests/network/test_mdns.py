@@ -199,7 +199,7 @@ async def test_hundreds_of_invented_names_keep_no_member_from_being_found(
         all_.cancel_scope.cancel()
 
 
-async def test_addresses_at_which_nobody_speaks_keep_no_suggestion_waiting() -> None:
+async def test_addresses_at_which_nobody_answers_keep_no_suggestion_waiting() -> None:
     async def keep_quiet(stream: trio.SocketStream) -> None:
         await trio.sleep_forever()
 

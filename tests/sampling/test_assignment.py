@@ -102,7 +102,7 @@ def test_shares_are_together_exactly_the_round(
     st.floats(0.0, 1.0),
     st.data(),
 )
-def test_every_lane_is_dealt_once_whatever_the_weights(
+def test_every_stream_is_assigned_once_whatever_the_weights(
     streams: int, values: list[int], round_: int, max_share: float, data: st.DataObject
 ) -> None:
     order, everybody = StreamOrder(1, 1000, streams, 3, 3), members(len(values))
@@ -197,7 +197,7 @@ def test_of_too_many_slow_ones_not_always_the_same_wait() -> None:
     assert min(served.values()) >= 4
 
 
-def test_a_member_keeps_its_lanes_while_a_block_lasts_and_the_remainder_goes_round() -> None:
+def test_a_member_keeps_its_streams_while_a_block_lasts_and_the_remainder_rotates() -> None:
     order, everybody = StreamOrder(9, 1000, 4, 50, 10), members(3)
     rounds = [assigned(order, everybody, round_) for round_ in range(1, 301)]
     for peer in everybody.peers:
@@ -214,7 +214,7 @@ def test_a_member_keeps_its_lanes_while_a_block_lasts_and_the_remainder_goes_rou
         ]
 
 
-def test_with_fewer_lanes_than_members_everybody_takes_turns() -> None:
+def test_with_fewer_streams_than_members_everybody_takes_turns() -> None:
     order, everybody = StreamOrder(0, 1000, 2, 500, 500), members(5)
     rounds = [sizes(everybody, assigned(order, everybody, round_)) for round_ in range(1, 6)]
     assert all(sorted(each) == [0, 0, 0, 1, 1] for each in zip(*rounds, strict=True))
@@ -239,7 +239,7 @@ def moved(before: Assignment, after: Assignment) -> int:
     return sum(len(set(lanes_in(own)) - had.get(peer, set())) for peer, own in after.runs.items())
 
 
-def test_a_weight_that_changes_moves_no_more_lanes_than_it_must() -> None:
+def test_a_changed_weight_moves_no_more_streams_than_it_must() -> None:
     """One of sixteen shrinks by half: eight of its streams go to others, and no other stream moves.
     Each move costs a chunk."""
     order, everybody = StreamOrder(1, 100_000, 256, 100, 10), members(16)
@@ -256,7 +256,7 @@ def test_a_weight_that_changes_moves_no_more_lanes_than_it_must() -> None:
 
 
 @given(st.integers(0, 2**32))
-def test_lanes_move_as_little_as_can_be_with_any_changes(seed: int) -> None:
+def test_streams_move_as_little_as_can_be_with_any_changes(seed: int) -> None:
     chance = random.Random(seed)
     order = StreamOrder(1, 100_000, chance.randint(1, 80), 1000, 10)
     before: Assignment | None = None
@@ -280,7 +280,7 @@ def test_lanes_move_as_little_as_can_be_with_any_changes(seed: int) -> None:
         before = now
 
 
-def test_terms_of_one_lane() -> None:
+def test_blocks_of_one_stream() -> None:
     order, everybody = StreamOrder(0, 10, 1, 2, 2), members(2)
     rounds = [assigned(order, everybody, round_, [8, 1]) for round_ in range(1, 5)]
     for before, after in pairwise(rounds):

@@ -223,7 +223,7 @@ def test_a_single_liar_moves_nobodys_deadline() -> None:
         assert 0.8 * alike < found < 1.25 * alike, claim.__name__
 
 
-def test_who_claims_nothing_has_little_to_do_and_little_to_say() -> None:
+def test_who_claims_nothing_has_little_work_and_little_weight() -> None:
     played = play([4.0] * 6, {0: is_modest}, rounds=300)
     assert played.part(0) < 0.01
     assert sum(0 in each for each in played.streams[-64:]) <= 4

@@ -52,7 +52,7 @@ def test_an_epoch_visits_every_sample_once(
 
 @settings(deadline=None)
 @given(st.integers(20, 80), st.integers(1, 10), st.integers(1, 20), st.integers(1, 12))
-def test_rows_of_all_lanes_are_places_of_the_sequence(
+def test_rows_of_all_streams_are_places_of_the_sequence(
     samples: int, streams: int, rows: int, span: int
 ) -> None:
     """Whole windows of rows cover the first places of the sequence, each once."""
@@ -87,7 +87,7 @@ def test_a_small_corpus_is_read_from_everywhere_in_random_order() -> None:
     assert abs(sum(place < 312 for place in stream[:312]) - 156) < 40
 
 
-def test_a_lane_of_a_large_corpus_reads_chunk_by_chunk() -> None:
+def test_a_stream_of_a_large_corpus_reads_chunk_by_chunk() -> None:
     """Tens of gigabytes: a stream stays in one chunk and its neighbour for as many rounds as the chunk
     has samples, and in a span for eight times as long."""
     length = 2048
@@ -108,7 +108,7 @@ def test_a_lane_of_a_large_corpus_reads_chunk_by_chunk() -> None:
     assert 0.3 < spans.mean() / (order.samples / order.span) < 0.7
 
 
-def test_fewer_samples_than_lanes() -> None:
+def test_fewer_samples_than_streams() -> None:
     order = order_of(corpus(5, streams=8))
     assert (order.span, order.mixed) == (1, 1)
     assert sorted(first_places(order, 15)) == sorted(list(range(5)) * 3)

@@ -185,7 +185,7 @@ def test_nobody_has_for_ever() -> None:
     assert work.due == 64
 
 
-def test_not_all_lanes_are_lent() -> None:
+def test_not_all_streams_are_lent() -> None:
     made = _assigned(_terms(4, 1.0), [HUGE, 1, 1, 1, 1, 1, 1, 1])
     assert len(made.lent_streams) == 2
 
@@ -196,7 +196,7 @@ def test_nothing_is_due_behind_the_end() -> None:
     ).lent_streams
 
 
-def test_lanes_stay_where_they_are() -> None:
+def test_streams_stay_where_they_are() -> None:
     everybody = Membership(since=dict.fromkeys(PEERS[:4], 0))
     before = _assigned(_terms(40), [100] * 4)
     streams = dict.fromkeys(PEERS[:4], MemberWeight(100)) | {PEERS[0]: MemberWeight(50)}
@@ -258,7 +258,7 @@ def test_who_is_at_work_is_not_late() -> None:
     assert (after.value, after.missed) == (before.value, before.missed)
 
 
-def test_what_was_lent_and_not_trained_is_dealt_again() -> None:
+def test_what_was_lent_and_not_trained_is_assigned_again() -> None:
     chain, slow = _swarm_with_a_slow_one()
     (work,) = chain.ledger.assignments.shares(chain.round).lent_streams
     row = int(chain.ledger.assignments.cursors(work.assigned_in).rows(16)[work.stream])
@@ -267,7 +267,7 @@ def test_what_was_lent_and_not_trained_is_dealt_again() -> None:
     assert int(chain.ledger.assignments.cursors(chain.round).rows(16)[work.stream]) == row
 
 
-def test_what_is_lent_to_who_departs_is_dealt_again() -> None:
+def test_what_is_lent_to_who_departs_is_assigned_again() -> None:
     chain, slow = _swarm_with_a_slow_one()
     (work,) = chain.ledger.assignments.shares(chain.round).lent_streams
     row = int(chain.ledger.assignments.cursors(work.assigned_in).rows(16)[work.stream])
@@ -275,7 +275,7 @@ def test_what_is_lent_to_who_departs_is_dealt_again() -> None:
     assert int(chain.ledger.assignments.cursors(chain.round).rows(16)[work.stream]) == row
 
 
-def test_who_returns_computes_what_it_is_dealt_then() -> None:
+def test_who_returns_computes_what_it_is_assigned_then() -> None:
     """It had a multi-round assignment when it fell out, and is back before that would be due."""
     chain, slow = _swarm_with_a_slow_one()
     member = chain.member(slow, load=False)
@@ -319,7 +319,7 @@ def _said(*shares: int) -> list[int]:
     return [*update_weights.by_share(dict(zip(PEERS, shares, strict=False))).values()]
 
 
-def test_a_claim_is_heard_twice_at_most() -> None:
+def test_a_claim_counts_twice_at_most() -> None:
     """Two of seven members have nearly everything, and still weigh less than the others."""
     counts = _said(HUGE, HUGE, 1, 1, 1, 1, 1)
     assert sum(counts[:2]) < sum(counts[2:])
@@ -356,7 +356,7 @@ def test_a_sequence_over_several_rounds_is_one() -> None:
     assert set(counts.values()) == {2}
 
 
-def test_the_manifest_says_who_is_heard() -> None:
+def test_the_manifest_sets_the_update_weights() -> None:
     counts, _ = _counts_when_the_slow_one_is_done(OptimizerSpec())
     assert set(counts.values()) == {1}
 

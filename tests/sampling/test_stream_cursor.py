@@ -23,7 +23,7 @@ EVERYBODY = [identity(index).peer for index in range(40)]
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["plain", "overlap"])
 @pytest.mark.parametrize("seed", seeds(12, 2))
-def test_every_row_of_a_lane_is_trained_once_with_churn(seed: int, ahead: bool) -> None:
+def test_every_row_of_a_stream_is_trained_once_with_churn(seed: int, ahead: bool) -> None:
     """Members join, leave and fail at random; some rounds count no update, some have fewer streams than
     members. Then the failures stop: every row assigned so far was trained once, in each stream."""
     chance = random.Random(seed)
@@ -76,7 +76,7 @@ def test_rounds_that_lose_nothing_have_nothing_to_remember() -> None:
         deal = deal.next_cursors(deal, [], 3)
 
 
-def test_a_lane_that_lost_a_sample_is_behind_from_then_on() -> None:
+def test_a_stream_that_lost_a_sample_is_behind_from_then_on() -> None:
     first = StreamCursors(1)
     second = first.next_cursors(first, [range(1, 3)], 4)
     assert second.rows(4).tolist() == [1, 0, 0, 1]
@@ -88,7 +88,7 @@ def test_a_lane_that_lost_a_sample_is_behind_from_then_on() -> None:
     assert fourth.rows(4).tolist() == [3, 2, 1, 2]
 
 
-def test_a_round_ahead_a_lost_sample_is_dealt_two_rounds_later() -> None:
+def test_a_round_ahead_a_lost_sample_is_assigned_two_rounds_later() -> None:
     first = StreamCursors(1)
     second = first.next_cursors(first, [], 2)
     third = second.next_cursors(first, [range(1)], 2)
@@ -131,7 +131,7 @@ def test_the_ledger_knows_it_of_every_round(overlap: bool) -> None:
     assert len(ledger.truncated(0).assignments._cursors) == 1 + overlap
 
 
-def test_what_was_dealt_long_ago_is_given_as_soon_as_its_lane_can() -> None:
+def test_what_was_assigned_long_ago_returns_as_soon_as_its_stream_can() -> None:
     """Stream 1 lost the sample of row 0, which a member had three rounds for, and in the same round the
     sample assigned meanwhile: both are assigned again, one after the other."""
     begins = [StreamCursors(1)]

@@ -65,7 +65,7 @@ def test_what_is_said_follows_the_shares_alone() -> None:
             assert one < other or first >= second
 
 
-def test_fewer_than_a_third_who_claim_everything_say_less_than_the_others() -> None:
+def test_fewer_than_a_third_who_claim_everything_weigh_less_than_the_others() -> None:
     """This is the reason for `MOST`: with weight 3, two of seven members would outweigh the others."""
     for members in range(4, 100):
         liars = (members - 1) // 3
@@ -86,7 +86,7 @@ def chain_of(say: UpdateWeightRule, rounds: int = 40) -> Chain:
     return chain
 
 
-def test_counts_follow_what_was_dealt() -> None:
+def test_counts_follow_what_was_assigned() -> None:
     chain = chain_of("share")
     slow, *_, fast = chain.membership.peers
     works = 0
@@ -106,7 +106,7 @@ def test_counts_follow_what_was_dealt() -> None:
     assert chain.ledger.counts(chain.ledger[0].record) == ()
 
 
-def test_with_equal_say_all_count_once() -> None:
+def test_with_equal_weights_all_count_once() -> None:
     chain = chain_of("equal")
     for round_ in range(chain.round):
         record = chain.ledger[round_].record
@@ -141,7 +141,7 @@ def test_who_replays_comes_to_the_same() -> None:
     assert len(prints) == 1
 
 
-def test_those_without_votes_have_a_third_of_the_say_together() -> None:
+def test_those_without_votes_have_a_third_of_the_weight_together() -> None:
     counts = dict.fromkeys(PEERS, 2)
     voters, new = set(PEERS[:4]), set(PEERS[4:])
     heard = set()

@@ -132,7 +132,7 @@ def test_one_seed_of_each_family(family: Family) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [pytest.param(LOOKS[0], marks=pytest.mark.soak), *LOOKS[1:]])
-def test_seeds_of_looks(seed: int) -> None:
+def test_seeds_of_audits(seed: int) -> None:
     """They take many rounds each, so there are few."""
     assert_sound(draw_scenario(seed, "audits"))
 

@@ -59,7 +59,7 @@ def test_a_single_survivor_goes_on_and_others_join_it_again() -> None:
     swarm.run_until(lambda: len(swarm.nodes[-1].counted) >= 3, limit=60)
 
 
-def test_all_agree_who_is_heard_twice_and_so_does_a_newcomer() -> None:
+def test_all_agree_whose_update_counts_twice_and_so_does_a_newcomer() -> None:
     """Of 16 sequences one of three members has six, and counts twice, or as the others do."""
     prints = set()
     says: tuple[UpdateWeightRule, ...] = ("equal", "share")

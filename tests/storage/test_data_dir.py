@@ -33,7 +33,7 @@ def data(tmp_path: Path) -> DataDir:
     return data
 
 
-def test_only_the_owner_may_look(data: DataDir) -> None:
+def test_only_the_owner_may_read(data: DataDir) -> None:
     for place in (data.root, data.blobs, data.swarms, data.logs):
         assert place.stat().st_mode & 0o777 == 0o700
     data.create()

@@ -90,7 +90,7 @@ async def test_all_that_was_handed_over_is_there_again(
     assert again.snapshots() == store.snapshots() == [LocalSnapshot(3, "ab" * 32, 100)]
 
 
-async def test_a_word_is_on_the_disk_with_the_name_of_its_file(
+async def test_a_message_is_on_the_disk_with_the_name_of_its_file(
     store: SwarmStore, chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     syncs = Syncs(monkeypatch)
@@ -102,7 +102,7 @@ async def test_a_word_is_on_the_disk_with_the_name_of_its_file(
     assert syncs.names[2:] == ["votes"]
 
 
-async def test_many_words_share_one_fsync_and_the_loop_goes_on_meanwhile(
+async def test_many_messages_share_one_fsync_and_the_loop_goes_on_meanwhile(
     store: SwarmStore, chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.sign(words(chain, 0).encode())
@@ -131,7 +131,7 @@ async def test_many_words_share_one_fsync_and_the_loop_goes_on_meanwhile(
     assert len(store.signed()) == 50
 
 
-async def test_words_are_dropped_only_when_the_decision_is_on_the_disk(
+async def test_messages_are_dropped_only_when_the_decision_is_on_the_disk(
     store: SwarmStore, chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.sign(words(chain, 0).encode())

@@ -32,7 +32,7 @@ def shown(status: Status) -> dict[str, tuple[str, str]]:
     return {row.name: (row.value, row.note) for row in rows(status) if row.name in OF_CHECKS}
 
 
-def test_words_for_programs_are_those_of_the_protocol() -> None:
+def test_keys_for_programs_are_those_of_the_protocol() -> None:
     assert get_args(audit_status.Why) == get_args(reputation_events.NoVotesReason)
     assert set(get_args(audit_metrics.DisputeOutcomeLabel)) == {
         *get_args(counts.DisputeEnding),
@@ -40,7 +40,7 @@ def test_words_for_programs_are_those_of_the_protocol() -> None:
     }
 
 
-def test_where_work_is_not_checked_nothing_of_it_is_shown() -> None:
+def test_without_audits_nothing_of_them_is_shown() -> None:
     assert shown(TRAINING) == {}
     assert shown(OBSERVING) == {}
 

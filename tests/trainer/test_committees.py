@@ -88,7 +88,7 @@ def test_members_stay_bit_identical_and_learn(tmp_path: Path) -> None:
     assert members[0].evaluate(30) < before - 0.2
 
 
-def test_a_silent_panels_section_stays_as_it_is(tmp_path: Path) -> None:
+def test_the_section_of_a_committee_without_aggregate_stays_as_it_is(tmp_path: Path) -> None:
     _, members, cut = swarm_of(tmp_path, 1)
     (member,) = members
     parameters = [parameter.detach().clone() for parameter in member.parameters]
@@ -105,7 +105,7 @@ def test_a_silent_panels_section_stays_as_it_is(tmp_path: Path) -> None:
         assert torch.equal(old, new.detach()) == (index not in spoken)
 
 
-def test_a_sheet_tells_the_signs_of_the_last_gradient(tmp_path: Path) -> None:
+def test_a_sign_vote_has_the_signs_of_the_last_gradient(tmp_path: Path) -> None:
     _, (member,), _ = swarm_of(tmp_path, 1)
     (whole,) = sections(member.layout, 1)
     for turn, round_ in enumerate((1, 3, 5)):
@@ -118,7 +118,7 @@ def test_a_sheet_tells_the_signs_of_the_last_gradient(tmp_path: Path) -> None:
             assert np.array_equal(told[index], signs)
 
 
-def test_where_nothing_was_found_one_sign_is_told_and_then_the_other(tmp_path: Path) -> None:
+def test_where_nothing_was_found_one_sign_is_sent_and_then_the_other(tmp_path: Path) -> None:
     _, (member,), _ = swarm_of(tmp_path, 1)
     (whole,) = sections(member.layout, 1)
     signs = {}
@@ -128,7 +128,7 @@ def test_where_nothing_was_found_one_sign_is_told_and_then_the_other(tmp_path: P
     assert signs == {0: 1, 3: 1, 4: -1, 8: 1}
 
 
-def test_what_is_no_tally_is_told_apart(tmp_path: Path) -> None:
+def test_what_is_no_aggregate_is_recognised(tmp_path: Path) -> None:
     _, (member,), _ = swarm_of(tmp_path, 1)
     with pytest.raises(TrainerFailed, match="does not decode"):
         member.apply(2, [b"\3nothing"], 1e-3, False, [1])

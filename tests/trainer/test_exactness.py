@@ -61,7 +61,7 @@ def test_a_kernel_that_is_inexact_for_products_of_one_size_is_found_where_a_mode
     check_exactness(CPU, layout_of([(128, 192), (62, 62)]))
 
 
-def test_a_product_is_looked_at_in_both_types(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_is_tested_in_both_types(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device whose float64 is float32 in disguise."""
 
     def narrow(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -71,7 +71,7 @@ def test_a_product_is_looked_at_in_both_types(monkeypatch: pytest.MonkeyPatch) -
     refused("products of .* in float64")
 
 
-def test_a_model_of_many_sizes_is_looked_at_for_a_moment_alone(
+def test_a_model_of_many_sizes_is_tested_for_a_moment_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A hostile manifest names a thousand sizes; the largest of them are looked at."""
@@ -121,7 +121,7 @@ def test_a_wrong_step_of_one_kind_is_found(of: str, monkeypatch: pytest.MonkeyPa
     refused(f"1 of .* parameters after a {of} step")
 
 
-def test_a_step_of_many_members_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_of_many_members_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that rounds sums which float32 would not hold, for a model without a large product."""
 
     def narrow(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -97,7 +97,7 @@ def test_ranks_are_one_member(tmp_path: Path, size: int, preconditioner: Any, st
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_ranks_look_as_one(tmp_path: Path, size: int) -> None:
+def test_ranks_audit_as_one(tmp_path: Path, size: int) -> None:
     """Rank 0 returns the same score of an update as a single process; one of the ranks computes the
     sample."""
     manifest, chunks = make_manifest(tmp_path, config=TWO_LAYERS, optimizer=BLOCKS)

@@ -158,7 +158,7 @@ class _Ledger:
         return len(self._ledger)
 
 
-async def test_it_makes_the_parameters_again_and_looks(
+async def test_it_recomputes_the_parameters_and_reaudits(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
     world = World(tmp_path)
@@ -191,7 +191,7 @@ async def test_with_overlap_the_parameters_are_those_of_a_round_before(
     assert len(world.heard) == 1
 
 
-def test_what_others_were_dealt_begins_with_mine(tmp_path: Path) -> None:
+def test_what_others_were_assigned_begins_with_mine(tmp_path: Path) -> None:
     ledger = World(tmp_path).chain.ledger
     mine, theirs = ledger.assignments.share(ROUND, ME), ledger.assignments.share(ROUND, IDLE)
     assert mine is not None
@@ -267,7 +267,7 @@ async def test_a_trainer_without_anything_to_do_goes(
     ("problem", "trainers"),
     [(TrainerFailed("internal", "an update does not decode"), 1), (TrainerDied("killed"), 2)],
 )
-async def test_one_that_refuses_or_dies_costs_the_look_alone(
+async def test_a_trainer_that_refuses_or_dies_costs_the_reaudit_alone(
     tmp_path: Path, autojump_clock: trio.abc.Clock, problem: Exception, trainers: int
 ) -> None:
     world, problems = World(tmp_path), [problem]
@@ -347,7 +347,7 @@ async def test_what_is_over_is_let_go_and_never_too_much_waits(
     assert sorted(heard.low_audit.round for heard in world.heard) == [4, 5]
 
 
-async def test_what_others_have_looked_at_comes_first(
+async def test_what_others_have_reaudited_comes_first(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
     world = World(tmp_path)

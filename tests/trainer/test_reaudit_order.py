@@ -138,7 +138,7 @@ def test_all_choose_the_same_in_whatever_order_they_hear_of_it(swarm: Any) -> No
     assert chosen(swarm, looks, founder) == first
 
 
-def test_scores_have_no_say_in_it() -> None:
+def test_scores_do_not_change_the_order() -> None:
     # Otherwise a liar would make its own audits come first.
     def preferred(*scores: int) -> PeerId:
         swarm = AuditedSwarm(6)
@@ -154,7 +154,7 @@ def test_scores_have_no_say_in_it() -> None:
     assert len({preferred(500 + a, 500 + b) for a in range(4) for b in range(4)}) == 1
 
 
-def test_what_somebody_has_looked_at_comes_first(swarm: Any) -> None:
+def test_what_somebody_has_reaudited_comes_first(swarm: Any) -> None:
     founder, *checkers, other, _ = swarm.peers
     looks = dispute(swarm, *checkers)
     best = chosen(swarm, looks, founder)
@@ -179,7 +179,7 @@ def test_what_would_be_over_before_comes_last(swarm: Any) -> None:
     assert chosen(swarm, [old], founder, rounds_taken=left + 1) == old
 
 
-def test_what_cannot_be_settled_any_more_is_not_looked_at(swarm: Any) -> None:
+def test_what_cannot_be_settled_any_more_is_not_reaudited(swarm: Any) -> None:
     founder, ann, ben, carl, _, cheat = swarm.peers
     (first,) = dispute(swarm, ann)
     seats = dict.fromkeys((founder, ann, ben, carl, cheat), 1)
@@ -192,7 +192,7 @@ def test_what_cannot_be_settled_any_more_is_not_looked_at(swarm: Any) -> None:
     assert chosen(swarm, [first], founder) is None
 
 
-def test_only_who_may_look_again_does(swarm: Any) -> None:
+def test_only_who_may_reaudit_does(swarm: Any) -> None:
     founder, ann, ben, *_ = swarm.peers
     (first,) = dispute(swarm, ann)
     assert chosen(swarm, [first], ann) == first

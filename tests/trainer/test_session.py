@@ -146,7 +146,7 @@ def opposite(session: TrainingSession, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("audit", [True, False])
-def test_the_audit_leaves_a_lie_out_of_the_step(tmp_path: Path, audit: bool) -> None:
+def test_the_outlier_filter_leaves_a_lie_out_of_the_step(tmp_path: Path, audit: bool) -> None:
     """The step equals the one without it, in any order of the updates."""
     members = [
         make_session(tmp_path, optimizer=OptimizerSpec(outlier_filter=audit)) for _ in range(5)
@@ -464,7 +464,7 @@ def test_what_fails_aside_is_said_when_it_is_asked_for(
 @pytest.mark.parametrize(
     ("optimizer", "rounds"), [(OptimizerSpec(), 12), (WITH_MUON, 6)], ids=["adam", "muon"]
 )
-def test_a_look_changes_nothing_and_tells_honest_work(
+def test_an_audit_changes_nothing_and_recognises_honest_work(
     tmp_path: Path, optimizer: OptimizerSpec, rounds: int
 ) -> None:
     config = {**TINY_LLAMA, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
@@ -548,7 +548,7 @@ def test_who_computes_beginnings_alone_agrees_with_them_better_than_with_the_who
     assert means["honest"] < 1 < means["half"], means
 
 
-def test_looks_of_the_two_latest_rounds_are_kept(tmp_path: Path) -> None:
+def test_audits_of_the_two_latest_rounds_are_kept(tmp_path: Path) -> None:
     session = make_session(tmp_path)
     body = session.train(1, [1, 2], audits=True).body
     for round_ in (2, 3, 4):
@@ -593,7 +593,7 @@ def test_a_gradient_that_is_not_finite_spoils_no_reaudit(
     assert found.squares > 0
 
 
-def test_there_is_no_look_without_something_to_hold_it_against(
+def test_there_is_no_audit_without_something_to_compare_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = make_session(tmp_path)
@@ -616,7 +616,7 @@ def test_there_is_no_look_without_something_to_hold_it_against(
         assert session.audit(number, look) == (free == wanted)
 
 
-def test_who_has_no_second_moment_learns_one_to_look_again(tmp_path: Path) -> None:
+def test_who_has_no_second_moment_learns_one_to_reaudit(tmp_path: Path) -> None:
     session, author = make_session(tmp_path), make_session(tmp_path)
     body = author.train(1, [1]).body
     (found,) = run_reaudit(session, 1, body, [1], [2, 3], 1)

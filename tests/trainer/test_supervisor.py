@@ -662,7 +662,7 @@ class OwnDraws:
         return (100 + len(self.counts),) if self.left >= 0 else None
 
 
-async def test_own_data_is_trained_in_the_place_of_what_is_dealt(
+async def test_own_data_is_trained_in_the_place_of_what_is_assigned(
     tmp_path: Path, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draws = OwnDraws(2)
@@ -742,7 +742,7 @@ async def do_all(
 FIRST = LOADED_ROUND + 1
 
 
-async def test_a_look_is_taken_behind_the_own_update(
+async def test_an_audit_runs_after_the_own_update(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await do_all(shop, monkeypatch, look_effect(FIRST), train_effect(FIRST + 1))
@@ -752,7 +752,7 @@ async def test_a_look_is_taken_behind_the_own_update(
     assert shop.encoding == [0.0, 2.5]
 
 
-async def test_without_the_data_there_is_no_look(
+async def test_without_the_data_there_is_no_audit(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.here = False
@@ -760,7 +760,7 @@ async def test_without_the_data_there_is_no_look(
     assert shop.did == ["trained 4", "trained 5"]
 
 
-async def test_with_overlap_the_record_before_waits_for_a_look(
+async def test_with_overlap_the_record_before_waits_for_an_audit(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On other parameters it would be worthless."""
@@ -773,7 +773,7 @@ async def test_with_overlap_the_record_before_waits_for_a_look(
     assert shop.did == ["look 5: 7 of 3", "applied 4"]
 
 
-async def test_who_is_behind_its_own_round_does_not_look(
+async def test_who_is_behind_its_own_round_does_not_audit(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def trained(what: Train, made: TrainedUpdate) -> None:
@@ -784,7 +784,7 @@ async def test_who_is_behind_its_own_round_does_not_look(
     assert shop.did == ["applied 4"]
 
 
-async def test_what_was_looked_at_is_judged_before_what_is_queued(
+async def test_what_was_audited_is_judged_before_what_is_queued(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     update = shop.store.put(b"an update")
@@ -812,7 +812,7 @@ async def test_what_was_looked_at_is_judged_before_what_is_queued(
     ]
 
 
-async def test_a_look_that_fails_costs_the_look_alone(
+async def test_an_audit_that_fails_costs_the_audit_alone(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.looks_fail = True

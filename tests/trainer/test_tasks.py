@@ -361,7 +361,7 @@ def test_two_packages_with_one_task_are_none(
         entry_point("last")
 
 
-def test_a_look_needs_no_beginnings(tmp_path: Path, package: Path) -> None:
+def test_an_audit_needs_no_beginnings(tmp_path: Path, package: Path) -> None:
     """A third-party task need not be able to truncate samples."""
     manifest, chunks = make_manifest(tmp_path)
     manifest = replace(manifest, task="last", task_settings={"scale": 2.0})

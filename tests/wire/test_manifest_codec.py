@@ -45,7 +45,7 @@ def test_a_manifest_is_known_by_its_hash() -> None:
 
 
 @pytest.mark.parametrize("preconditioner", ["rms", "none"])
-def test_work_is_checked_behind_the_preconditioners_alone_that_show_it(preconditioner: str) -> None:
+def test_work_is_audited_behind_the_preconditioners_alone_that_show_it(preconditioner: str) -> None:
     with pytest.raises(ValueError, match="orthogonal"):
         dataclasses.replace(
             CHECKED, optimizer=dataclasses.replace(CHECKED.optimizer, preconditioner=preconditioner)
@@ -57,14 +57,14 @@ def test_work_is_checked_behind_the_preconditioners_alone_that_show_it(precondit
     assert (reason, "orthogonal" in text) == ("invalid", True)
 
 
-def test_nobody_checks_work_on_texts_that_nobody_else_has() -> None:
+def test_nobody_audits_work_on_texts_that_nobody_else_has() -> None:
     data = dataclasses.replace(CHECKED.data, shards=(), private=PrivateSpec(epoch=1))
     without = dataclasses.replace(CHECKED, data=data, audits=None)
     with pytest.raises(ValueError, match="private data"):
         dataclasses.replace(without, audits=AuditsSpec())
 
 
-def test_a_swarm_without_checks_says_nothing_of_them() -> None:
+def test_a_swarm_without_audits_has_no_key_for_them() -> None:
     assert "audits" not in PLAIN
     plain = msgpack.unpackb(CHECKED.encode())
     assert plain["audits"] == {"interval": 5, "deviation": 300}
@@ -176,7 +176,7 @@ def test_smoothing_is_not_said_where_nothing_is_smoothed() -> None:
     assert decode_manifest(smoothed.encode(), smoothed.swarm) == smoothed
 
 
-def test_who_is_heard_is_not_said_where_all_are_heard_alike() -> None:
+def test_update_weights_are_left_out_where_all_count_alike() -> None:
     assert "update_weight" not in PLAIN["optimizer"]
     assert (
         refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"update_weight": "equal"}})[0]

@@ -72,7 +72,7 @@ def test_everybody_leads_in_turn() -> None:
     assert first == set(chain.membership.peers)
 
 
-def test_no_proposer_has_a_say_in_who_leads_next() -> None:
+def test_no_proposer_chooses_who_leads_next() -> None:
     """Even with records that differ in what their maker may vary, here the tokens it claims."""
     chain = Chain(7)
     me = chain.leaders[0]

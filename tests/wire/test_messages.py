@@ -134,7 +134,7 @@ def test_lists_have_bounds(field: str, most: int) -> None:
     assert caught.value.reason in ("invalid", "oversized")
 
 
-def test_a_thousand_updates_and_all_looks_fit_in_a_message() -> None:
+def test_a_thousand_updates_and_all_audits_fit_in_a_message() -> None:
     """With each field at its maximum length."""
     peers = [PeerId(content_id(number.to_bytes(4, "big"))) for number in range(1024)]
     most, signature = 2**63 - 1, bytes(64)
