@@ -2,7 +2,7 @@
 
 Everything is named by content id and comes from any peer that has it; what is on disk already is not
 fetched again, so an interrupted join resumes where it was. If no peer has an item at present, the node
-waits for one that does, and reports it.
+reports that, and waits for a peer that has it.
 """
 
 from __future__ import annotations
@@ -72,12 +72,14 @@ class Downloads:
         """
 
         def still_wanted() -> bool:
-            # Without a connection nothing newer can be fetched either, so that what has arrived is not
-            # given up: over a slow line it may be minutes' worth.
+            # The caller no longer wants a snapshot when there is a newer one. Without a connection the
+            # newer one cannot be fetched either, so the download goes on: giving up would drop what has
+            # arrived, which may be minutes' worth over a slow line.
             return wanted() or not self._providers()
 
         if kind == "snapshot":
-            # Reported before the first byte: peers may not have it, and the item reported last is done.
+            # Reported before the first byte arrives, which may take long if no peer has it. Without this
+            # report the node would show the previous item meanwhile, which is done.
             self._report(Progress(what=what, total=size))
         data = await self._fetch_wanted(blob, what, still_wanted)
         if data is None:
@@ -132,7 +134,8 @@ class Downloads:
 def blob_list_at(
     store: BlobStore, kind: Literal["snapshot", "shard"], blob: ContentId, size: int
 ) -> BlobList | None:
-    """Return a blob list in the store, with all of its chunks there; None if anything is missing."""
+    """Return a blob list from the store; None if it is missing or invalid, or if the store lacks any of
+    its chunks."""
     data = store.get(blob)
     if data is None:
         return None

@@ -28,10 +28,10 @@ DEFAULT_COLUMN = "text"
 # Rows may be books: a batch in memory has about this many bytes, and at most this many rows.
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 64
-# Rows of a batch if all columns are dictionary-encoded: then a row has only the numbers of entries,
-# and every batch has the whole dictionary.
+# Rows of a batch if all columns are dictionary-encoded: then a row has only indices of the dictionary's
+# entries, and every batch has the whole dictionary.
 _DICTIONARY_BATCH_ROWS = 1 << 16
-# The beginning of an Arrow file that is not only a stream; padded to eight bytes.
+# The beginning of a file in Arrow's file format, padded to eight bytes; the streaming format has none.
 _ARROW_FILE = b"ARROW1\0\0"
 # Memory needed to read a page, relative to its size: the page, what the library notes about it, and
 # the values taken from it; and the same with a dictionary-encoded column, whose dictionary is kept.
@@ -49,7 +49,7 @@ class Columns:
         "name the column with `text`, several with `template`, or leave the file out with `exclude`"
     )
     nested = False
-    """Whether they may contain lists of tables instead of text."""
+    """Whether they may contain lists of tables (dictionaries) instead of text."""
     images = False
     """Whether they contain images."""
     optional: tuple[str, ...] = ()
@@ -120,7 +120,8 @@ class Columns:
         return self.names, self.parts
 
     def require(self, columns: Sequence[str]) -> None:
-        """Raise `BadFile` unless a file with these columns has the required ones."""
+        """Raise `BadFile` if a file with these columns lacks a required one, or has one that would be
+        read more than once."""
         for name in (*self.names, *self.optional):
             if name not in columns and name in self.names:
                 raise BadFile(missing(name, columns), self.remedy)
@@ -171,11 +172,11 @@ class ParquetFile:
         kinds = [schema.field(name).type for name in self._names]
         coded = [self._arrow.types.is_dictionary(kind) for kind in kinds]
         self._batch_rows = _DICTIONARY_BATCH_ROWS if all(coded) else _rows_per_batch(metadata)
-        pages = self._mapped.largest_pages(metadata, self._names)
+        size = self._mapped.largest_pages(metadata, self._names)
         times = _DICTIONARY_MEMORY_FACTOR if any(coded) else _PAGE_MEMORY_FACTOR
-        if (shortage := memory_shortage(pages * times)) is not None:
+        if (shortage := memory_shortage(size * times)) is not None:
             raise BadFile(
-                f"has pages of {size_text(pages)}; a page must be unpacked whole, and that {shortage}",
+                f"has pages of {size_text(size)}; a page must be unpacked whole, and that {shortage}",
                 "write it again with smaller pages, such as by pyarrow.parquet.write_table with "
                 "use_dictionary=False and write_batch_size=16",
             )
@@ -206,10 +207,10 @@ class ArrowFile:
         columns.require(schema.names)
         _check_types(self._arrow, schema, columns)
         self._names = columns.to_read(schema.names)
-        batches = self._unpacked_bytes(schema)
-        if (shortage := memory_shortage(batches)) is not None:
+        size = self._unpacked_bytes(schema)
+        if (shortage := memory_shortage(size)) is not None:
             raise BadFile(
-                f"has packed batches of {size_text(batches)}; a batch must be unpacked whole, and that "
+                f"has packed batches of {size_text(size)}; a batch must be unpacked whole, and that "
                 f"{shortage}",
                 "write it again with smaller batches, such as by "
                 "pyarrow.ipc.RecordBatchFileWriter.write_table with max_chunksize=1000",
@@ -347,7 +348,8 @@ def _numbered(batches: Iterator[Any], names: list[str], columns: Columns) -> Row
     for batch in batches:
         # Images have a limit of their own.
         large = not columns.images and batch.nbytes > MAX_ROW_BYTES
-        # Converted cell by cell, because text takes several times as many bytes as a Python object.
+        # Converted cell by cell, not all at once: Python objects take several times as many bytes as the
+        # same text in Arrow.
         for index, cells in enumerate(zip(*(batch.column(name) for name in names), strict=True)):
             number += 1
             if large and _row_bytes(batch, index) > MAX_ROW_BYTES:
@@ -370,8 +372,8 @@ def _row_bytes(batch: Any, index: int) -> int:
 
 
 def _without_empty_keys(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row without the empty keys in its tables: Arrow gives every table all keys of the
-    column's type."""
+    """Return a row whose tables have no keys with a null: Arrow gives every table of a column all keys
+    of the column's type."""
     return {name: _without_nulls(cell) for name, cell in row.items()}
 
 

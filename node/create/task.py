@@ -1,4 +1,5 @@
-"""What a task requires of a founder's file: a model of the right kind, a chat template, a mask token.
+"""Requirements of a task on the founder's file (the TOML given to `create`): a model of the right kind,
+a chat template, a mask token.
 
 Whatever does not go with the task is refused before any text is read.
 """
@@ -32,10 +33,11 @@ _SLIDING = frozenset({"mistral", "phi3", "gemma2"})
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """How a task needs its data."""
+    """The tokenizer, chat template and settings with which `create` prepares the data of a task."""
 
     tokenizer: Tokenizer
-    """The tokenizer, which marks tokens if the task learns from conversations."""
+    """The tokenizer. If the task learns from conversations, it marks the tokens that begin one and those
+    to be learned (`ConversationTokenizer`)."""
     chat: ChatTemplate | None
     """The chat template, if the task learns from conversations."""
     settings: dict[str, Any] | None
@@ -52,7 +54,10 @@ def plan_task(
     model: dict[str, Any],
     end: tuple[int, ...],
 ) -> TaskPlan:
-    """Plan a task. Raises `UserError` with `NO_TASK` for a task that is not available, and with
+    """Plan a task. `special`: the spelling of the tokenizer's special tokens, and its chat template;
+    `model`: the model's configuration; `end`: the tokens that end a document.
+
+    Raises `UserError` with `NO_TASK` for a task that is not available, and with
     `MANIFEST` for anything in the file or model that does not go with the task."""
     require_task(file.task)
     _check_model(file, path, model)
@@ -99,9 +104,9 @@ def plan_images(file: ManifestFile, path: Path) -> ImageSettings:
 def _check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
     if file.task not in BUILT_IN:
         return
-    both = is_bidirectional(model["model_type"])
-    if both != (file.task == MASKED_LM):
-        fitting = "'masked_lm'" if both else "'causal_lm' or 'sft'"
+    bidirectional = is_bidirectional(model["model_type"])
+    if bidirectional != (file.task == MASKED_LM):
+        fitting = "'masked_lm'" if bidirectional else "'causal_lm' or 'sft'"
         raise bad_manifest(
             path,
             f"task: {file.task!r} does not go with a {model['model_type']!r}: set task = {fitting}",

@@ -1,8 +1,8 @@
-"""The library's address book, which here contains our own keys only.
+"""The address book of libp2p, which here contains this node's keys only.
 
-The library stores in it everything that peers claim about themselves and others, evicts entries at a
-thousand peers (its own identity among them), and dials the addresses in it. `introductions` decides
-which peers to dial, and where; so nothing that peers send is stored here, and nothing is evicted.
+libp2p stores in it everything that peers claim about themselves and others, evicts entries at a thousand
+peers (this node's among them), and dials the addresses in it. `introductions` decides which peers to
+dial, and where; so nothing that peers send is stored here, and nothing is evicted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from libp2p.peer.peerstore import PeerStore
 
 
 class OwnKeyStore(PeerStore):
-    """A `PeerStore` for the keys of `own`; it discards everything about other peers."""
+    """A `PeerStore` that keeps the keys of `own`, this node, and discards everything else."""
 
     def __init__(self, own: ID) -> None:
         super().__init__()

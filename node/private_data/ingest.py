@@ -34,8 +34,9 @@ from ..training.tokenizer_settings import TokenizerSettings, decode_settings
 from .exclusions import exclusions_in, skipped_files
 from .store import PrivateFolder, PrivateIndex, read_index, write_state
 
-# A new number makes every member's node read its files again.
+# Version of the stored result: a new number makes every member's node read its files again.
 _FORMAT = 2
+# What messages name instead of the founder's file, which members do not have.
 _DESCRIPTION = Path("the swarm's description")
 
 
@@ -107,7 +108,8 @@ def read_own(
 
 
 def _as_file(manifest: Manifest, spec: PrivateSpec) -> ManifestFile:
-    """Return the founder's file with those settings that reading files depends on."""
+    """Return the manifest's settings that reading files depends on, in the form of a founder's file,
+    which the code of `create` takes."""
     kind: Format | None = None
     if spec.format is not None:
         kind = next((each for each in get_args(Format) if each == spec.format), None)

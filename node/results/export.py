@@ -54,11 +54,14 @@ class Exported:
     round: int
     parameters: int
     record: str
+    """Id of the record that led to the exported state, in hexadecimal."""
     fingerprint: str
+    """Checksum of the exported parameters, in hexadecimal."""
 
 
 async def export_swarm(settings: ExportSettings) -> Exported:
-    """Write a state of the model as a Hugging Face checkpoint with its card. Raises `UserError`."""
+    """Write a state of the model with its card, as a Hugging Face checkpoint or as a GGUF file. Raises
+    `UserError`."""
     check_target(settings.to)
     stored = await read_swarm(DataDir(settings.data_dir), settings.swarm)
     if settings.merged and stored.manifest.adapter is None:
@@ -97,8 +100,9 @@ def check_gguf(manifest: Manifest) -> None:
 async def write_model(
     state: State, directory: Path, *, merged: bool, gguf: GgufType | None = None
 ) -> None:
-    """Write the checkpoint and its card into a directory; the adapters alone, unless `merged`. With
-    `gguf`, write a file of that type. Raises `TrainerFailed` and `OSError`."""
+    """Write the model and its card into a directory: as a checkpoint, or with `gguf` as a GGUF file with
+    numbers of that type. In a swarm that trains adapters, a checkpoint has the adapters alone, unless
+    `merged`. Raises `TrainerFailed` and `OSError`."""
     stored = state.stored
     if gguf is None:
         await state.trainer.export(directory, merged=merged)

@@ -1,9 +1,10 @@
 """Conversations as the text that a model reads, and the spans of that text that the assistant wrote.
 
 A chat template is a small Jinja program that comes with a checkpoint, and so from a stranger.
-Jinja's sandbox confines it to the conversation that it is given, but it can still waste time. So it
-runs only where a founder creates a swarm and where a user tries the model, never in a node. Nothing
-here imports torch.
+Jinja's sandbox confines it to the conversation that it is given, but it can still waste time. So the
+node process runs no template: templates run in `create`, in the reader process of a member's own data
+(`private_data`) and, within limits of time and memory, in the trainer process (exports and prompts).
+Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
 """A function that a model may call, as a JSON schema."""
 
-# Longer than any context: the bound for the text that a template makes of a conversation.
+# Maximum length of the text that a template makes of a conversation: longer than any context.
 _MAX_CHARACTERS = 16 << 20
 SIMPLEST_CONVERSATION: tuple[Message, ...] = (
     {"role": "user", "content": "Hello"},
@@ -42,15 +43,16 @@ _MAX_ERROR_CHARACTERS = 200
 
 
 class BadTemplate(Exception):
-    """The template cannot be used at all; the message gives the reason and follows "the chat
-    template"."""
+    """The template cannot be used at all. The message gives the reason: it ends a sentence that begins
+    with "the chat template"."""
 
     line: int = 0
-    """Number of the line or row whose conversation shows the fault."""
+    """Number of the line or row whose conversation shows the fault; 0 until it is known."""
 
 
 class BadConversation(Exception):
-    """This conversation cannot be used; the message gives the reason and follows "the row"."""
+    """This conversation cannot be used. The message gives the reason: it ends a sentence that begins
+    with "the row"."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Conversation:
 
     text: str
     spans: tuple[tuple[int, int], ...]
-    """The assistant's parts, in order: the offset of each in the text, and the offset after its end."""
+    """The assistant's parts that are to be learned, in order: the offset of each in the text, and the
+    offset after its end."""
 
 
 class ChatTemplate:
@@ -71,10 +74,13 @@ class ChatTemplate:
             raise BadTemplate("is missing")
         jinja = _import_jinja()
         environment = _environment(jinja)
+        # The characters put before and after each of the assistant's parts during a rendering; empty for
+        # a rendering without them.
         self._marks: list[str] = []
         environment.globals["_marked"] = self._mark_block
         if settings.chat_date is not None:
             environment.globals[DATE_FUNCTION] = _parse_date(settings.chat_date).strftime
+        # Whether the template can render a conversation at all; None until that is known.
         self._can_render: bool | None = None
         try:
             self._template = environment.from_string(settings.chat_template)
@@ -83,9 +89,9 @@ class ChatTemplate:
                 f"cannot be read: {first_line(error, _MAX_ERROR_CHARACTERS)}"
             ) from None
         self._tokens = {
-            role: token_text
-            for role in ("bos_token", "eos_token", "pad_token", "unk_token")
-            if (token_text := getattr(settings, role)) is not None
+            name: token_text
+            for name in ("bos_token", "eos_token", "pad_token", "unk_token")
+            if (token_text := getattr(settings, name)) is not None
         }
         self.facts = (
             settings.chat_template,
@@ -144,6 +150,8 @@ class ChatTemplate:
         opening, closing = self._marks
         text, spans = "", []
         for number, part in enumerate(rendered.split(opening)):
+            # Each part but the first follows an opening mark, so it has exactly one closing mark; the
+            # first has none.
             inside, *outside = part.split(closing)
             if len(outside) != (number > 0):
                 raise BadTemplate("has nested {% generation %} blocks")
@@ -242,8 +250,8 @@ class ChatTemplate:
 
 
 def _environment(jinja: Any) -> Any:
-    """Return Jinja configured as published templates expect: these switches, `raise_exception`,
-    `tojson`, loop controls and {% generation %}."""
+    """Return Jinja configured as published templates expect: without the white space around blocks, and
+    with `raise_exception`, `tojson`, loop controls and {% generation %}."""
     from jinja2 import nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment

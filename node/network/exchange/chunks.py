@@ -79,8 +79,8 @@ def serve_chunks(
     store: BlobStore,
     on_request: Callable[[PeerId, ContentId], None] = lambda peer, blob: None,
 ) -> None:
-    """Tell connected peers on request which chunks of a blob list are in `store`. `asked` is called with
-    every request."""
+    """Tell connected peers on request which chunks of a blob list are in `store`. `on_request` is called
+    with every request."""
 
     def holdings(blob: ContentId) -> bytes:
         data = store.get(blob) if (store.size(blob) or 0) <= MAX_BLOB_LIST_BYTES else None
