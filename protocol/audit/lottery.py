@@ -17,7 +17,7 @@ from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId
 
 SECRET_BYTES = 16
-"""Enough to rule out brute force."""
+"""Length of a secret: enough to rule out brute force."""
 
 # Numbers come from a range so large that the modulo bias is negligible.
 _DRAWN_BYTES = 16
@@ -47,7 +47,7 @@ def draw_audit(
     voters: Container[PeerId],
     chance: Fraction,
 ) -> AuditTarget | None:
-    """Return what the `auditor` audits in the round that this `beacon` draws; None if nothing.
+    """Return what the `auditor` audits in the round whose audits this `beacon` draws; None if nothing.
 
     `share_sizes`: for each member with an assignment in that round, its number of sequences;
     `update_weights`: the weight of each one's update; `voters`: the members with votes; `chance`: the
@@ -60,14 +60,15 @@ def draw_audit(
     """
     if not _happens(secret, beacon, b"whether", chance):
         return None
+    # Members without votes, and those with votes.
     groups: tuple[list[PeerId], list[PeerId]] = ([], [])
     for peer, sequences in sorted(share_sizes.items()):
         if peer != auditor and sequences > 0:
             groups[peer in voters].append(peer)
-    known = bool(groups[True]) and (
+    among_voters = bool(groups[True]) and (
         not groups[False] or _happens(secret, beacon, b"known", Fraction(1, 2))
     )
-    group = groups[known]
+    group = groups[among_voters]
     total = sum(update_weights[peer] for peer in group)
     if not total:
         return None
@@ -80,18 +81,19 @@ def draw_audit(
 
 
 def draw_sequences(name: bytes, share_size: int, most: int) -> tuple[int, ...]:
-    """Return the sequences, sorted, that a re-audit with this name covers: all `share_size` of them, or
-    `most` drawn ones if there are more."""
+    """Return the sequences of a share, sorted, that a re-audit covers: all `share_size` of them, or
+    `most` drawn ones if there are more. `name`: bytes unique to the re-audit, the seed of the draw."""
     ranked = sorted(range(share_size), key=lambda number: _number(b"", name, b"of %d" % number))
     return tuple(sorted(ranked[:most]))
 
 
-def _happens(secret: bytes, about: bytes, what: bytes, chance: Fraction) -> bool:
-    drawn = _number(secret, about, what)
+def _happens(secret: bytes, seed: bytes, what: bytes, chance: Fraction) -> bool:
+    drawn = _number(secret, seed, what)
     return drawn * chance.denominator < chance.numerator << (8 * _DRAWN_BYTES)
 
 
-def _number(secret: bytes, about: bytes, what: bytes) -> int:
-    """Draw a number, uniform below 2^128."""
-    text = b"distro-node check draw\0" + what + b"\0" + secret + about
+def _number(secret: bytes, seed: bytes, what: bytes) -> int:
+    """Draw a number, uniform below 2^128, from the `secret`, the public `seed` and the purpose `what`:
+    numbers for different purposes are independent."""
+    text = b"distro-node check draw\0" + what + b"\0" + secret + seed
     return int.from_bytes(content_id(text)[:_DRAWN_BYTES], "big")

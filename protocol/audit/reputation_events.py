@@ -1,8 +1,8 @@
 """Reputation events: for a record, which members it excludes, gives votes or takes votes from, and why.
 
 A `ReputationSnapshot` from before the record is compared with the `ReputationTable` after it (called
-`table` here). Both hold immutable values, so a snapshot is one table of references, and an unchanged
-member costs one comparison: a swarm of a thousand members takes a fraction of a millisecond.
+`table` here). Both hold immutable values, so a snapshot copies references only, and an unchanged member
+costs one comparison: a swarm of a thousand members takes a fraction of a millisecond.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from .audit_sums import AuditSums
 from .reputation import ReputationTable
 
 NoVotesReason = Literal["dismissed", "failed", "scores", "halves", "contradicted", "unconfirmed"]
-"""Why a member has no votes: an audit failed before it had any, or audits have failed since (in both
-cases its updates do not count, either), its scores are too low, one half of each sequence is missing
-from its updates, its audits are contradicted, or too few members vouch for its work or none for its
+"""Why a member has no votes. "dismissed": an audit failed before it had any; "failed": audits have
+failed since it had some (in both cases its updates do not count, either); "scores": its scores are too
+low; "halves": one half of each sequence is missing from its updates; "contradicted": re-audits
+contradict its audits of others; "unconfirmed": too few members vouch for its work, or none for its
 recent work."""
 
 ReputationEventKind = Literal[
@@ -33,14 +34,21 @@ ReputationEventKind = Literal[
     "votes_gained",
     "votes_lost",
 ]
+"""What happened to a member. "audit_low": an audit of it has a low score, so members re-audit it;
+"audit_failed": re-audits confirm a low score, but its updates still count; "contradicted": re-audits
+contradict a low score that it reported; "excluded": its updates no longer count; "reinstated": they
+count again; "scores_low": its scores are too low for votes; "halves_missing": one half of each sequence
+is missing from its updates; "distrusted": re-audits contradict its audits so often that it may make no
+more for now; "votes_gained": it has votes in the new epoch and had none in the last; "votes_lost": the
+reverse."""
 
 _UNKNOWN = AuditSums()
 
 
 @dataclass(frozen=True, slots=True)
 class ReputationEvent:
-    """Reputation event of one member. `detail` is, depending on `kind`, the audited round, a
-    `NoVotesReason`, or empty."""
+    """Reputation event of one member. `detail` is the audited round if `kind` is about an audit, a
+    `NoVotesReason` if it is "excluded" or "votes_lost", otherwise empty."""
 
     kind: ReputationEventKind
     peer: PeerId
@@ -53,6 +61,7 @@ class ReputationSnapshot:
 
     sums: Mapping[PeerId, AuditSums]
     earned: Mapping[PeerId, int]
+    """Votes earned for the epoch, by absent members as well (`ReputationTable.earned`)."""
 
 
 def take_snapshot(table: ReputationTable) -> ReputationSnapshot:
@@ -79,8 +88,8 @@ def why_no_votes(table: ReputationTable, peer: PeerId) -> NoVotesReason | None:
 def reputation_events(
     before: ReputationSnapshot, table: ReputationTable, round: int
 ) -> list[ReputationEvent]:
-    """Return the events since `before` that the record of `round`, already in the accounts, has
-    caused."""
+    """Return the events that the record of `round` has caused. `before`: the snapshot from before this
+    record; `table`: the state after it."""
     found = [
         ReputationEvent("audit_low", low_audit.peer, str(low_audit.round))
         for low_audit, dispute in table.disputes.items()

@@ -1,4 +1,5 @@
-"""Member weights on a chain, and the stream assignments that follow from them.
+"""Member weights on a chain, and the assignments that follow from them: which streams, the strands of
+the training data, each member trains on.
 
 Everything follows from the records (`sampling/member_weights`, `sampling/assignment`). The states of the
 latest rounds are kept; of older rounds only some, at even distances. The others are recomputed from
@@ -29,9 +30,11 @@ class RoundShares:
     round: int
     weights: Mapping[PeerId, MemberWeight]
     assignments: tuple[Assignment, ...] = ()
-    """Assignments of the next round and, with `overlap`, of the one after it."""
+    """Assignments of the next round and, with `overlap` (updates are computed a round ahead), of the one
+    after it."""
     lent_streams: tuple[LentStream, ...] = ()
-    """Open multi-round assignments, by the round in which they are due."""
+    """Open multi-round assignments (each a stream lent to a member that needs several rounds for one
+    sequence), sorted by the round in which they are due."""
 
     def part(self, peer: PeerId) -> float:
         """Return the fraction of the work that a member does, from 0 to 1; for a member that takes
@@ -50,8 +53,8 @@ class RoundShares:
         """For each member whose update is due in the next round, its number of sequences; one for a
         member that takes several rounds for a sequence."""
         runs = self.assignments[0].runs if self.assignments else {}
-        late = {work.peer: work.streams for work in self.lent_streams if work.due == self.round}
-        return {peer: sum(map(len, streams)) for peer, streams in {**late, **runs}.items()}
+        lent = {work.peer: work.streams for work in self.lent_streams if work.due == self.round}
+        return {peer: sum(map(len, streams)) for peer, streams in {**lent, **runs}.items()}
 
     @property
     def due(self) -> frozenset[PeerId]:
@@ -81,7 +84,7 @@ def next_shares(
     round; and what the record leaves untrained."""
     round_ = shares.round
     counted = {entry.peer for entry in record.updates}
-    # In the closing rounds of a run no update can be late.
+    # The closing rounds at the end of a run train nothing, so no update is due in them.
     due = shares.due if rules.trains(round_) else frozenset()
     weights = next_weights(shares.weights, due, record, members.peers, rules.order.streams)
     runs = shares.assignments[0].runs if shares.assignments else {}
@@ -174,7 +177,7 @@ class ShareHistory:
     def before(
         self, length: int, records: Callable[[int], Record], members: Callable[[int], Membership]
     ) -> ShareHistory:
-        """Return the states before the first `length` rounds."""
+        """Return a history with the states before rounds 0 … `length` - 1."""
         copy = ShareHistory(self._rules, members(0), self._overlap)
         copy._length = length
         # Copied in one step: another thread may extend it.

@@ -131,8 +131,8 @@ class VersionHistory:
 
     @property
     def soon_outdated(self) -> bool:
-        """Whether a round within the next `GOODBYE_ROUNDS` uses such a version, so that it is time to
-        leave."""
+        """Whether a round within the next `GOODBYE_ROUNDS` uses a version that this program does not
+        support, so that it is time to leave."""
         change = self.change
         if change is None or change.version <= self.max_version:
             return self.outdated
@@ -148,11 +148,11 @@ class VersionHistory:
         self._rounds.append(next_versions(before, record.round, ready=ready, notice=notice))
 
     def before(self, length: int, chain: ChainView) -> VersionHistory:
-        """Return the states after the first `length` records, as an index of `chain`."""
+        """Return a history of the first `length` records of `chain`, to be extended along it."""
         copy = VersionHistory(chain, self.max_version)
         copy._rounds = self._rounds[: length + 1]
         if length + 1 == len(self._rounds):
-            # Most copies are of the whole chain, and reading entries from disk takes a while.
+            # Most copies are of the whole chain, and reading records from disk takes a while.
             copy._version_votes = self._version_votes.copy()
         else:
             copy._version_votes = VersionVotes(

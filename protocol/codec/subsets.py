@@ -8,7 +8,8 @@ Each number belongs to one set and each set has one number. The largest position
 the largest p with C(p, k) ≤ number; the remainder is the number of the other k - 1 positions.
 
 The numbers have more bits than a machine word (72 for 7 of 4096 positions), so they are kept as limbs of
-32 bits. The sets of all blocks are processed together, with one array operation for each limb.
+32 bits. Each block of coefficients has one set (`TensorLayout`). The sets of many blocks are processed
+together, with one array operation for each limb.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ import numpy.typing as npt
 from ..wire.errors import ProtocolError
 
 Positions = npt.NDArray[np.int32]
-"""(k, count): the positions of each set, ascending along the first axis."""
+"""Positions of sets, of shape (k, count): each column is a set, in ascending order."""
 
 Octets = npt.NDArray[np.uint8]
-"""(count, octets): numbers of sets, the most significant octet first."""
+"""Numbers of sets, of shape (count, octets), the most significant octet first."""
 
 _Limbs = npt.NDArray[np.uint64]
-"""(limbs, count): numbers in limbs of 32 bits, the least significant limb first."""
+"""Numbers in limbs of 32 bits, of shape (limbs, count), the least significant limb first."""
 
+# The bits of a limb, and the base of numbers in limbs.
 _BITS = np.uint64(32)
-_LIMB = 1 << 32
+_BASE = 1 << 32
 
 
 def subset_numbers(positions: Positions, elements: int, octets: int) -> Octets:
@@ -73,7 +75,7 @@ def subsets(numbers: Octets, elements: int, top_k: int) -> Positions:
         positions[rank] = found
         left -= table.take(found, axis=1)
         _borrow(left)
-        # C(p, i - 1) = C(p + 1, i) - C(p, i)
+        # From C(p, i) to C(p, i - 1) = C(p + 1, i) - C(p, i), with i = rank + 1.
         table = np.diff(table, axis=1)
         _borrow(table)
     return positions
@@ -116,7 +118,7 @@ def _next(table: _Limbs) -> _Limbs:
     values over all smaller p."""
     limbs, entries = table.shape
     sums = np.zeros((limbs + 1, entries + 1), dtype=np.uint64)
-    # A block has no more than 64 · 64 positions, so these sums stay below 2^45.
+    # A block has at most 64 · 64 positions, so these sums stay below 2^45.
     np.cumsum(table, axis=1, out=sums[:limbs, 1:])
     _carry(sums)
     return sums if sums[-1].any() else sums[:-1]
@@ -125,7 +127,7 @@ def _next(table: _Limbs) -> _Limbs:
 def _carry(numbers: _Limbs) -> None:
     for low, high in pairwise(numbers):
         high += low >> _BITS
-        low &= np.uint64(_LIMB - 1)
+        low &= np.uint64(_BASE - 1)
 
 
 def _borrow(numbers: _Limbs) -> None:

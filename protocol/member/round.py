@@ -54,10 +54,10 @@ _REPEAT_PATIENCE = 0.25
 # Part of the slot's time that is granted to a leader whose connection broke.
 _MISSING_PATIENCE = 0.25
 # How long a decision is doubted while other members that are a quorum without its signers seem to be at
-# work: in leases, or in collect deadlines if those are longer. (A member that was just started has
-# observed neither, and uses the manifest's limits.) The time is long, because with members coming and
-# going a decision takes minutes, and a member that followed a liar in the meantime does not help to make
-# the decision.
+# work: in leases (the time for which a member may go unheard), or in collect deadlines (the time for
+# which a leader waits for updates) if those are longer. (A member that was just started has observed
+# neither, and uses the manifest's limits.) The time is long, because with members coming and going the
+# others take minutes to decide, and a member that followed a liar in the meantime does not help them.
 _DOUBTED_LEASES = 16
 # Number of leases for which a member listens, at the beginning of a round and before it decides alone:
 # in this time it hears all members at work on the round.
@@ -101,9 +101,9 @@ class Round:
         self.membership = ledger.membership(self.number)
         self.votes = ledger.votes(self.number)
         self._trains = manifest.schedule.trains(self.number)
-        # Whether a member votes only for a record whose updates it holds. With committees, only
-        # aggregators need the sign votes of the first of a step's two rounds; all members need the
-        # aggregates of the second.
+        # Whether a member votes only for a record whose updates it holds. With committees, a step takes
+        # two rounds: in the first, members send sign votes, which only aggregators need; in the second,
+        # aggregators send aggregates, which all members need.
         self._needs_updates = manifest.committees is None or manifest.aggregates_in(self.number)
         # `_due`: whose update is due by the assignment; `_contributors`: those that are still members,
         # whose updates are awaited. With `overlap`, a new member has no share yet; a member that needs
@@ -137,20 +137,22 @@ class Round:
         self._liveness = context.liveness
         self._timeouts = context.timeouts
         self._slot_entered = now
+        # The silence mask without any member, and the one in the ballots sent last.
         self._nobody = self._mask = self.membership.mask(())
         self._checked: dict[RecordId, bool] = {}
         # The signed proposals of known records, and the records whose proposal was stored on disk.
         self._signed_proposals: dict[RecordId, Envelope] = {}
         self._remembered: set[RecordId] = set()
-        self._fetched: set[ContentId] = set()
+        # The updates that were requested because a proposal needs them.
+        self._requested: set[ContentId] = set()
         self._review = ProposalReview(
             manifest.fault_model, me, self.membership, self._contributors, self.collection
         )
         self._round_peers = RoundPeers(self.number, self.parent, now)
         self._solo_guard = context.solo_guard
-        # Whether this member could decide without the others, which while it was away may have declared
-        # it silent and gone on, with one vote per member (`solo_quorum_guard`). There is no such risk in
-        # a swarm of one or with equal votes.
+        # Whether this member could decide without the others, and must beware of it: while it was away,
+        # they may have declared all members with votes silent and gone on with one vote each
+        # (`solo_quorum_guard`). There is no such risk in a swarm of one or with equal votes.
         no_risk = len(self.membership) == 1 or self.votes.equal
         self._can_decide_alone = not no_risk and self.votes.decides_alone(me, manifest.fault_model)
 
@@ -216,7 +218,7 @@ class Round:
             self.consensus.add_ballot(kind, sender, message, envelope.signature)
 
     def awaits(self, peer: PeerId) -> bool:
-        """Whether an update of this member is due in the round."""
+        """Whether `peer` is a member whose update is due in the round."""
         return peer in self._contributors
 
     def note_activity(self, sender: PeerId, message: Message, now: float) -> None:
@@ -229,9 +231,10 @@ class Round:
         A decision is doubted if byzantine members alone could have signed it (`Consensus.doubts`). The
         member does not follow a doubted decision while other members, which can decide without its
         signers, are at work on this very round or went on from another record. They will decide unless
-        some are faulty, so the member waits for them for a bounded time only. Before following any
-        doubted decision it listens: for a lease at the beginning of the round, in which it has not heard
-        anyone yet, and as long as `listens` says.
+        some are faulty, so the member waits for them for a bounded time only; a peer that is no member
+        in this round, and so has no ballot to cast, waits as long as they are at work. Before following
+        any doubted decision it listens: for a lease at the beginning of the round, in which it has not
+        heard anyone yet, and as long as `listens` says.
 
         It follows a decision that declares it silent only if its last undoubted round, if any, is more
         than a lease ago.
@@ -299,7 +302,8 @@ class Round:
         """Report the times of this round to timeouts and `capacity`. Call it only if this member was at
         the tip when the round was decided."""
         if self._manifest.aggregates_in(self.number):
-            # No member trains in this round: deadlines derived from it would be too short for others.
+            # No member trains in this round: deadlines derived from it would be too short for rounds of
+            # training.
             return
         last = self.collection.last_announced
         if last is not None and not self._manifest.rounds.overlap:
@@ -368,8 +372,9 @@ class Round:
         )
 
     def _finalize(self, certificates: list[Certificate], now: float) -> RoundRequests:
-        """Finalize the certified blocks, and store the votes for them first. Without stored votes, a
-        liar could withhold its vote after all members were restarted."""
+        """Finalize the certified blocks, and store the votes for them first. Otherwise the certificates
+        would be lost if all members were restarted, and a liar whose vote completed one could withhold
+        it from then on."""
         step = sending(
             *(self._ballot("finalize", each.slot, each.block, now) for each in certificates)
         )
@@ -454,8 +459,8 @@ class Round:
                 self._remembered.add(record.id)
                 step.remember.append(proposal)
             return step
-        unasked = [entry for entry in missing if entry.update not in self._fetched]
-        self._fetched |= {entry.update for entry in unasked}
+        unasked = [entry for entry in missing if entry.update not in self._requested]
+        self._requested |= {entry.update for entry in unasked}
         return RoundRequests([], [], unasked)
 
     def _skip(self, now: float) -> RoundRequests:
@@ -508,8 +513,8 @@ class Round:
         gone = silent | liveness.leaving() | liveness.missing(now)
         # This is called for every message, and the code after the next test takes time linear in the
         # number of members. The 1 is this member's own update, which possibly is not awaited (below).
-        waited = now >= self.start + self._timeouts.collect
-        if not waited and self.collection.settled + len(gone) + 1 < len(self._contributors):
+        overdue = now >= self.start + self._timeouts.collect
+        if not overdue and self.collection.settled + len(gone) + 1 < len(self._contributors):
             return False
         # Others may hold an announced update even if its author is gone.
         gone = {peer for peer in gone if peer in silent or not self.collection.announced(peer)}
@@ -520,7 +525,7 @@ class Round:
         earliest = self.start + self._manifest.rounds.min_seconds
         if now < earliest or (self.collection.last_arrival is None and outstanding):
             return False
-        return not outstanding or waited
+        return not outstanding or overdue
 
     def _slot_deadline(self, now: float) -> float:
         """Return when to give up on the current slot."""

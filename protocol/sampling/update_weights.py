@@ -1,23 +1,24 @@
 """Update weights: how often each update counts in the shared step.
 
-Signs are added up, so an update of weight 2 has the effect of being sent twice. A rule gives each
-update of a record a whole number from 1 to `MOST`, computed from the chain: every member that applies a
-record gets the same weights.
+The step adds up the signs in all updates, so an update of weight 2 has the effect of being sent twice. A
+rule gives each update of a record a whole number from 0 to `MOST`, computed from the chain: every member
+that applies a record gets the same weights.
 
 *Equal weights* (`equal_weights`) leave nothing to gain by a false claim of capacity. But an update from
 more sequences is more accurate, so if shares are unequal, equal weights slow down learning. Weights in
 proportion to sequences would not; but an update does not show how much work it took, so a false claim
-would buy up to `max_share` of the total weight.
+would buy as much of the total weight as one member can have of the sequences (`RoundSpec.max_share`).
 
-*At most twice* (`by_share`) is the compromise. It bounds the gain of a claim by the share of byzantine
-members: even if all byzantine members, fewer than a third, have weight 2 and all others weight 1, they
-have less weight together than the others. With weight 3 they would not. The threshold is the mean share
-because it needs no scale: in every swarm some member reaches it, and unless all shares are equal, some
-member does not.
+*At most twice* (`by_share`) is the compromise: an update from at least the mean number of sequences has
+weight 2, all others have weight 1. It bounds the gain of a claim by the share of byzantine members: even
+if all byzantine members, fewer than a third, have weight 2 and all others weight 1, they have less
+weight together than the others. With weight 3 they would not. The threshold is the mean because it needs
+no scale: in every swarm some member reaches it, and unless all shares are equal, some member does not.
 
-*Under audits* (`audited_weights`) the update of a member that failed its audits has weight 0, and
-members without votes, whose work has no record, have at most a third of the total weight together. So
-the effect of a crowd is bounded before any audit of it, however many identities it has.
+*Under audits* (`audited_weights`) the update of a member that failed its audits has weight 0. Members
+without votes, for whose work too few others vouch so far, have at most half of the voters' weight
+together, which is a third of the total (or `NEWCOMERS_WEIGHT` if that is more). So the effect of a crowd
+is bounded before any audit of it, however many identities it has.
 """
 
 from __future__ import annotations
