@@ -217,11 +217,11 @@ def time_shared(
     """Time the work that every member does alike."""
     bodies = [encode_update(layout, u.positions, u.signs) for u in updates]
     decoded = {content_id(body): decode_update(layout, body) for body in bodies}
-    updates, counts, device = [*decoded.values()], [1] * len(updates), parameters[0].device
+    updates, weights, device = [*decoded.values()], [1] * len(updates), parameters[0].device
     for _ in range(repeats):
         watch.run("decode", lambda: [decode_update(layout, body) for body in bodies])
         watch.run("find", lambda: [decoded[content_id(body)] for body in bodies])
-        watch.run("gather", lambda: weighted_signs(updates, counts, layout, device))
+        watch.run("gather", lambda: weighted_signs(updates, weights, layout, device))
         watch.run("audit", lambda: contradicted(layout, updates, 0))
         watch.run("apply", lambda: apply_step(parameters, layout, updates, RATE, DECAY, step=step))
         watch.run("fingerprint", lambda: fingerprint(parameters))

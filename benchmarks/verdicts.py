@@ -220,9 +220,9 @@ class Swarm:
             return None
         votes = self.accounts.votes
         shares = {p: share for p, share in self.shares.items() if p not in self._away}
-        counts = _counts(tuple(shares.items()))
+        weights = _weights(tuple(shares.items()))
         chance = audit_probability(votes, peer, EVERY)
-        return draw_audit(secrets[peer], lot, peer, shares, counts, votes, chance)
+        return draw_audit(secrets[peer], lot, peer, shares, weights, votes, chance)
 
     def _look(self, now: int, shares: dict[PeerId, int]) -> None:
         """Make the members' audits of the round that was just decided."""
@@ -279,7 +279,7 @@ class Swarm:
 
 
 @functools.lru_cache(maxsize=64)
-def _counts(shares: tuple[tuple[PeerId, int], ...]) -> dict[PeerId, int]:
+def _weights(shares: tuple[tuple[PeerId, int], ...]) -> dict[PeerId, int]:
     return by_share(dict(shares))
 
 

@@ -124,8 +124,8 @@ class AggregatorTask:
                     for entry in voted.updates:
                         nursery.start_soon(get, entry.peer, entry.update)
                 helpers.cancel_scope.cancel()
-        entries = zip(voted.updates, effect.counts, strict=True)
-        return [(found.get(entry.update), count) for entry, count in entries]
+        entries = zip(voted.updates, effect.update_weights, strict=True)
+        return [(found.get(entry.update), weight) for entry, weight in entries]
 
     def _has_room(self, effect: MakeAggregate) -> bool:
         """Whether there is enough memory to aggregate; if not, the aggregator's state is freed."""

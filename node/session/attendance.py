@@ -15,7 +15,7 @@ def attendance_of(ledger: Ledger, record: Record, me: PeerId) -> RoundAttendance
     due = ledger.assignments.due(record.round) if record.round else frozenset[PeerId]()
     late = tuple(sorted(due - named.keys()))
     if me in named:
-        weights = zip(record.updates, ledger.counts(record), strict=True)
+        weights = zip(record.updates, ledger.update_weights(record), strict=True)
         counts = any(weight for entry, weight in weights if entry.peer == me)
         return RoundAttendance("counted" if counts else "left_out", late)
     if me in due:

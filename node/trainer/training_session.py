@@ -338,21 +338,22 @@ class TrainingSession:
         updates: Sequence[bytes],
         learning_rate: float,
         own_counted: bool,
-        counts: Sequence[int] | None = None,
+        update_weights: Sequence[int] | None = None,
     ) -> int:
         """Take the exact step with these bodies and return the new fingerprint.
 
-        `counts` are the update weights, 0 for an update that does not count; by default each counts
-        once. The outlier filter gives each of them the same weight.
+        `update_weights` is 0 for an update that does not count; by default each weight is 1. The outlier
+        filter gives each counted update the same weight.
 
         If the member's own update of this round is pending, it is forgotten if it was counted
         (`own_counted`), and otherwise refunded, also if the outlier filter left it out. Then the
         momentum is damped at the counted coefficients.
         """
         self._need_parameters()
-        weights = [1] * len(updates) if counts is None else [count for count in counts if count]
-        if counts is not None:
-            updates = [body for body, count in zip(updates, counts, strict=True) if count]
+        weights = [1] * len(updates)
+        if update_weights is not None:
+            weights = [weight for weight in update_weights if weight]
+            updates = [body for body, weight in zip(updates, update_weights, strict=True) if weight]
         try:
             bodies = self.updates.take(round_number, updates)
         except ProtocolError as error:
@@ -368,7 +369,7 @@ class TrainingSession:
         )
         own = [self.part.own_part(update) for update in decoded]
         counted_updates = [update for index, update in enumerate(own) if index not in left_out]
-        counted_weights = [count for index, count in enumerate(weights) if index not in left_out]
+        counted_weights = [weight for index, weight in enumerate(weights) if index not in left_out]
         part = self.part
         # Set again when the step is complete: after a partial step (memory may run out in it) the
         # parameters must not be used.

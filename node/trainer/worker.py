@@ -278,11 +278,11 @@ class Worker:
         return asdict(background.finish())
 
     def _apply(
-        self, round_number: int, learning_rate: float, own_counted: bool, counts: list[int]
+        self, round_number: int, learning_rate: float, own_counted: bool, update_weights: list[int]
     ) -> dict[str, Any]:
         started = time.perf_counter()
         fingerprint = self._current_session.apply(
-            round_number, self._staged, learning_rate, own_counted, counts
+            round_number, self._staged, learning_rate, own_counted, update_weights
         )
         self._staged = []
         return {

@@ -232,10 +232,10 @@ class TrainerClient:
         updates: Sequence[bytes],
         learning_rate: float,
         own_counted: bool,
-        counts: Sequence[int],
+        update_weights: Sequence[int],
     ) -> StepApplied:
-        """Take the shared, exact step with these update bodies and their weights (`counts`); their
-        order does not matter.
+        """Take the shared, exact step with these update bodies and update weights; their order
+        does not matter.
 
         A pending own update of this round is forgotten if it was counted; otherwise, or if the
         outlier filter left it out, it is added back into the momentum. Without updates the
@@ -249,7 +249,7 @@ class TrainerClient:
                 round_number=round,
                 learning_rate=learning_rate,
                 own_counted=own_counted,
-                counts=list(counts),
+                update_weights=list(update_weights),
             )
         )
 

@@ -14,7 +14,7 @@ class StepInputs:
     """Bodies with their update weights."""
 
     bodies: list[bytes]
-    counts: list[int]
+    update_weights: list[int]
 
 
 def counted_bodies(store: BlobStore, needed: Sequence[StepBody]) -> StepInputs | None:
@@ -28,5 +28,5 @@ def counted_bodies(store: BlobStore, needed: Sequence[StepBody]) -> StepInputs |
             return None
         if each.fits(body):
             found.bodies.append(body)
-            found.counts.append(each.count)
+            found.update_weights.append(each.update_weight)
     return found

@@ -122,7 +122,7 @@ async def _replay_from(
             break
         rate = learning_rate(run.manifest.schedule, max(1, round_))
         applied = await trainer.apply(
-            round_, counted.bodies, rate, own_counted=True, counts=counted.counts
+            round_, counted.bodies, rate, own_counted=True, update_weights=counted.update_weights
         )
         fingerprint, last = applied.fingerprint, round_
     after = max(0, last) + 1

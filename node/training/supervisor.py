@@ -446,7 +446,7 @@ class TrainerSupervisor:
         # Round 0 only admits members; learning rates count from 1.
         rate = learning_rate(self._manifest.schedule, max(1, record.round))
         applied = await trainer.apply(
-            record.round, counted.bodies, rate, job.own_counted, counted.counts
+            record.round, counted.bodies, rate, job.own_counted, counted.update_weights
         )
         self._applied = record.round
         self._telemetry.counts.updates_filtered += applied.left_out

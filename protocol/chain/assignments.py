@@ -128,21 +128,21 @@ class SampleAssignments(WeightRule):
             if round_of(due) >= len(self)
         ]
 
-    def counts(self, record: Record) -> dict[PeerId, int]:
+    def update_weights(self, record: Record) -> dict[PeerId, int]:
         """Return the update weights of a record, by author: in the step, or in the sums of the
         committees that aggregate in the next round. The record must have been checked; its round is at
         most the next one."""
         sequences = self.shares(record.round).sequences if self._steps.begins(record.round) else {}
-        return self.update_weights(
+        return self.weights_by_share(
             {entry.peer: sequences.get(entry.peer, 0) for entry in record.updates}
         )
 
     def weights(self, record: Record, given: Mapping[PeerId, int]) -> dict[PeerId, int]:
-        """Return the update weights of a record, as `counts` does. The weights by earlier rules
-        (`given`) do not matter here."""
-        return self.counts(record)
+        """Return the update weights of a record, as `update_weights` does. The weights by earlier
+        rules (`given`) do not matter here."""
+        return self.update_weights(record)
 
-    def update_weights(self, shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
+    def weights_by_share(self, shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
         """Return the update weights, by author, of updates with these numbers of sequences."""
         return equal_weights(shares) if self._weight_rule == "equal" else by_share(shares)
 

@@ -155,7 +155,7 @@ class AuditLedger(VoteSource, WeightRule):
             self._beacon[drawing],
             auditor,
             sizes,
-            self._assignments.update_weights(sizes),
+            self._assignments.weights_by_share(sizes),
             votes,
             audit_probability(votes, auditor, self.spec.interval),
         )

@@ -50,7 +50,7 @@ class ChainView(Protocol):
         """Return the votes of each member in a round, at most the next one."""
         ...
 
-    def counts(self, record: Record) -> tuple[int, ...]:
+    def update_weights(self, record: Record) -> tuple[int, ...]:
         """Return the update weights of a record in its step, in the order of its updates. An update of
         weight 0 is not applied. The record must have been checked, and is the next one at most."""
         ...

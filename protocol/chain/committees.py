@@ -108,7 +108,7 @@ class CommitteeChain(WeightRule):
         committees = self.epoch(record.round).committees
         return tuple(agreed_aggregate(committee, announced, present) for committee in committees)
 
-    def counts(self, record: Record) -> dict[PeerId, int]:
+    def update_weights(self, record: Record) -> dict[PeerId, int]:
         """Return the update weights of a record in the step: 1 for the first announcement of each
         aggregate that counts, 0 for the others and for sign votes."""
         found = {entry.peer: 0 for entry in record.updates}
@@ -124,14 +124,14 @@ class CommitteeChain(WeightRule):
         return found
 
     def weights(self, record: Record, given: Mapping[PeerId, int]) -> dict[PeerId, int]:
-        """Return the update weights of a record (`counts`). Sign votes have weight 0, because a step
-        consists of their aggregates only."""
-        return self.counts(record)
+        """Return the update weights of a record, as `update_weights` does. Sign votes have weight 0,
+        because a step consists of their aggregates only."""
+        return self.update_weights(record)
 
     def counted(self, record: Record) -> set[PeerId]:
         """Return the members whose updates are needed to apply a record: one for each aggregate that
         counts. Only aggregators need sign votes."""
-        return {peer for peer, count in self.counts(record).items() if count}
+        return {peer for peer, weight in self.update_weights(record).items() if weight}
 
     def places(self, record: Record) -> dict[PeerId, Place]:
         """Return, by the member that announces it, the section of each aggregate that counts and the

@@ -113,10 +113,10 @@ class Ledger:
         """Return the leaders of a round's slots, at most the next round."""
         return self.index(LeaderHistory).leaders(round)
 
-    def counts(self, record: Record) -> tuple[int, ...]:
+    def update_weights(self, record: Record) -> tuple[int, ...]:
         """Return the update weights of a record in its step, in the order of its updates. An update of
         weight 0 is not applied. The record must have been checked, and is the next one at most."""
-        return self._chain.counts(record)
+        return self._chain.update_weights(record)
 
     @property
     def assignments(self) -> SampleAssignments:

@@ -17,7 +17,7 @@ class StepBody:
     """One update body that the step needs."""
 
     entry: UpdateEntry
-    count: int
+    update_weight: int
     """Its weight in the step; a body of weight 0 is not applied."""
     place: Place | None = None
     """With committees, the section that it must be for, and the number of sections."""
@@ -42,9 +42,9 @@ def needed_for(chain: ChainView, record: Record) -> tuple[StepBody, ...]:
     """Return the bodies for the step of a record, in its order. The record must have been checked, and
     is the next one at most."""
     places = needed_authors(chain, record)
-    counts = zip(record.updates, chain.counts(record), strict=True)
+    weighted = zip(record.updates, chain.update_weights(record), strict=True)
     return tuple(
-        StepBody(entry, count, places[entry.peer])
-        for entry, count in counts
+        StepBody(entry, update_weight, places[entry.peer])
+        for entry, update_weight in weighted
         if entry.peer in places
     )

@@ -37,8 +37,8 @@ class AggregationPart(MemberPart):
         place, sign_votes = committee_chain.place(tip, self._me), ledger[tip - 1].record
         assert place is not None  # or nothing would be due
         self._ordered = tip
-        found = ledger.assignments.counts(sign_votes)
-        counts = tuple(found[entry.peer] for entry in sign_votes.updates)
+        weights_by_author = ledger.assignments.update_weights(sign_votes)
+        update_weights = tuple(weights_by_author[entry.peer] for entry in sign_votes.updates)
         agreed = committee_chain.agreed(place[0])
         patience = _SIGN_VOTES_SHARE * at.collect_seconds
-        return [MakeAggregate(tip, *place, sign_votes, counts, agreed, patience)]
+        return [MakeAggregate(tip, *place, sign_votes, update_weights, agreed, patience)]

@@ -92,7 +92,7 @@ class MakeAggregate:
     section: int
     sections: int
     sign_votes: Record
-    counts: tuple[int, ...]
+    update_weights: tuple[int, ...]
     """Weights of the record's sign votes in the sums, in the record's order."""
     agreed: tuple[ContentId, ...]
     """The section's aggregates that counted in the earlier steps of this epoch, after the last step in

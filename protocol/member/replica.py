@@ -121,7 +121,7 @@ class Replica:
             # A counted update is in the parameters, even if the record names a copier as its author.
             own = self._own.get(record.round, ())
             counted = any(
-                each.count and (each.entry.peer == self._me or each.entry.update in own)
+                each.update_weight and (each.entry.peer == self._me or each.entry.update in own)
                 for each in needed
             )
             closing = ledger.manifest.schedule.closing_round

@@ -67,8 +67,8 @@ def audited_weights(
     together, or `NEWCOMERS_WEIGHT` if that is more; those that no longer fit have weight 0. If no voter
     has weight, all other weights stay.
     """
-    weights = {peer: 0 if peer in excluded else count for peer, count in weights_before.items()}
-    new = [peer for peer, count in weights.items() if count and peer not in voters]
+    weights = {peer: 0 if peer in excluded else weight for peer, weight in weights_before.items()}
+    new = [peer for peer, weight in weights.items() if weight and peer not in voters]
     voter_weight = sum(weights.values()) - sum(weights[peer] for peer in new)
     if not voter_weight:
         return weights

@@ -40,12 +40,12 @@ def draw(
     shares: dict[PeerId, int],
     *,
     beacon: bytes = b"r",
-    counts: dict[PeerId, int] | None = None,
+    weights: dict[PeerId, int] | None = None,
     voters: Collection[PeerId] = PEERS,
     chance: Fraction = ALWAYS,
 ) -> AuditTarget | None:
     """Return the first one's audit; each update counts once unless given otherwise."""
-    says = dict.fromkeys(shares, 1) if counts is None else counts
+    says = dict.fromkeys(shares, 1) if weights is None else weights
     return draw_audit(secret, beacon, PEERS[0], shares, says, voters, chance)
 
 
@@ -60,13 +60,13 @@ def test_a_draw_follows_from_secret_and_beacon() -> None:
 
 def test_each_count_is_audited_alike_and_never_by_its_own_member() -> None:
     shares = {PEERS[0]: 50, PEERS[1]: 1, PEERS[2]: 3, PEERS[3]: 0, PEERS[4]: 64}
-    counts = {PEERS[0]: 2, PEERS[1]: 1, PEERS[2]: 1, PEERS[3]: 1, PEERS[4]: 2}
-    audits = [draw(secret, shares, counts=counts) for secret in secrets()]
+    weights = {PEERS[0]: 2, PEERS[1]: 1, PEERS[2]: 1, PEERS[3]: 1, PEERS[4]: 2}
+    audits = [draw(secret, shares, weights=weights) for secret in secrets()]
     assert all(look is not None and look.sequence < shares[look.peer] for look in audits)
     seen = Counter(look.peer for look in audits if look)
     assert seen.keys() == {PEERS[1], PEERS[2], PEERS[4]}
     # 1,000 each per count, with a standard deviation of 27.
-    assert all(abs(seen[peer] - 1000 * counts[peer]) < 150 for peer in seen)
+    assert all(abs(seen[peer] - 1000 * weights[peer]) < 150 for peer in seen)
     # And each of its sequences alike.
     within = Counter(look.sequence for look in audits if look and look.peer == PEERS[2])
     assert all(abs(within[number] - seen[PEERS[2]] / 3) < 80 for number in range(3))

@@ -69,7 +69,7 @@ def test_an_aggregate_counts_once_however_many_announce_it(chain: Spoken) -> Non
     record = chain.record(updates=chain.aggregates())
 
     assert [len(committee) for committee in committees] == [3, 3]
-    assert sum(chain.ledger.counts(record)) == len(committees)
+    assert sum(chain.ledger.update_weights(record)) == len(committees)
     assert chain.committee_chain.aggregates(record) == tuple(
         aggregate(committee, 2) for committee in committees
     )
@@ -110,7 +110,7 @@ def test_a_liar_voids_its_committees_aggregate_and_is_not_drawn_for_two_epochs(
     found = chain.committee_chain.aggregates(record)
 
     assert [number for number, each in enumerate(found) if each is None] == [silent]
-    assert sum(chain.ledger.counts(record)) == 1
+    assert sum(chain.ledger.update_weights(record)) == 1
     chain.grow()
     chain.lying = set()
     chain.grow_until(5)
@@ -158,7 +158,7 @@ def test_the_last_of_a_committee_aggregates_alone() -> None:
     (left,) = chain.membership.peers
     record = chain.record(updates=chain.aggregates())
     assert [entry.peer for entry in record.updates] == [left]
-    assert sum(chain.ledger.counts(record)) == 1
+    assert sum(chain.ledger.update_weights(record)) == 1
 
 
 @pytest.mark.parametrize("length", range(19))

@@ -15,7 +15,7 @@ def test_without_committees_all_updates_are_needed() -> None:
     record = chain.grow().record
     needed = needed_for(chain.ledger, record)
     assert [each.entry for each in needed] == list(record.updates)
-    assert [each.count for each in needed] == list(chain.ledger.counts(record))
+    assert [each.update_weight for each in needed] == list(chain.ledger.update_weights(record))
     assert all(each.fits(b"anything that decodes") for each in needed)
 
 
@@ -31,7 +31,7 @@ def test_one_of_each_aggregate_is_needed() -> None:
     chain.grow()
     record = chain.grow().record
     needed = needed_for(chain.ledger, record)
-    assert [each.count for each in needed] == [1, 1]
+    assert [each.update_weight for each in needed] == [1, 1]
     assert {each.place for each in needed} == {(0, 2), (1, 2)}
     assert {each.entry.update for each in needed} == {*chain.committee_chain.aggregates(record)}
     for each in needed:

@@ -24,7 +24,7 @@ SPEAKERS = "[committees]\nrotation_steps = 2\nmin_members = 2\nepoch_steps = 2\n
 def spoken(ledger: Ledger) -> Iterator[dict[PeerId, int]]:
     """Yield the update weights of each step."""
     for round_ in range(2, len(ledger), 2):
-        yield ledger.index(CommitteeChain).counts(ledger[round_].record)
+        yield ledger.index(CommitteeChain).update_weights(ledger[round_].record)
 
 
 def test_some_aggregate_for_the_others(tmp_path: Path) -> None:

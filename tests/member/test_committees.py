@@ -94,7 +94,7 @@ def test_it_needs_one_of_each_aggregate_to_take_the_step() -> None:
     for update in asked:
         effects = seat.member.handle(UpdateHeld(update), 0.0)
     (apply,) = of(Apply, effects)
-    assert [each.count for each in apply.needed] == [1, 1]
+    assert [each.update_weight for each in apply.needed] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ class Slow:
         self.assignments = SimpleNamespace(
             open_work=lambda peer: [(5, 1, lambda: (7,))],
             due=lambda round_: {me},
-            counts=lambda record: {},
+            update_weights=lambda record: {},
         )
 
     def find(self, kind: type) -> Any:

@@ -321,8 +321,8 @@ def _said(*shares: int) -> list[int]:
 
 def test_a_claim_counts_twice_at_most() -> None:
     """Two of seven members have nearly everything, and still weigh less than the others."""
-    counts = _said(HUGE, HUGE, 1, 1, 1, 1, 1)
-    assert sum(counts[:2]) < sum(counts[2:])
+    weights = _said(HUGE, HUGE, 1, 1, 1, 1, 1)
+    assert sum(weights[:2]) < sum(weights[2:])
 
 
 def test_the_mean_share_counts_twice() -> None:
@@ -334,7 +334,7 @@ def test_where_all_have_as_many_all_count_once() -> None:
     assert _said(3, 3, 3) == [1, 1, 1]
 
 
-def _counts_when_the_slow_one_is_done(spec: OptimizerSpec) -> tuple[dict[PeerId, int], PeerId]:
+def _weights_when_the_slow_one_is_done(spec: OptimizerSpec) -> tuple[dict[PeerId, int], PeerId]:
     """Return the update weights of the record in which a sequence over several rounds counts, and its
     author."""
     chain, slow = _swarm_with_a_slow_one(optimizer=spec)
@@ -346,19 +346,19 @@ def _counts_when_the_slow_one_is_done(spec: OptimizerSpec) -> tuple[dict[PeerId,
     held, record = HeldUpdates(), chain.ledger[work.due].record
     held.held = {entry.update for entry in record.updates}
     (apply,) = (e for e in replica.next(chain.ledger, held) if isinstance(e, Apply))
-    return {each.entry.peer: each.count for each in apply.needed}, slow
+    return {each.entry.peer: each.update_weight for each in apply.needed}, slow
 
 
 def test_a_sequence_over_several_rounds_is_one() -> None:
     """The others have five each, and are weighted by the share behind this record."""
-    counts, slow = _counts_when_the_slow_one_is_done(OptimizerSpec(update_weight="share"))
-    assert counts.pop(slow) == 1
-    assert set(counts.values()) == {2}
+    weights, slow = _weights_when_the_slow_one_is_done(OptimizerSpec(update_weight="share"))
+    assert weights.pop(slow) == 1
+    assert set(weights.values()) == {2}
 
 
 def test_the_manifest_sets_the_update_weights() -> None:
-    counts, _ = _counts_when_the_slow_one_is_done(OptimizerSpec())
-    assert set(counts.values()) == {1}
+    weights, _ = _weights_when_the_slow_one_is_done(OptimizerSpec())
+    assert set(weights.values()) == {1}
 
 
 def test_shares_take_little_memory() -> None:

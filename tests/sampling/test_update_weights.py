@@ -31,7 +31,7 @@ def said(*shares: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("shares", "counts"),
+    ("shares", "weights"),
     [
         ((), ()),
         ((5,), (1,)),
@@ -46,21 +46,21 @@ def said(*shares: int) -> list[int]:
     ],
 )
 def test_who_has_the_mean_share_counts_twice(
-    shares: tuple[int, ...], counts: tuple[int, ...]
+    shares: tuple[int, ...], weights: tuple[int, ...]
 ) -> None:
-    assert said(*shares) == list(counts)
+    assert said(*shares) == list(weights)
     assert equal_weights(PEERS[: len(shares)]) == dict.fromkeys(PEERS[: len(shares)], 1)
 
 
 def test_what_is_said_follows_the_shares_alone() -> None:
     """They depend on neither the unit nor the order of shares, and are 1 or 2."""
     for shares in itertools.product(range(1, 5), repeat=4):
-        counts = said(*shares)
-        assert set(counts) <= {1, MOST}
-        assert said(*(7 * share for share in shares)) == counts
-        assert said(*reversed(shares)) == counts[::-1]
-        assert (2 in counts) == (len(set(shares)) > 1)
-        pairs = zip(shares, counts, strict=True)
+        weights = said(*shares)
+        assert set(weights) <= {1, MOST}
+        assert said(*(7 * share for share in shares)) == weights
+        assert said(*reversed(shares)) == weights[::-1]
+        assert (2 in weights) == (len(set(shares)) > 1)
+        pairs = zip(shares, weights, strict=True)
         for (one, first), (other, second) in itertools.permutations(pairs, 2):
             assert one < other or first >= second
 
@@ -70,8 +70,8 @@ def test_fewer_than_a_third_who_claim_everything_weigh_less_than_the_others() ->
     for members in range(4, 100):
         liars = (members - 1) // 3
         shares = {PeerId(n.to_bytes(32, "big")): 10**6 if n < liars else 1 for n in range(members)}
-        counts = [*by_share(shares).values()]
-        assert sum(counts[:liars]) == 2 * liars < sum(counts[liars:]) == members - liars
+        weights = [*by_share(shares).values()]
+        assert sum(weights[:liars]) == 2 * liars < sum(weights[liars:]) == members - liars
 
 
 def chain_of(say: UpdateWeightRule, rounds: int = 40) -> Chain:
@@ -92,25 +92,25 @@ def test_counts_follow_what_was_assigned() -> None:
     works = 0
     for round_ in range(1, chain.round):
         record = chain.ledger[round_].record
-        counts = dict(
-            zip([e.peer for e in record.updates], chain.ledger.counts(record), strict=True)
+        weights = dict(
+            zip([e.peer for e in record.updates], chain.ledger.update_weights(record), strict=True)
         )
-        dealt = {peer: len(chain.ledger.assignments.share(round_, peer) or ()) for peer in counts}
-        assert counts == by_share(dealt)
+        dealt = {peer: len(chain.ledger.assignments.share(round_, peer) or ()) for peer in weights}
+        assert weights == by_share(dealt)
         assert dealt == dict(chain.ledger.assignments.shares(round_).sequences)
-        if slow in counts and round_ > 10:
+        if slow in weights and round_ > 10:
             # A sequence over several rounds is one sequence.
-            assert (dealt[slow], counts[slow], counts[fast]) == (1, 1, 2)
+            assert (dealt[slow], weights[slow], weights[fast]) == (1, 1, 2)
             works += 1
     assert works
-    assert chain.ledger.counts(chain.ledger[0].record) == ()
+    assert chain.ledger.update_weights(chain.ledger[0].record) == ()
 
 
 def test_with_equal_weights_all_count_once() -> None:
     chain = chain_of("equal")
     for round_ in range(chain.round):
         record = chain.ledger[round_].record
-        assert chain.ledger.counts(record) == (1,) * len(record.updates)
+        assert chain.ledger.update_weights(record) == (1,) * len(record.updates)
 
 
 def test_who_replays_comes_to_the_same() -> None:
@@ -133,20 +133,20 @@ def test_who_replays_comes_to_the_same() -> None:
             assert apply.record == record
             replica.applied(round_, FINGERPRINT, None)
             updates = [each.entry.update for each in apply.needed]
-            counts = [each.count for each in apply.needed]
-            parameters = next_parameters(parameters, updates, counts)
-            unequal += len(set(counts)) > 1
+            weights = [each.update_weight for each in apply.needed]
+            parameters = next_parameters(parameters, updates, weights)
+            unequal += len(set(weights)) > 1
         prints.add(parameters)
         assert unequal > 250
     assert len(prints) == 1
 
 
 def test_those_without_votes_have_a_third_of_the_weight_together() -> None:
-    counts = dict.fromkeys(PEERS, 2)
+    weights = dict.fromkeys(PEERS, 2)
     voters, new = set(PEERS[:4]), set(PEERS[4:])
     heard = set()
     for number in range(40):
-        found = audited_weights(counts, voters, set(), b"round %d" % number)
+        found = audited_weights(weights, voters, set(), b"round %d" % number)
         assert all(found[peer] == 2 for peer in voters)
         assert sum(found[peer] for peer in new) == 4
         heard |= {peer for peer in new if found[peer]}
@@ -167,6 +167,6 @@ def test_who_is_left_out_counts_not_at_all_with_votes_or_without() -> None:
 
 
 def test_where_nobody_has_votes_all_count_as_before() -> None:
-    counts = {PEERS[0]: 1, PEERS[1]: 2, PEERS[2]: 2}
-    assert audited_weights(counts, set(), set(), b"") == counts
+    weights = {PEERS[0]: 1, PEERS[1]: 2, PEERS[2]: 2}
+    assert audited_weights(weights, set(), set(), b"") == weights
     assert audited_weights({}, set(PEERS), set(), b"") == {}

@@ -623,10 +623,10 @@ class Watch:
         if node.index in self.liars:
             return
         needed = [each.entry for each in effect.needed]
-        counts = {each.entry.peer: each.count for each in effect.needed}
+        weights = {each.entry.peer: each.update_weight for each in effect.needed}
         # An update that counts is in the parameters, even if a member that copied it announced it first.
         listed = any(
-            counts[entry.peer] > 0 and (entry.peer == node.peer or entry.update in node.disk.made)
+            weights[entry.peer] > 0 and (entry.peer == node.peer or entry.update in node.disk.made)
             for entry in needed
         )
         # A node forgets its own updates of rounds before a restart; none of them are under way.
@@ -635,8 +635,8 @@ class Watch:
             raise Violation(
                 "refund", f"node {node.index} mistakes whether its update counts", effect.record.id
             )
-        heard = tuple(counts.get(entry.peer, 0) for entry in effect.record.updates)
-        if heard != self.chains.counts(effect.record):
+        listed_weights = tuple(weights.get(entry.peer, 0) for entry in effect.record.updates)
+        if listed_weights != self.chains.update_weights(effect.record):
             raise Violation(
                 "counts", f"node {node.index} hears somebody as it should not", effect.record.id
             )

@@ -661,7 +661,7 @@ class Node:
     def heard(self, effect: MakeAggregate) -> ContentId:
         """Return the true aggregate of a section."""
         place = effect.section.to_bytes(2, "big") + effect.sections.to_bytes(2, "big")
-        return content_id(b"tally" + place + effect.sign_votes.id + bytes(effect.counts))
+        return content_id(b"tally" + place + effect.sign_votes.id + bytes(effect.update_weights))
 
     def trained(self, effect: Train, update: ContentId, seconds: float) -> None:
         """Store and report an update that took `seconds` to compute."""
@@ -678,10 +678,10 @@ class Node:
     def _apply(self, effect: Apply, then: Callable[[], None] = _nothing) -> None:
         record, generation = effect.record, self._generation
         updates = [each.entry.update for each in effect.needed]
-        counts = [each.count for each in effect.needed]
+        weights = [each.update_weight for each in effect.needed]
         self.swarm.watch.applying(self, effect)
         before = len(self.trainer.sent)
-        self.trainer.apply(record.round, updates, counts, effect.own_counted)
+        self.trainer.apply(record.round, updates, weights, effect.own_counted)
         if effect.own_counted:
             self.counted.append(record.round)
         elif before:

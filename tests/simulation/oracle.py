@@ -187,7 +187,7 @@ class Chains:
         # By record: the number of consecutive skipped slots that each member led, and until when it is
         # passed over for that.
         self._skipped: dict[RecordId, dict[PeerId, tuple[int, int]]] = {fresh.head: {}}
-        self._counts: dict[RecordId, tuple[int, ...]] = {}
+        self._update_weights: dict[RecordId, tuple[int, ...]] = {}
         founder = _Set(frozenset({manifest.founder}), fresh.votes(0))
         self._finality = {fresh.head: Finality(-1, -1, founder, founder, 0)}
         self._votes = {fresh.head: fresh.votes(0)}
@@ -217,26 +217,28 @@ class Chains:
         ledger, length = self._home[parent]
         return ledger.assignments.share(length, peer)
 
-    def counts(self, record: Record) -> tuple[int, ...]:
+    def update_weights(self, record: Record) -> tuple[int, ...]:
         """Return the update weights of a decided record."""
         ledger, _ = self._home[record.parent]
         if ledger.find(AuditLedger) is not None:
-            return ledger.counts(record)
+            return ledger.update_weights(record)
         committee_chain = ledger.find(CommitteeChain)
         if committee_chain is not None:
             return self._tallied(record, committee_chain)
-        if record.id not in self._counts:
+        if record.id not in self._update_weights:
             dealt = [len(self.share(record.parent, e.peer) or ()) for e in record.updates]
             unequal = self._manifest.optimizer.update_weight == "share" and len(set(dealt)) > 1
             mean = Fraction(sum(dealt), max(1, len(dealt)))
-            self._counts[record.id] = tuple(2 if unequal and n >= mean else 1 for n in dealt)
-        return self._counts[record.id]
+            self._update_weights[record.id] = tuple(
+                2 if unequal and n >= mean else 1 for n in dealt
+            )
+        return self._update_weights[record.id]
 
     def _tallied(self, record: Record, committee_chain: CommitteeChain) -> tuple[int, ...]:
         """Count one of each aggregate that two aggregators made and none of their committee denies; one,
         if it is alone."""
-        counts = dict.fromkeys((entry.peer for entry in record.updates), 0)
-        if record.round % 2 == 0 and counts:
+        weights = dict.fromkeys((entry.peer for entry in record.updates), 0)
+        if record.round % 2 == 0 and weights:
             members = self._home[record.parent][0].membership(record.round)
             for committee in committee_chain.epoch(record.round).committees:
                 said = {
@@ -245,8 +247,8 @@ class Chains:
                     if entry.peer in committee and entry.update != ABSTENTION
                 }
                 if len({*said.values()}) == 1 and (len(said) > 1 or len(members.since) == 1):
-                    counts[min(said)] = 1
-        return tuple(counts.values())
+                    weights[min(said)] = 1
+        return tuple(weights.values())
 
     def under_way(self, parent: RecordId) -> list[tuple[int, int]]:
         """Return streams and rows that were assigned and may still be trained, or are to be assigned

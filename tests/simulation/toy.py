@@ -31,9 +31,9 @@ _MODULUS = 1 << 64
 _STIR = 6364136223846793005
 
 
-def next_parameters(parameters: int, updates: Iterable[ContentId], counts: Iterable[int]) -> int:
+def next_parameters(parameters: int, updates: Iterable[ContentId], weights: Iterable[int]) -> int:
     """Return the parameters after a round with these updates and weights; without updates they stay."""
-    pairs = zip(updates, counts, strict=True)
+    pairs = zip(updates, weights, strict=True)
     numbers = [count * int.from_bytes(update[:8], "big") for update, count in pairs if count]
     return (_STIR * parameters + sum(numbers)) % _MODULUS if numbers else parameters
 
@@ -100,10 +100,10 @@ class ToyTrainer:
         return update
 
     def apply(
-        self, round_: int, updates: Iterable[ContentId], counts: Iterable[int], own_counted: bool
+        self, round_: int, updates: Iterable[ContentId], weights: Iterable[int], own_counted: bool
     ) -> None:
         """Apply a record's updates with these weights; take back our own if it is not among them."""
-        self.parameters = next_parameters(self.parameters, updates, counts)
+        self.parameters = next_parameters(self.parameters, updates, weights)
         for old in [number for number in self.sent if number <= round_]:
             amount = self.sent.pop(old)
             if own_counted and old == round_:

@@ -51,7 +51,7 @@ def test_an_update_without_weight_is_left_out(monkeypatch: pytest.MonkeyPatch) -
     chain = Chain(2).grow_until(3)
     record, me = chain.ledger[2].record, chain.membership.peers[0]
     weights = [0 if entry.peer == me else 1 for entry in record.updates]
-    monkeypatch.setattr(type(chain.ledger), "counts", lambda *_: tuple(weights))
+    monkeypatch.setattr(type(chain.ledger), "update_weights", lambda *_: tuple(weights))
     assert attendance_of(chain.ledger, record, me).own == "left_out"
 
 

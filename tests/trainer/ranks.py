@@ -65,10 +65,10 @@ class Together:
         bodies: Sequence[bytes],
         rate: float,
         counted: bool,
-        counts: Sequence[int] | None = None,
+        update_weights: Sequence[int] | None = None,
     ) -> int:
         """Return the fingerprint, on which all ranks must agree."""
-        (found,) = set(self.call("apply", round_, bodies, rate, counted, counts))
+        (found,) = set(self.call("apply", round_, bodies, rate, counted, update_weights))
         return found
 
 

@@ -75,10 +75,10 @@ def test_members_stay_bit_identical_and_learn(tmp_path: Path) -> None:
         (unchanged,) = {m.apply(round_, [], 1.0, False, []) for m in members}
         said = aggregates(cut, momenta, sign_votes, step_of(round_))
         rate = learning_rate(manifest.schedule, round_ + 1)
-        counts = [1, 0, 1]
+        weights = [1, 0, 1]
         orders = ([said[0], said[0], said[1]], [said[1], said[1], said[0]], [*said[:1], *said])
         found = {
-            m.apply(round_ + 1, order, rate, False, counts)
+            m.apply(round_ + 1, order, rate, False, weights)
             for m, order in zip(members, orders, strict=True)
         }
         assert len(found) == 1

@@ -197,8 +197,8 @@ def test_beyond_the_bound_of_float32_it_takes_float64(members: int, count: int) 
         return integer_basis_as_float(side, dtype, device)
 
     parameter = torch.zeros(2, 2)
-    counts = [count] * members
-    apply_step([parameter], layout, [update] * members, 1.0, 0.0, counts, basis=recorded)
+    weights = [count] * members
+    apply_step([parameter], layout, [update] * members, 1.0, 0.0, weights, basis=recorded)
     assert set(taken) == {torch.float32 if members * count < 518 else torch.float64}
     sign_sums = np.full((2, 2), members)
     basis = integer_basis(2).astype(np.int64)
@@ -212,7 +212,7 @@ def test_what_counts_twice_is_as_if_it_were_sent_twice(step: Step) -> None:
     sent = [updates[index] for index in (0, 1, 1, 2, 3, 3, 4, 4, 4)]
     assert_equal_bits(bits_of(parameters), stepped(sent, step=step))
     assert not all(map(np.array_equal, bits_of(parameters), stepped(updates, step=step)))
-    # Counting each once equals a step without counts.
+    # Counting each once equals a step without weights.
     again = random_parameters(SHAPES)
     apply_step(again, LAYOUT, updates, RATE, 0.1, [1] * 5, step=step)
     assert_equal_bits(bits_of(again), stepped(updates, step=step))

@@ -93,13 +93,13 @@ def in_one_rounding(
     updates: Any,
     rate: float,
     decay: float,
-    counts: Any = None,
+    update_weights: Any = None,
     **others: Any,
 ) -> None:
     """Fuse decay and subtraction, as compilers do: the difference is exact and rounded once."""
     start = [parameter.clone() for parameter in parameters]
     moved = [torch.zeros_like(parameter) for parameter in parameters]
-    apply_step(moved, layout, updates, rate, 0.0, counts, **others)
+    apply_step(moved, layout, updates, rate, 0.0, update_weights, **others)
     for parameter, old, step in zip(parameters, start, moved, strict=True):
         kept = float(torch.tensor(1 - rate * decay, dtype=torch.float32))
         parameter.copy_(old.double() * kept + step.double())

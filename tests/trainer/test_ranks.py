@@ -87,10 +87,10 @@ def test_ranks_are_one_member(tmp_path: Path, size: int, preconditioner: Any, st
         # One of the two is the one that the swarm counts.
         counted = round_ != 3
         bodies = [stranger.train(round_, [round_]).body, *([theirs.body] if counted else [])]
-        counts = [2, 1][: len(bodies)]
-        fingerprint = alone.apply(round_, bodies, RATE, counted, counts)
-        assert together.apply(round_, bodies[::-1], RATE, counted, counts[::-1]) == fingerprint
-        assert stranger.apply(round_, bodies, RATE, True, counts) == fingerprint
+        weights = [2, 1][: len(bodies)]
+        fingerprint = alone.apply(round_, bodies, RATE, counted, weights)
+        assert together.apply(round_, bodies[::-1], RATE, counted, weights[::-1]) == fingerprint
+        assert stranger.apply(round_, bodies, RATE, True, weights) == fingerprint
         assert_close_momentum(together.sessions, alone)
     assert together.call("snapshot") == [alone.snapshot()] * size
     assert together.call("evaluate", 7)[0] == pytest.approx(alone.evaluate(7), rel=1e-5)

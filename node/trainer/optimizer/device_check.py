@@ -56,22 +56,24 @@ def check_exactness(device: torch.device, layout: UpdateLayout) -> None:
         for in_float32 in (True, False):
             _check_product(device, tensor, rows, in_float32=in_float32)
     for step in ("sign", "scaled"):
-        for counts in (_SMALL_WEIGHTS, _LARGE_WEIGHTS):
+        for update_weights in (_SMALL_WEIGHTS, _LARGE_WEIGHTS):
             for decay in (0.0, _DECAY):
-                _check_step(device, step, counts, decay)
+                _check_step(device, step, update_weights, decay)
 
 
-def _check_step(device: torch.device, step: Step, counts: Sequence[int], decay: float) -> None:
+def _check_step(
+    device: torch.device, step: Step, update_weights: Sequence[int], decay: float
+) -> None:
     generator = np.random.default_rng(0)
     layout = update_layout(
         [ParameterSpec(name=f"p{i}", shape=shape) for i, shape in enumerate(_SHAPES)], _SIDE, _TOP_K
     )
-    updates = [_random_update(layout, generator) for _ in counts]
+    updates = [_random_update(layout, generator) for _ in update_weights]
     start = [generator.standard_normal(shape).astype(np.float32) * 0.02 for shape in _SHAPES]
     parameters = [torch.tensor(values, device=device) for values in start]
-    apply_step(parameters, layout, updates, _RATE, decay, counts, step=step)
+    apply_step(parameters, layout, updates, _RATE, decay, update_weights, step=step)
     expected = [
-        _expected_values(values, tensor, index, updates, counts, decay, step)
+        _expected_values(values, tensor, index, updates, update_weights, decay, step)
         for index, (values, tensor) in enumerate(zip(start, layout.tensors, strict=True))
     ]
     differing = sum(
@@ -169,7 +171,7 @@ def _expected_values(
     tensor: TensorLayout,
     index: int,
     updates: Sequence[DecodedUpdate],
-    counts: Sequence[int],
+    update_weights: Sequence[int],
     decay: float,
     step: Step,
 ) -> npt.NDArray[np.float32]:
@@ -177,8 +179,8 @@ def _expected_values(
     a, b = tensor.block_rows, tensor.block_columns
     sign_sums = np.zeros((tensor.blocks, tensor.elements), dtype=np.int64)
     block = np.arange(tensor.blocks)[:, None]
-    for update, count in zip(updates, counts, strict=True):
-        sign_sums[block, update.positions[index]] += count * update.signs[index].astype(np.int64)
+    for update, weight in zip(updates, update_weights, strict=True):
+        sign_sums[block, update.positions[index]] += weight * update.signs[index].astype(np.int64)
     left, right = integer_basis(a).astype(np.int64), integer_basis(b).astype(np.int64)
     sums = left.T @ sign_sums.reshape(-1, a, b) @ right
     rate = np.float32(_RATE)

@@ -55,7 +55,7 @@ def apply_step(
     updates: Sequence[DecodedUpdate],
     learning_rate: float,
     weight_decay: float,
-    counts: Sequence[int] | None = None,
+    update_weights: Sequence[int] | None = None,
     *,
     step: Step = "sign",
     means: Means | None = None,
@@ -63,23 +63,22 @@ def apply_step(
 ) -> None:
     """Take one step with these updates, in any order; without updates nothing changes.
 
-    `counts` are the update weights, from 1 to 127; by default each counts once. An update of weight
-    2 has the effect of two identical updates. `parameters` are float32 tensors in layout order, of
-    any strides; `learning_rate` is exactly a float32. `means` is needed only for a scaled step on
-    parts of tensors. A `basis` other than the protocol's is for experiments: the result may then differ
-    between devices.
+    `update_weights` are from 1 to 127, by default 1; an update of weight 2 has the effect of two
+    identical updates. `parameters` are float32 tensors in layout order, of any strides;
+    `learning_rate` is exactly a float32. `means` is needed only for a scaled step on parts of tensors.
+    A `basis` other than the protocol's is for experiments: the result may then differ between devices.
     """
     if not updates:
         return
-    counts = [1] * len(updates) if counts is None else counts
+    update_weights = [1] * len(updates) if update_weights is None else update_weights
     decay = nearest_float32(1 - Fraction(learning_rate) * Fraction(weight_decay))
     device = parameters[0].device if parameters else torch.device("cpu")
-    weighted = _WeightedSigns(updates, counts, layout, device)
+    weighted = _WeightedSigns(updates, update_weights, layout, device)
     steps = weighted.sign_steps() if step == "sign" else weighted.scaled_steps(learning_rate, means)
     for index, sums, factor in steps:
         parameter, tensor = parameters[index], layout.tensors[index]
         in_float32 = exact_in_float32(
-            sum(counts), tensor.top_k, tensor.block_rows, tensor.block_columns
+            sum(update_weights), tensor.top_k, tensor.block_rows, tensor.block_columns
         )
         target = parameter.detach()
         dense = target.contiguous()
@@ -125,12 +124,12 @@ class _WeightedSigns:
     def __init__(
         self,
         updates: Sequence[DecodedUpdate],
-        counts: Sequence[int],
+        update_weights: Sequence[int],
         layout: UpdateLayout,
         device: torch.device,
     ) -> None:
         self._layout = layout
-        self._positions_UC, self._signs_UC = weighted_signs(updates, counts, layout, device)
+        self._positions_UC, self._signs_UC = weighted_signs(updates, update_weights, layout, device)
 
     def sign_steps(self) -> Iterator[_TensorStep]:
         """Yield the sums for a sign step, tensor by tensor."""
@@ -237,7 +236,7 @@ def _groups(tensors: Sequence[TensorLayout], limit: int) -> Iterator[range]:
 
 def weighted_signs(
     updates: Sequence[DecodedUpdate],
-    counts: Sequence[int],
+    update_weights: Sequence[int],
     layout: UpdateLayout,
     device: torch.device,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -254,12 +253,12 @@ def weighted_signs(
         torch.empty(shape, dtype=torch.int8, pin_memory=pinned),
     )
     positions, signs = (each.numpy() for each in buffers)
-    members = enumerate(zip(updates, counts, strict=True)) if layout.tensors else ()
-    for member, (update, count) in members:
+    members = enumerate(zip(updates, update_weights, strict=True)) if layout.tensors else ()
+    for member, (update, weight) in members:
         flat = [positions_BK.reshape(-1) for positions_BK in update.positions]
         np.concatenate(flat, out=positions[member], casting="same_kind")
         np.concatenate([sign.reshape(-1) for sign in update.signs], out=signs[member])
-        signs[member] *= np.int8(count)
+        signs[member] *= np.int8(weight)
     positions_UC, signs_UC = (each.to(device, non_blocking=pinned) for each in buffers)
     return positions_UC, signs_UC
 

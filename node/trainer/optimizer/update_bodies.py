@@ -57,11 +57,11 @@ def body_decoder(
 
 
 def step_updates(
-    layout: UpdateLayout, bodies: Sequence[DecodedUpdate | Aggregate], counts: Sequence[int]
+    layout: UpdateLayout, bodies: Sequence[DecodedUpdate | Aggregate], update_weights: Sequence[int]
 ) -> tuple[list[DecodedUpdate], list[int]]:
     """Return the updates of a step with their weights, from a record's decoded bodies. Aggregates are
     of different sections and form one update of weight 1."""
     aggregates = [body for body in bodies if isinstance(body, Aggregate)]
     if aggregates:
         return [joined(layout, aggregates)], [1]
-    return [body for body in bodies if isinstance(body, DecodedUpdate)], list(counts)
+    return [body for body in bodies if isinstance(body, DecodedUpdate)], list(update_weights)

@@ -313,11 +313,12 @@ class Toy:
         )
 
     def _read(
-        self, bodies: Sequence[bytes], counts: Sequence[int]
+        self, bodies: Sequence[bytes], update_weights: Sequence[int]
     ) -> list[tuple[DecodedUpdate, int]]:
         if self._speakers is None:
             return [
-                (decode_update(self._layout, b), c) for b, c in zip(bodies, counts, strict=True)
+                (decode_update(self._layout, b), c)
+                for b, c in zip(bodies, update_weights, strict=True)
             ]
         aggregates = [decode_aggregate(self._layout, body) for body in bodies]
         return [(joined(self._layout, aggregates), 1)] if aggregates else []
@@ -328,11 +329,11 @@ class Toy:
         updates: Sequence[bytes],
         learning_rate: float,
         own_counted: bool,
-        counts: Sequence[int],
+        update_weights: Sequence[int],
     ) -> StepApplied:
         await self._take(0.05)
         sign_sums = np.zeros(self._parameters.size, np.int32)
-        for update, count in self._read(updates, counts):
+        for update, count in self._read(updates, update_weights):
             start = 0
             for tensor, places, signs in zip(
                 self._layout.tensors, update.positions, update.signs, strict=True
