@@ -28,6 +28,7 @@ from distro_node.node.network.discovery.version_query import serve_version
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange.blobs import PART_PROTOCOL as PARTS
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
+from distro_node.node.network.exchange.blobs import REST_PROTOCOL as RESTS
 from distro_node.node.network.exchange.blobs import serve_blobs, serve_parts
 from distro_node.node.network.exchange.chunks import PROTOCOL as CHUNKS
 from distro_node.node.network.exchange.chunks import serve_chunks
@@ -217,6 +218,16 @@ def targets() -> Iterator[Target]:
         listed,
         bytes(32),
         most=32,
+        structured=False,
+    )
+    yield handler(
+        "rests of blobs",
+        RESTS,
+        lambda line: serve_blobs(line, store),
+        blob + bytes(8),
+        listed + (3).to_bytes(8, "big"),
+        bytes(32) + b"\xff" * 8,
+        most=40,
         structured=False,
     )
     yield handler(

@@ -28,6 +28,7 @@ from distro_node.node.network.discovery.version_query import PROTOCOL as VERSION
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange.blobs import PART_PROTOCOL as PARTS
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
+from distro_node.node.network.exchange.blobs import REST_PROTOCOL as RESTS
 from distro_node.node.network.exchange.chunks import PROTOCOL as CHUNKS
 from distro_node.node.network.exchange.update_relay_client import PROTOCOL as RELAY
 from distro_node.node.network.nat.dial_back import PROTOCOL as DIAL_BACK
@@ -379,7 +380,19 @@ async def long_frames(me: Attacker, peer: Hostile) -> None:
 
 
 PROTOCOLS = (
-    *(BLOBS, PARTS, CHUNKS, RELAY, DIAL_BACK, PUNCH, INTRODUCE, SYNC_PROTOCOL, VERSION_QUERY, ECHO),
+    *(
+        BLOBS,
+        RESTS,
+        PARTS,
+        CHUNKS,
+        RELAY,
+        DIAL_BACK,
+        PUNCH,
+        INTRODUCE,
+        SYNC_PROTOCOL,
+        VERSION_QUERY,
+        ECHO,
+    ),
     *(str(HOP), str(STOP), str(GOSSIP)),
 )
 """Every protocol that a node serves."""

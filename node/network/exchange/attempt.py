@@ -13,6 +13,7 @@ import trio
 
 from ....crypto.identity import PeerId
 from ..cancel_scopes import open_scope
+from .partial_blobs import Beginning
 
 PATIENCE = 4.0
 """A provider that takes this many times as long as usual gets a competitor."""
@@ -23,19 +24,29 @@ _PIECE_BYTES = 1 << 16
 _KNOWN_BYTES, _KNOWN_DIVISOR = 1 << 15, 16
 _KNOWN_SECONDS = 1.0
 # A competitor replaces the first provider only if it is faster by this factor: transfers that share a
-# connection differ by less, and a change of provider starts the blob again from its first byte.
+# connection differ by less, and a change of provider costs what the first one has sent of the blob.
 _CLEARLY_FASTER = 2.0
+_NOTHING = Beginning()
 
 
 class TransferAttempt:
     """One provider's attempt to deliver one blob."""
 
     def __init__(
-        self, peer: PeerId, now: float, *, stall: float, total: float, size: int, is_relay: bool
+        self,
+        peer: PeerId,
+        now: float,
+        *,
+        stall: float,
+        total: float,
+        size: int,
+        is_relay: bool,
+        beginning: Beginning = _NOTHING,
     ) -> None:
         """`stall` and `total`: the least seconds, of silence and in total, after which a competitor
-        starts; `size`: the largest size that the blob may have, in bytes."""
+        starts; `size`: the largest size that the blob's rest after `beginning` may have, in bytes."""
         self.peer = peer
+        self.beginning = beginning
         self.is_relay = is_relay
         self.started = now
         self.first_byte: float | None = None

@@ -2,7 +2,7 @@
 
 A fetch ends with exactly the requested bytes or with `FetchFailed`. Slow and frozen providers get
 competitors, and providers of wrong content are penalised. A blob that several tasks want at once is
-transferred once.
+transferred once. A transfer that breaks off is continued where it was, by any provider.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ..cancel_scopes import open_scope
 from ..errors import RequestError
 from ..network import Network
 from .attempt import PATIENCE, TransferAttempt, superfluous
+from .partial_blobs import Beginning, PartialBlob, PartialBlobs
 from .quarantine import Quarantine
 from .speeds import ProviderSpeeds
 from .update_relay_client import PROTOCOL as RELAY
@@ -35,6 +36,9 @@ from .update_relay_client import Relays
 PROTOCOL = "/distro/blob/1"
 """Request: a content id. Answer: the byte 0 and then the blob, or the byte 1 alone if it is not
 found."""
+REST_PROTOCOL = "/distro/blob-rest/1"
+"""Request: a content id, and in 8 bytes (big-endian) how many of the blob's bytes to leave out. Answer:
+as above, with the bytes after these."""
 PART_PROTOCOL = "/distro/part/1"
 """The same for parts of sign votes. Request: a part's name, which no bytes hash to: so if a peer is
 tricked into requesting a part as a blob, the answer is that it is not found."""
@@ -56,7 +60,11 @@ _MOST_FAILURES = 3
 # … unless it answers that it is busy, because many nodes may ask the same few peers at once. A faulty
 # peer may answer "busy" for ever, so this counts for a limited time only.
 _BUSY_SECONDS = 20.0
-_CONTENT_ID_BYTES = 32
+# A transfer that made progress before it broke off, or that ended with the connection, is a fault of the
+# line and no such failure. A faulty peer may break off for ever, so this holds for this many times as
+# long as one provider may take for the whole blob.
+_LINE_FAULT_FACTOR = 2.0
+_CONTENT_ID_BYTES, _OFFSET_BYTES = 32, 8
 MAX_UPLOADS = 4
 """Number of blobs served at a time."""
 # Concurrent downloads from one provider. A provider gives one peer at most half of its upload slots
@@ -121,8 +129,14 @@ def serve_blobs(
     """
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
-        on_request(peer, _parse_request(request))
-        return await _answer(store, request)
+        cid = _parse_request(request)
+        on_request(peer, cid)
+        return await _answer(store, cid)
+
+    async def answer_rest(peer: PeerId, request: bytes) -> bytes:
+        cid, offset = _parse_rest_request(request)
+        on_request(peer, cid)
+        return await _answer(store, cid, offset)
 
     network.serve(
         PROTOCOL,
@@ -132,13 +146,21 @@ def serve_blobs(
         is_prioritised=lambda peer: peer in relays,
         kind=lambda request: kind_of(ContentId(request)),
     )
+    network.serve(
+        REST_PROTOCOL,
+        answer_rest,
+        max_request=_CONTENT_ID_BYTES + _OFFSET_BYTES,
+        max_concurrent=MAX_UPLOADS,
+        is_prioritised=lambda peer: peer in relays,
+        kind=lambda request: kind_of(ContentId(request[:_CONTENT_ID_BYTES])),
+    )
 
 
 def serve_parts(network: Network, store: BlobFiles) -> None:
     """Serve parts of sign votes to all connected peers, `MAX_UPLOADS` at a time."""
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
-        return await _answer(store, request)
+        return await _answer(store, _parse_request(request))
 
     network.serve(
         PART_PROTOCOL,
@@ -149,9 +171,9 @@ def serve_parts(network: Network, store: BlobFiles) -> None:
     )
 
 
-async def _answer(store: BlobFiles, request: bytes) -> bytes:
-    data = await trio.to_thread.run_sync(store.get, _parse_request(request))
-    return _NOT_FOUND if data is None else FOUND + data
+async def _answer(store: BlobFiles, cid: ContentId, offset: int = 0) -> bytes:
+    data = await trio.to_thread.run_sync(store.get, cid)
+    return _NOT_FOUND if data is None else FOUND + memoryview(data)[offset:]
 
 
 class BlobFetcher:
@@ -173,6 +195,7 @@ class BlobFetcher:
         self._longest_pause = longest_pause
         self._relays = relays
         self._downloads: dict[ContentId, _BlobDownload] = {}
+        self._partials = PartialBlobs()
         self._busy: Counter[PeerId] = Counter()
         # When each relay last sent a piece of any update, or was asked for the first of those that it
         # has not delivered yet.
@@ -209,8 +232,9 @@ class BlobFetcher:
         if download is None:
             max_bytes = min(max_bytes, MAX_BLOB_BYTES)
             pauses = Backoff[PeerId](_RETRY_SECONDS, self._longest_pause)
+            partial = self._partials.take(cid)
             download = _BlobDownload(
-                cid, max_bytes, providers, kind, wanted, relay, pauses, self._frozen
+                cid, max_bytes, providers, kind, wanted, relay, pauses, self._frozen, partial
             )
             self._downloads[cid] = download
             self._network.spawn(self._run, download)
@@ -245,6 +269,8 @@ class BlobFetcher:
                     download.changed = trio.Event()
                 # One attempt has won; cancel the others.
                 nursery.cancel_scope.cancel()
+        if download.data is None:
+            self._partials.put(download.cid, download.partial)
         download.done.set()
 
     async def _watch(self) -> None:
@@ -283,13 +309,17 @@ class BlobFetcher:
             total = max(2 * _MIN_PATIENCE_SECONDS, PATIENCE * expected)
             if relay is not None:
                 stall, total = max(stall, _RELAY_STALL_SECONDS), _RELAY_TOTAL_FACTOR * total
+            beginning = Beginning()
+            if relay is None and peer not in download.whole_only:
+                beginning = download.partial.beginning(peer)
             attempt = TransferAttempt(
                 peer,
                 now,
                 stall=stall,
                 total=total,
-                size=download.max_bytes,
+                size=download.max_bytes - len(beginning.data),
                 is_relay=relay is not None,
+                beginning=beginning,
             )
             for other in download.attempts:
                 other.note_competitor(now)
@@ -398,27 +428,45 @@ class BlobFetcher:
                 self._last_received[peer] = trio.current_time()
 
         protocol, question = self._protocol, bytes(download.cid)
+        beginning, received = attempt.beginning, bytearray()
         if attempt.is_relay and download.relay is not None:
             protocol, question = RELAY, download.relay.sealed
+        elif beginning.data:
+            protocol = REST_PROTOCOL
+            question += len(beginning.data).to_bytes(_OFFSET_BYTES, "big")
         try:
             with attempt.scope:
                 response = await self._network.request(
                     peer,
                     protocol,
                     question,
-                    max_response=1 + download.max_bytes,
+                    max_response=1 + download.max_bytes - len(beginning.data),
                     timeout=_provider_timeout(download.max_bytes),
                     idle_timeout=_IDLE_SECONDS,
                     kind=download.kind,
                     progress=note,
+                    into=received,
                 )
             if attempt.scope.cancelled_caught:
                 return
+            received = bytearray()
             attempt.blameless = True
             await self._process_response(download, attempt, response)
         except RequestError as error:
             attempt.blameless |= error.reason != "timeout"
-            download.failed(peer, "too large" if error.reason == "oversized" else error.reason)
+            if protocol == REST_PROTOCOL and error.reason == "refused":
+                # Its program is older than the request for a rest.
+                download.whole_only.add(peer)
+                return
+            is_line_fault = self._keep(download, attempt, received)
+            received = bytearray()
+            if error.reason in ("closed", "timeout"):
+                is_line_fault |= peer not in self._network.connected()
+            download.failed(
+                peer,
+                "too large" if error.reason == "oversized" else error.reason,
+                is_line_fault=is_line_fault,
+            )
             if error.reason == "oversized":
                 # Not provably faulty (the announced size may have been wrong), but of no use.
                 download.excluded.add(peer)
@@ -429,6 +477,8 @@ class BlobFetcher:
             else:
                 download.error = error
         finally:
+            # Empty unless the attempt was cancelled.
+            self._keep(download, attempt, received)
             seconds = trio.current_time() - attempt.started
             if download.outcomes.get(peer) not in _LACKING_OUTCOMES:
                 self._speeds.note(peer, attempt.received, seconds, self._busy[peer])
@@ -456,9 +506,12 @@ class BlobFetcher:
         if not response or (status == _NOT_FOUND and not data):
             download.failed(peer, "not found")
             return
+        data = attempt.beginning.data + data
         good = status == FOUND and await trio.to_thread.run_sync(
             self._store.keep, download.cid, data
         )
+        if not good and not download.partial.note_mismatch(peer, attempt.beginning):
+            return
         if not good:
             download.failed(peer, "wrong content")
             download.excluded.add(peer)
@@ -471,6 +524,12 @@ class BlobFetcher:
             for slower in download.attempts:
                 if slower.is_relay and self._is_silent(slower.peer, trio.current_time()):
                     self._relays.note_slow(slower.peer)
+
+    def _keep(self, download: _BlobDownload, attempt: TransferAttempt, received: bytearray) -> bool:
+        """Keep what an attempt received before it ended; return whether it made progress."""
+        if attempt.is_relay or self._protocol != PROTOCOL or received[:1] != FOUND:
+            return False
+        return download.partial.keep(attempt.peer, attempt.beginning, memoryview(received)[1:])
 
     def _update_averages(self, attempt: TransferAttempt, size: int) -> None:
         first = attempt.first_byte or trio.current_time()
@@ -494,6 +553,7 @@ class _BlobDownload:
         relay: RelayRequest | None,
         pauses: Backoff[PeerId],
         frozen: Container[PeerId],
+        partial: PartialBlob,
     ) -> None:
         self.cid = cid
         self.max_bytes = max_bytes
@@ -511,6 +571,12 @@ class _BlobDownload:
         self.failures: Counter[PeerId] = Counter()
         self.pauses = pauses
         self.frozen = frozen
+        self.partial = partial
+        # Peers that cannot send a rest.
+        self.whole_only: set[PeerId] = set()
+        self._line_faults_until = trio.current_time() + _LINE_FAULT_FACTOR * _provider_timeout(
+            max_bytes
+        )
         # By peer: since when it has answered every request with "busy".
         self.busy: dict[PeerId, float] = {}
         self.data: bytes | None = None
@@ -523,10 +589,14 @@ class _BlobDownload:
         at_work = any(each.received or each.peer not in self.frozen for each in self.attempts)
         return not at_work and all(map(self._lacks, self.providers()))
 
-    def failed(self, peer: PeerId, outcome: str) -> None:
+    def failed(self, peer: PeerId, outcome: str, *, is_line_fault: bool = False) -> None:
         now = trio.current_time()
         self.outcomes[peer] = outcome
-        self.failures[peer] += 1
+        if is_line_fault and now < self._line_faults_until:
+            self.failures[peer] = 0
+            self.pauses.pop(peer, None)
+        else:
+            self.failures[peer] += 1
         if outcome == "busy":
             self.busy.setdefault(peer, now)
         else:
@@ -549,6 +619,14 @@ def _parse_request(request: bytes) -> ContentId:
     if len(request) != _CONTENT_ID_BYTES:
         raise ProtocolError("malformed", f"a content id has 32 bytes, not {len(request)}")
     return ContentId(request)
+
+
+def _parse_rest_request(request: bytes) -> tuple[ContentId, int]:
+    cid = _parse_request(request[:_CONTENT_ID_BYTES])
+    offset = request[_CONTENT_ID_BYTES:]
+    if len(offset) != _OFFSET_BYTES:
+        raise ProtocolError("malformed", f"an offset has {_OFFSET_BYTES} bytes, not {len(offset)}")
+    return cid, int.from_bytes(offset, "big")
 
 
 def _provider_timeout(max_bytes: int) -> float:
