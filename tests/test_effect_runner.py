@@ -201,6 +201,9 @@ class World:
     async def forward_expected(self) -> None:
         await trio.lowlevel.checkpoint()
 
+    async def report_starts(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     def train(self, effect: Train) -> None:
         pass
 

@@ -346,6 +346,7 @@ def test_nothing_is_echoed_past_it(checkout: Path) -> None:
         "node/cli/fit.py": "harmless",
         "node/cli/receipt.py": "harmless",
         "node/cli/serve.py": "its own address, key and model id",
+        "node/cli/stage_display.py": "harmless",
         "node/cli/service.py": "the user's own words and places; the system's in errors",
         "node/cli/status.py": "harmless",
         "node/create/manifest_reference.py": "for the documents",

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import resources
 from json import dumps
 from pathlib import Path
@@ -15,7 +12,6 @@ import typer
 
 from ...protocol.wire.swarm_id import Invite, invite_text, swarm_text
 from ..errors import ExitCode, UserError
-from ..util.sanitize import harmless
 from .options import (
     Bootstrap,
     DataDirectory,
@@ -91,6 +87,7 @@ def create(
 
     from ..create.files import HUB
     from ..create.new_swarm import CreateSettings, create_swarm, dry_run
+    from .stage_display import stage_display
 
     introducers = bootstrap_addresses(bootstrap)
     home = data_directory(data_dir)
@@ -101,7 +98,7 @@ def create(
         passphrase=None if dry else find_passphrase(home, passphrase_file),
         device=device,
     )
-    with _progress() as progress:
+    with stage_display() as progress:
         make = dry_run if dry else create_swarm
         made = trio.run(functools.partial(make, settings, progress))
     swarm = made.manifest.swarm
@@ -175,30 +172,3 @@ def _example() -> str:
         .joinpath("manifests/example.toml")
         .read_text("utf-8")
     )
-
-
-@contextmanager
-def _progress() -> Iterator:
-    """Show a progress bar on stderr, which leaves stdout to the result; a line for each step where no
-    bar can be drawn."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from ..control.terminal import redraws
-
-    left = TimeRemainingColumn(elapsed_when_finished=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), left)
-    console = Console(stderr=True)
-    hidden = not redraws(console)
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bars:
-        tasks = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what)
-                if hidden:
-                    print(harmless(f"{what} …"), file=sys.stderr, flush=True)
-            # Until a task of a single step is done, a moving bar is more informative than 0 %.
-            bars.update(tasks[what], completed=done, total=None if total == 1 > done else total)
-
-        yield show

@@ -15,6 +15,7 @@ from ..telemetry.audit_status import AuditsStatus
 from ..telemetry.messages import (
     duration_text,
     own_rounds_note,
+    progress_text,
     reachability_text,
     schedule_sentence,
     short,
@@ -308,6 +309,8 @@ def _state(status: Status) -> str:
     progress = status.progress
     if progress is None:
         return status.state
+    if progress.kind == "starting_trainer":
+        return f"{status.state}: {progress_text(progress)}"
     share = "" if progress.total is None else f" {progress.done}/{progress.total}"
     return f"{status.state}: {progress.what}{share}"
 

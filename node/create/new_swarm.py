@@ -176,10 +176,12 @@ async def _measure(
     manifest: Manifest, initial: InitialModel, store: BlobStore, device: str, progress: ShowProgress
 ) -> dict[str, float]:
     """Measure how many seconds a sequence takes on this machine, and how many the rest of a round."""
-    what = "measuring a round"
-    progress(what, 0, 1)
+    start, what = "starting the trainer to measure", "measuring a round"
+    progress(start, 0, 1)
     spec = TrainerSpec(manifest.encode(), store.root, TrainerSettings(device=device))
     async with open_trainer(spec) as trainer:
+        progress(start, 1, 1)
+        progress(what, 0, 1)
         await trainer.load(decode_any_blob_list(initial.blob_list).chunks)
         samples = range(manifest.data.samples)
         # The first training includes loading libraries and allocating memory, and is not measured.
@@ -232,8 +234,13 @@ async def _initialised(
     describe: Callable[[InitialModel], Manifest],
     progress: ShowProgress,
 ) -> InitialModel:
-    what = "initialising the model"
-    progress(what, 0, 1)
+    start, what = "starting the trainer", "initialising the model"
+
+    def started() -> None:
+        progress(start, 1, 1)
+        progress(what, 0, 1)
+
+    progress(start, 0, 1)
     try:
         initial = await initialise_model(
             draft.model,
@@ -243,6 +250,7 @@ async def _initialised(
             _INITIAL_DEVICE,
             None if draft.lora is None else draft.lora.for_trainer(),
             describe,
+            started,
         )
     except TrainerFailed as error:
         if error.kind in ("bad_model", "bad_snapshot"):

@@ -199,6 +199,7 @@ class Runner:
             nursery.start_soon(self._write)
             nursery.start_soon(trainer_supervisor.run, self)
             nursery.start_soon(trainer_supervisor.forward_expected)
+            nursery.start_soon(trainer_supervisor.report_starts)
             if self.reaudits is not None:
                 nursery.start_soon(self.reaudits.run, self)
             nursery.start_soon(self._receive, received)

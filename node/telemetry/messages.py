@@ -31,11 +31,21 @@ class UserMessage:
     remedy: str = ""
 
 
-STARTING_TRAINER = Progress(
-    what="starting the trainer, mostly in less than half a minute: PyTorch has to load",
-    kind="starting_trainer",
-)
-"""Progress reported while the trainer process starts."""
+def starting_trainer(seconds: float) -> Progress:
+    """Return the progress to report while the trainer process starts, for `seconds` so far."""
+    return Progress(what="starting the trainer", done=int(seconds), kind="starting_trainer")
+
+
+def progress_text(progress: Progress) -> str:
+    """Return what is in progress and how far it is."""
+    if progress.kind == "starting_trainer":
+        if not progress.done:
+            return f"{progress.what}, which takes up to half a minute"
+        return f"{progress.what}: {progress.done} s so far"
+    if progress.total is None:
+        return progress.what
+    return f"{progress.what}: {progress.done:,} of {progress.total:,}"
+
 
 STATES: dict[State, UserMessage] = {
     "starting": UserMessage(
@@ -195,6 +205,8 @@ def state_remedy(status: Status) -> str:
             if status.progress is not None and status.progress.waits
             else "a large model on a slow line takes its time"
         )
+    if status.state == "syncing" and _starts_trainer(status):
+        return STATES["starting"].remedy
     return STATES[status.state].remedy
 
 

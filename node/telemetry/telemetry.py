@@ -21,7 +21,7 @@ from ...protocol.wire.messages import Record
 from ..util.progress import Progress
 from .counts import NodeCounts
 from .history import last_rounds, last_scores, write
-from .messages import event_sentence
+from .messages import event_sentence, progress_text
 from .own_rounds import OWN_ROUNDS, OwnRound, OwnRoundCounts, RoundAttendance
 from .privacy import PrivacyStatus
 from .speed import RecentRounds
@@ -39,8 +39,10 @@ from .task_scores import TaskScores
 _log = logging.getLogger(__name__)
 
 _EVENTS_KEPT = 50
-# Interval between log lines about the same progress.
+# Interval between log lines about the same progress. A trainer starts in seconds, and nothing else
+# shows meanwhile that the node works.
 _REPORT_SECONDS = 15.0
+_START_REPORT_SECONDS = 5.0
 # Rounds whose fingerprints are remembered. A replay begins at a snapshot, and there are usually fewer
 # rounds than this between two snapshots.
 _ROUNDS_REMEMBERED = 1024
@@ -157,11 +159,11 @@ class Telemetry:
         begins = self.progress is None or self.progress.what != progress.what
         self.progress = progress
         now = time.monotonic()
-        if begins or now >= self._last_progress_log + _REPORT_SECONDS:
+        starts = progress.kind == "starting_trainer"
+        interval = _START_REPORT_SECONDS if starts else _REPORT_SECONDS
+        if begins or now >= self._last_progress_log + interval:
             self._last_progress_log = now
-            done, total = progress.done, progress.total
-            of = "" if total is None else f": {done:,} of {total:,}"
-            _log.info("%s%s", progress.what, of)
+            _log.info("%s", progress_text(progress))
 
     def event(self, kind: str, round: int, peer: PeerId | None = None, text: str = "") -> None:
         """Record an event for display, and count it."""

@@ -92,6 +92,7 @@ class Worker:
         self._writing_ceiling: int | None = None
         self._drawing: Iterator[bytes] = iter(())
         self._methods: dict[str, Callable[..., Any]] = {
+            "ready": lambda: None,
             "open": self._open,
             "initialise": self._initialise,
             "probe": self._probe,

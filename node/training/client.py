@@ -312,6 +312,10 @@ class TrainerClient:
         """Return the parameters of an exported model, by the manifest's table."""
         return ExportedParameters(**await self._call("compare_export", directory=str(directory)))
 
+    async def ready(self) -> None:
+        """Return once the process has loaded its libraries."""
+        await self._call("ready")
+
     async def memory(self) -> dict[str, int]:
         """Return `process_bytes` (resident) and `device_bytes` (0 on the CPU)."""
         return await self._call("memory")

@@ -22,6 +22,7 @@ async def initialise_model(
     device: str = "auto",
     lora: dict[str, Any] | None = None,
     describe: Callable[[InitialModel], Manifest] | None = None,
+    started: Callable[[], None] = lambda: None,
 ) -> InitialModel:
     """Create a swarm's initial parameters in a trainer process of its own.
 
@@ -31,12 +32,15 @@ async def initialise_model(
     stored.
 
     `describe` makes a manifest from them; that manifest's data need not be stored yet. If it is given,
-    the process then builds the model as members will, and computes the probe.
+    the process then builds the model as members will, and computes the probe. `started` is called once
+    the process has loaded its libraries.
 
     Raises `TrainerFailed`, `TrainerDied`, and what `describe` raises.
     """
     readable = () if checkpoint is None else (checkpoint,)
     async with trainer_process(None, (blobs,), readable) as client:
+        await client.ready()
+        started()
         answer = await client.initialise(
             config=config,
             seed=seed,

@@ -27,7 +27,7 @@ from ..content.snapshots import Snapshots
 from ..errors import ExitCode, UserError
 from ..storage.blob_store import BlobStore
 from ..telemetry.history import MAX_SAMPLE_CHARACTERS
-from ..telemetry.messages import STARTING_TRAINER
+from ..telemetry.messages import starting_trainer
 from ..telemetry.telemetry import OwnUpdate, Telemetry
 from ..util.progress import Progress
 from .client import (
@@ -55,6 +55,9 @@ _HELDOUT_SEQUENCES = 128
 # Length of a sample text: a few lines on a page, and on a CPU some seconds of an otherwise idle trainer.
 _SAMPLE_TOKENS = 64
 _SAMPLE_TEMPERATURE = 0.8
+
+# How often the duration of a trainer's start is reported.
+_START_REPORT_SECONDS = 1.0
 
 # How often the trainer is asked whether a gradient that takes several rounds is done.
 _BACKGROUND_POLL_SECONDS = 0.25
@@ -173,6 +176,9 @@ class TrainerSupervisor:
         self._reload = False
         self._applied = -1
         self._trainer: TrainerClient | None = None
+        # When the trainer that is starting now was started; None: none is starting.
+        self._starting_since: float | None = None
+        self._starts = trio.Event()
         self._expected_sender, self._expected_receiver = trio.open_memory_channel[ExpectedUpdate](
             MAX_MEMBERS
         )
@@ -212,17 +218,35 @@ class TrainerSupervisor:
             if self._base_ready is not None:
                 # Before each start, since the previous trainer may have found some of the base missing.
                 await self._base_ready()
-            self._telemetry.report(STARTING_TRAINER)
+            self._start_begins()
             try:
                 async with self._start(self._restarts.spec) as trainer:
+                    self._start_ends()
                     report_start(trainer, self._telemetry)
                     self._trainer = trainer
                     await self._serve(trainer, reports, self._restarts.certified_only)
             except (TrainerDied, TrainerFailed) as failure:
+                self._start_ends()
                 self._trainer = None
                 reason = self._restarts.handle(failure)
                 self._telemetry.event("trainer", max(0, self._applied), None, reason)
             await trio.sleep(self._restarts.pause_seconds())
+
+    async def report_starts(self) -> None:
+        """Report for how many seconds the trainer has been starting, whenever one starts, for ever."""
+        while True:
+            await self._starts.wait()
+            await trio.sleep(_START_REPORT_SECONDS)
+            if self._starting_since is not None:
+                self._telemetry.report(starting_trainer(trio.current_time() - self._starting_since))
+
+    def _start_begins(self) -> None:
+        self._starting_since = trio.current_time()
+        self._telemetry.report(starting_trainer(0.0))
+        self._starts.set()
+
+    def _start_ends(self) -> None:
+        self._starting_since, self._starts = None, trio.Event()
 
     async def forward_expected(self) -> None:
         """Pass expected updates to the running trainer, for ever."""

@@ -16,7 +16,7 @@ class Progress:
     what: str
     """What is in progress, for display."""
     done: int = 0
-    """Bytes, rounds or entries done so far."""
+    """Bytes, rounds or entries done so far; with `starting_trainer` seconds."""
     total: int | None = None
     """Bytes, rounds or entries in all; None: unknown."""
     kind: ProgressKind = "working"

@@ -67,7 +67,9 @@ def initialised(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         device: str,
         lora: dict[str, Any] | None,
         describe: Callable[[InitialModel], Manifest],
+        started: Callable[[], None],
     ) -> InitialModel:
+        started()
         asked.append({"config": config, "seed": seed, "checkpoint": checkpoint, "device": device})
         if lora is not None:
             asked[-1]["lora"] = lora

@@ -13,12 +13,13 @@ from distro_node.node.control.status_rows import rows
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.telemetry.health import verdict
 from distro_node.node.telemetry.messages import (
-    STARTING_TRAINER,
     STATES,
     duration_text,
     event_sentence,
     reachability_text,
     speed_text,
+    starting_trainer,
+    state_remedy,
     state_sentence,
 )
 from distro_node.node.telemetry.status import (
@@ -131,8 +132,11 @@ def test_every_phase_names_the_round_in_work(phase: Any) -> None:
 
 
 def test_a_founder_who_has_the_model_is_not_told_that_it_is_fetched() -> None:
-    status = replace(TRAINING, state="syncing", progress=STARTING_TRAINER)
+    status = replace(TRAINING, state="syncing", progress=starting_trainer(12.7))
     assert state_sentence(status).startswith("the trainer process starts")
+    assert "slow line" not in state_remedy(status)
+    (shown,) = (row.value for row in rows(status) if row.name == "state")
+    assert shown.startswith("syncing: starting the trainer: 12 s so far")
     status = replace(status, progress=Progress(what="model", done=3, total=9))
     assert state_sentence(status).startswith("fetching the model")
 

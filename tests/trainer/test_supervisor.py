@@ -27,6 +27,7 @@ from distro_node.node.training.client import (
 from distro_node.node.training.frames import ExpectedUpdate
 from distro_node.node.training.supervisor import SequenceDraw, TrainerSupervisor
 from distro_node.node.training.text_request import TextRequest, TextStart
+from distro_node.node.util.progress import Progress
 from distro_node.protocol.audit.sign_score import SignSums
 from distro_node.protocol.member.effects import Apply, ScoreAudit, Train
 from distro_node.protocol.member.inputs import AuditScored
@@ -186,6 +187,7 @@ class FakeSupervisor:
         self.trained_samples: list[object] = []
         self.stopped = False
         self.before_load: Callable[[], Any] = trio.lowlevel.checkpoint
+        self.start_seconds = 0.0
 
         @asynccontextmanager
         async def open_fake(spec: TrainerSpec) -> AsyncIterator[FakeTrainer]:
@@ -198,6 +200,7 @@ class FakeSupervisor:
             if self.gone and not self.after_first_round:
                 self.gone -= 1
                 raise TrainerFailed("no_device", "no device 'cuda' here")
+            await trio.sleep(self.start_seconds)
             yield FakeTrainer(self)
 
         # Of the snapshots and of the member only the attributes with the same names here are used.
@@ -305,6 +308,28 @@ async def test_the_trainer_is_told_which_updates_have_arrived(
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert shop.expected == [ExpectedUpdate(2, update)]
+
+
+async def test_the_seconds_of_a_start_go_on(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A trainer takes up to half a minute to start: the second start, too, counts from zero."""
+    supervisor = shop.trainer_supervisor
+    shop.start_seconds, shop.deaths = 3.5, 1
+    seconds: list[int] = []
+
+    def report(progress: Progress) -> None:
+        if progress.kind == "starting_trainer":
+            assert progress.what == "starting the trainer"
+            seconds.append(progress.done)
+
+    shop.telemetry.report = report
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.report_starts)
+        await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
+        await trio.sleep(100)
+        nursery.cancel_scope.cancel()
+    assert seconds == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
 async def test_several_devices_without_memory_go_on_with_smaller_steps(

@@ -61,7 +61,9 @@ function showVerdict() {
   const progress = status.progress;
   $("progress").hidden = !progress;
   if (progress) {
-    $("progress-label").textContent = progress.total === null ? `${progress.what}: ${count(progress.done)} so far` : `${progress.what}: ${count(progress.done)} of ${count(progress.total)}`;
+    const unit = progress.kind === "starting_trainer" ? " s" : "";
+    const sofar = progress.done ? `: ${count(progress.done)}${unit} so far` : "";
+    $("progress-label").textContent = progress.total === null ? `${progress.what}${sofar}` : `${progress.what}: ${count(progress.done)} of ${count(progress.total)}`;
     if (progress.total) {
       $("progress-bar").max = progress.total;
       $("progress-bar").value = Math.min(progress.done, progress.total);
