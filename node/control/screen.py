@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Callable
 
 import trio
+from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ..telemetry.messages import short, state_sentence
+from ..telemetry.messages import progress_text, short, state_sentence
 from ..telemetry.status import MemberStatus, Status
 from ..util.sanitize import harmless
 from .status_rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN, StatusRow, rows
@@ -37,10 +38,22 @@ _VALUE_WIDTH = 33
 _MAX_EVENTS = 8
 # Two lines hold about fifteen members, each with a short id of six characters.
 _MEMBER_LINES = 2
+# Minimum width for the notes beside the values. Narrower screens, such as a phone's with 40 columns,
+# show only the notes of `_NOTED`, each on a line of its own.
+_NOTES_WIDTH = 78
+# Rows whose note says what helps.
+_NOTED = ("reach", "your updates")
+# Indentation of the second line of something that needs more than one.
+_INDENT = 2
 # Names of the rows shown: as many as a screen of 24 lines has room for.
 _SHOWN = (
     *("round", "members", "loss", "held-out loss", "tokens", "your rounds", "update", "received"),
     *("instead of", "traffic", "energy", "model"),
+)
+# Rows that give way on a low screen, the first of these first.
+_GIVE_WAY = (
+    *("instead of", "received", "update", "model", "tokens", "traffic", "energy"),
+    *("held-out loss", "your rounds"),
 )
 
 
@@ -104,17 +117,25 @@ class Curves:
 
 def screen_text(status: Status, curves: Curves, width: int, height: int) -> Text:
     """Return the screen: at most `height` - 1 lines of `width` characters; the cursor takes the last
-    line."""
-    top = [_title(status), _state(status), *_progress(status, width), Text()]
-    middle = [*_facts(status, curves), Text(), *_members(status, width)]
-    page = status.node.dashboard
-    foot = Text("Ctrl-C leaves politely; nothing is lost, come back whenever you like.", "dim")
-    if page is not None:
-        foot = Text(f"Page: {harmless(page)}  Ctrl-C leaves politely; nothing is lost.", "dim")
-    room = height - 1 - len(top) - len(middle) - 2
-    lines = [*top, *middle, *_events(status, min(room, _MAX_EVENTS)), Text(), foot]
+    line.
+
+    What is longer than a line continues in the next one. A screen that is too low for everything lacks
+    the less important rows.
+    """
+    top = [*_title(status, width), *_state(status, width), *_progress(status, width)]
+    facts = _facts(status, curves, width)
+    peers, foot = _members(status, width), _foot(status, width)
+    # Without events: three empty lines between the parts.
+    room = height - 1 - len(top) - len(peers) - len(foot) - 3
+    for name in _GIVE_WAY:
+        if sum(map(len, facts.values())) > room:
+            facts.pop(name, None)
+    rows_shown = [line for lines in facts.values() for line in lines]
+    events = _events(status, width, min(room - len(rows_shown), _MAX_EVENTS))
+    lines = [*top, Text(), *rows_shown, Text(), *peers, *events, Text(), *foot]
     if len(lines) > height - 1:
-        lines = [*lines[: max(0, height - 2)], foot]
+        foot = foot[-1:]
+        lines = [*lines[: max(0, height - 2)], *foot]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return Text("\n", no_wrap=True).join(lines)
@@ -130,70 +151,132 @@ async def _in_thread(function: Callable[..., object], *arguments: object) -> Non
     )
 
 
-def _title(status: Status) -> Text:
-    line = Text("distro-node  ", "bold")
-    line.append(harmless(status.swarm.name) if status.swarm else "…", "bold cyan")
+def _title(status: Status, width: int) -> list[Text]:
+    name = Text(harmless(status.swarm.name) if status.swarm else "…", "bold cyan")
     # Peer ids are random, so the end of one suffices to tell peers apart, as in the log.
-    line.append(f"   you are {short(status.node.peer)}", "dim")
-    return line.append(f", up {_duration(time.time() - status.node.started)}", "dim")
+    you = Text(f"you are {short(status.node.peer)}", "dim")
+    you.append(f", up {_duration(time.time() - status.node.started)}", "dim")
+    whole = Text.assemble(("distro-node  ", "bold"), name, "   ", you)
+    if whole.cell_len <= width:
+        return [whole]
+    return [*_wrapped(name, width), *_wrapped(you, width)]
 
 
-def _state(status: Status) -> Text:
+def _state(status: Status, width: int) -> list[Text]:
     colour = STATE_COLOURS.get(status.state, OTHER_COLOUR)
     line = Text("● ", colour)
     line.append(status.state, f"bold {colour}")
-    return line.append(f"  {harmless(state_sentence(status))}")
+    return _wrapped(line.append(f"  {harmless(state_sentence(status))}"), width)
 
 
 def _progress(status: Status, width: int) -> list[Text]:
     progress = status.progress
     if progress is None:
         return []
-    share = min(1.0, max(0.0, progress.done / progress.total)) if progress.total else None
     length = max(10, min(40, width - 40))
-    filled = int((share or 0.0) * length)
     line = Text("  ")
-    line.append("━" * filled, "green").append("━" * (length - filled), "bright_black")
-    line.append("      " if share is None else f" {share:4.0%} ")
-    return [line.append(harmless(progress.what), "dim")]
+    if progress.total:
+        share = min(1.0, max(0.0, progress.done / progress.total))
+        filled = int(share * length)
+        line.append("━" * filled, "green").append("━" * (length - filled), "bright_black")
+        line.append(f" {share:4.0%} ")
+    else:
+        # How far it is is unknown: a piece moves along the bar with what is done.
+        before = progress.done % (length - 1)
+        line.append("━" * before, "bright_black").append("━━", "green")
+        line.append("━" * (length - 2 - before), "bright_black").append("  ")
+    what = progress.what if progress.total else progress_text(progress)
+    return _wrapped(line.append(harmless(what), "dim"), width)
 
 
-def _facts(status: Status, curves: Curves) -> list[Text]:
+def _facts(status: Status, curves: Curves, width: int) -> dict[str, list[Text]]:
+    """Return the lines of each row, by its name."""
     shown = {row.name: row for row in rows(status)}
     names = list(_SHOWN)
     if status.reach is not None and status.reach.verdict == "unreachable":
         names.insert(1, "reach")
     # These rows exist only in swarms with audits, `your updates` only while the updates do not count.
     names += [name for name in ("your audits", "your updates") if name in shown]
-    lines = []
+    facts = {}
     for name in names:
         row = shown.get(name, StatusRow(name, UNKNOWN))
         if name in ("loss", "held-out loss"):
             values = curves.training if name == "loss" else curves.heldout
             number = row.value.partition(" ")[0]
-            row = StatusRow(name, f"{number}  {sparkline(values, _CURVE_WIDTH)}", row.note)
-        lines.append(_row(row))
-    return lines
+            room = max(0, min(_CURVE_WIDTH, width - _LABEL_WIDTH - len(number) - 2))
+            row = StatusRow(name, f"{number}  {sparkline(values, room)}".rstrip(), row.note)
+        facts[name] = _row(row, width)
+    return facts
 
 
-def _row(row: StatusRow) -> Text:
-    line = Text(row.name.ljust(_LABEL_WIDTH), "bold")
-    line.append(harmless(row.value).ljust(_VALUE_WIDTH))
-    return line.append("  " + harmless(row.note), "dim") if row.note else line
+def _row(row: StatusRow, width: int) -> list[Text]:
+    line = Text(row.name.ljust(_LABEL_WIDTH), "bold").append(harmless(row.value), "not bold")
+    if not row.note or (width < _NOTES_WIDTH and row.name not in _NOTED):
+        return _wrapped(line, width, _LABEL_WIDTH)
+    note = Text(harmless(row.note), "dim")
+    gap = " " * max(2, _LABEL_WIDTH + _VALUE_WIDTH + 2 - line.cell_len)
+    beside = Text.assemble(line, gap, note)
+    if beside.cell_len <= width:
+        return [beside]
+    return [*_wrapped(line, width, _LABEL_WIDTH), *_wrapped(_indented(note, _INDENT), width)]
+
+
+def _foot(status: Status, width: int) -> list[Text]:
+    page, leave = status.node.dashboard, "Ctrl-C leaves politely; nothing is lost"
+    if page is None:
+        whole = Text(f"{leave}, come back whenever you like.", "dim")
+        return [whole if whole.cell_len <= width else Text(f"{leave}.", "dim")]
+    address = f"Page: {harmless(page)}"
+    whole = Text(f"{address}  {leave}.", "dim")
+    if whole.cell_len <= width:
+        return [whole]
+    return [*_wrapped(Text(address, "dim"), width, 0), Text(f"{leave}.", "dim")]
+
+
+def _indented(line: Text, indent: int) -> Text:
+    return Text(" " * indent).append_text(line)
+
+
+def _wrapped(line: Text, width: int, indent: int = _INDENT) -> list[Text]:
+    """Return the line as several, broken at spaces; all but the first are indented. A word that is
+    longer than a line is broken, too."""
+    indent = min(indent, width // 2)
+    lines = []
+    while line.cell_len > width:
+        cut = _break(line.plain, width, indent)
+        head, rest = line.divide((cut,))
+        head.rstrip()
+        lines.append(head)
+        line = _indented(rest[len(rest.plain) - len(rest.plain.lstrip()) :], indent)
+    return [*lines, line]
+
+
+def _break(text: str, width: int, indent: int) -> int:
+    """Return the position at which to break a text wider than `width`; at least `indent` + 1."""
+    position = cells = 0
+    while cells + (size := cell_len(text[position])) <= width:
+        position, cells = position + 1, cells + size
+    # Only the indentation stands before a space there.
+    space = text.rfind(" ", 0, position + 1)
+    return max(space if text[:space].strip() and space > indent else position, indent + 1)
 
 
 def _members(status: Status, width: int) -> list[Text]:
     members = (status.swarm.members if status.swarm else None) or ()
+    indent = _LABEL_WIDTH if width >= _NOTES_WIDTH else _INDENT
     lines: list[Text] = []
     line = Text("peers".ljust(_LABEL_WIDTH), "bold")
     for shown, member in enumerate(members):
         entry = _member(member)
-        if line.cell_len + entry.cell_len + 3 > width and shown:
+        more = Text(f" … {len(members) - shown} more", "dim")
+        # The last line keeps room for the number of members after it.
+        last = len(lines) == _MEMBER_LINES - 1
+        kept = more.cell_len if last and shown < len(members) - 1 else 0
+        if shown and line.cell_len + entry.cell_len + 3 + kept > width:
+            if last:
+                return [*lines, *_wrapped(line.append_text(more), width)]
             lines.append(line)
-            line = Text(" " * _LABEL_WIDTH)
-            if len(lines) == _MEMBER_LINES:
-                lines[-1].append(f" … {len(members) - shown} more", "dim")
-                return lines
+            line = Text(" " * indent)
         elif shown:
             line.append(" · ", "dim")
         line.append_text(entry)
@@ -213,14 +296,18 @@ def _member(member: MemberStatus) -> Text:
     return Text(f"{name} ({since})", "yellow")
 
 
-def _events(status: Status, count: int) -> list[Text]:
-    lines = []
-    for event in status.events[-count:] if count > 0 else ():
+def _events(status: Status, width: int, count: int) -> list[Text]:
+    """Return the newest events after an empty line, in at most `count` lines with it."""
+    lines: list[Text] = []
+    for event in reversed(status.events):
         when = time.strftime("%H:%M:%S", time.localtime(event.time))
         line = Text(f"{when}   ", "dim")
         line.append(f"round {event.round}: ", "dim")
-        lines.append(line.append(harmless(event.text)))
-    return [Text(), *lines[1:]] if len(lines) == count else [Text(), *lines] if lines else []
+        shown = _wrapped(line.append(harmless(event.text)), width)
+        if len(shown) + len(lines) >= count:
+            break
+        lines = [*shown, *lines]
+    return [Text(), *lines] if lines else []
 
 
 def _duration(seconds: float) -> str:

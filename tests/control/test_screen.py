@@ -20,7 +20,7 @@ from distro_node.node.control.terminal import redraws, size_text, sparkline
 from distro_node.node.demo.view import View
 from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.settings.components import ConsoleSettings
-from distro_node.node.telemetry.messages import state_sentence
+from distro_node.node.telemetry.messages import starting_trainer, state_sentence
 from distro_node.node.telemetry.status import (
     EnergyPart,
     EventStatus,
@@ -35,6 +35,8 @@ from distro_node.node.util.progress import Progress
 from rich.console import Console
 from simulation.swarm import identity
 from statuses import AWAITING, CHECKS, EARLY, LEFT_OUT, SWARM, TRAINING, UNREACHABLE
+
+STARTING = replace(EARLY, progress=starting_trainer(12.0))
 
 
 def drawn(status: Status, width: int = 80, height: int = 24) -> list[str]:
@@ -76,9 +78,10 @@ def test_audits_have_a_line_where_they_are_on() -> None:
     assert "12, 1 low" in line
     assert line.endswith("of your work, by other members")
     out = replace(TRAINING, swarm=replace(SWARM, audits=replace(CHECKS, own=LEFT_OUT)))
-    (line,) = [line for line in drawn(out, width=120) if line.startswith("your updates")]
-    assert "do not count" in line
-    assert "recomputed the same samples" in line
+    text = " ".join(" ".join(drawn(out)).split())
+    (why,) = [row.note for row in rows(out) if row.name == "your updates"]
+    assert "recomputed the same samples" in why
+    assert f"your updates do not count {why}" in text
 
 
 def told(status: Status, name: str) -> list[tuple[str, str]]:
@@ -129,6 +132,57 @@ def test_whoever_cannot_be_called_is_told_what_helps() -> None:
 
 def test_no_line_is_cut_at_eighty_columns() -> None:
     assert not any("…" in line for line in drawn(TRAINING))
+
+
+@pytest.mark.parametrize("width", [40, 60])
+@pytest.mark.parametrize("status", [TRAINING, AWAITING, EARLY, STARTING])
+def test_a_phone_shows_everything_that_matters(status: Status, width: int) -> None:
+    """The rows were cut at the right edge: of the loss, the energy and the page remained a part."""
+    lines = drawn(status, width, height=48)
+    joined = " ".join(" ".join(lines).split())
+    # Alone it stands for a name that is not known yet.
+    assert not any(line.endswith("…") for line in lines if line != "…")
+    assert state_sentence(status) in joined
+    assert f"you are {status.node.peer[-6:]}, up" in joined
+    shown = {row.name: row for row in rows(status)}
+    for name in ("round", "members", "tokens", "your rounds", "traffic", "energy", "model"):
+        assert f"{name} {shown[name].value}" in joined, name
+    if status.reach is not None:
+        assert f"{shown['reach'].value} {shown['reach'].note}" in joined
+    if status.progress is not None:
+        assert status.progress.what in joined
+    if status.node.dashboard is not None:
+        assert f"Page: {status.node.dashboard}" in lines
+    assert lines[-1] == "Ctrl-C leaves politely; nothing is lost."
+
+
+def test_a_low_screen_loses_the_less_important_rows_first() -> None:
+    names = [
+        {line[:14].strip() for line in drawn(TRAINING, 40, height) if line[:1].isalpha()}
+        for height in range(14, 40)
+    ]
+    assert {"round", "members", "loss", "peers"} <= names[0]
+    assert "instead of" not in names[0]
+    assert "instead of" in names[-1]
+    assert all(fewer <= more for fewer, more in itertools.pairwise(names))
+
+
+def test_wide_letters_are_measured_in_cells() -> None:
+    status = replace(TRAINING, swarm=replace(SWARM, name="群" * 30))
+    lines = drawn(status, width=41, height=48)
+    assert lines[0] == "群" * 20
+    assert "群" * 10 in lines[1]
+
+
+def test_a_start_of_unknown_length_moves() -> None:
+    def bar(seconds: float) -> str:
+        status = replace(STARTING, progress=starting_trainer(seconds))
+        text = screen_text(status, Curves(), 80, 24)
+        (line,) = [line for line in text.split("\n") if "starting the trainer" in line.plain]
+        assert f"{seconds:.0f} s so far" in line.plain
+        return str(line.spans)
+
+    assert len({bar(seconds) for seconds in (1, 2, 3, 4)}) == 4
 
 
 def test_next_to_nothing_may_be_known() -> None:
@@ -287,6 +341,23 @@ def test_where_nothing_can_be_redrawn_there_are_log_lines(
     assert seen == [drawn]
     with View() as view:
         assert vars(view)["_live"] is not None if drawn else vars(view)["_live"] is None
+
+
+def test_the_seconds_of_a_trainers_start_are_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    telemetry = Telemetry(identity(0).peer)
+    with caplog.at_level(logging.INFO):
+        for second in range(14):
+            telemetry.report(starting_trainer(float(second)))
+            clock[0] += 1
+    assert caplog.messages == [
+        "starting the trainer, which takes up to half a minute",
+        "starting the trainer: 5 s so far",
+        "starting the trainer: 10 s so far",
+    ]
 
 
 def test_what_takes_long_is_logged_now_and_then(
