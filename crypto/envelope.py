@@ -17,7 +17,7 @@ The bytes of an envelope; k is the length of the kind, n that of the body, numbe
     71+k       n       body
     71+k+n     64      Ed25519 signature of `signing_bytes(kind, swarm, body)`
 
-Nothing follows, and no field has a second spelling.
+Nothing follows, and the encoding is unique: the same fields never have two encodings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from .identity import PEER_ID_BYTES, SIGNATURE_BYTES, Identity, PeerId
 from .identity import verify as verify_signature
 
 MAX_ENVELOPE_BYTES = 256 << 10
-"""Gossip silently drops messages over 1 MiB; a quarter of that leaves room for several in one RPC."""
+"""Default maximum size of an envelope in bytes. Gossip silently drops messages over 1 MiB; a quarter of
+that leaves room for several in one RPC."""
 
 SWARM_ID_BYTES = 32
 
@@ -92,8 +93,9 @@ class Envelope:
 def signing_bytes(kind: str, swarm: bytes, body: bytes) -> bytes:
     """Return what is signed: domain and version, length of kind, kind, swarm-id, body.
 
-    All parts but the last have a fixed or a stated length, so two different triples never give the
-    same bytes. The sender is not among them because Ed25519 hashes the public key itself.
+    All parts but the last have a fixed or a stated length, so messages that differ in kind, swarm-id or
+    body never give the same bytes. The sender is not among them because Ed25519 hashes the public key
+    itself.
 
     Raises `ValueError` for a kind or a swarm-id that no envelope can hold.
     """

@@ -38,7 +38,8 @@ MAX_LINE_BYTES = 1 << 20
 # including the terminating zero.
 MAX_SOCKET_PATH_BYTES = 100
 
-# A client that sends or reads nothing for this long is disconnected, so that it does not hold a task.
+# Time for a client to send a complete request and to read the response. A client that takes longer is
+# disconnected, so that it does not hold a task.
 _IDLE_SECONDS = 60.0
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
@@ -132,7 +133,8 @@ def _read_line(client: socket.socket, deadline: float) -> bytes:
 
 
 async def _answer(stream: trio.SocketStream, handlers: Mapping[str, Handler]) -> None:
-    """Answer one client line by line until it hangs up, or sends or reads nothing for a minute."""
+    """Answer one client line by line until it hangs up, or completes no request within
+    `_IDLE_SECONDS`."""
     received = bytearray()
     with contextlib.suppress(trio.BrokenResourceError), trio.move_on_after(_IDLE_SECONDS) as idle:
         async with stream:

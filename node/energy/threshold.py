@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 
 KEEP_SECONDS = 3600.0
-"""How long the last value is valid while there is no answer: half an hour is a tariff's usual step, and
-a router takes a minute to restart. After that the node works, because its owner has lent the
-computer."""
+"""How long the last value is valid while there is no answer: two steps of a tariff, which are usually
+half an hour each, and much longer than a router takes to restart. After that the node works, because its
+owner has lent the computer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,7 @@ class Threshold:
 
         A value equal to a bound changes nothing, so two equal bounds are valid.
         """
+        # If low numbers pause the node, the comparison is that of the negated numbers.
         if not self.high:
             return -value > -self.pause or (paused and not -value < -self.resume)
         return value > self.pause or (paused and not value < self.resume)

@@ -1,11 +1,11 @@
 """Segment sizes of TCP for paths that lose large packets and report nothing (an MTU black hole).
 
-A VPN or tunnel carries less than its ends announce, and a filter drops the router's report (ICMP). Then
-connections are established and small messages pass, but nothing larger than a packet arrives. The
-dialler's kernel shows it: bytes arrive from the peer while the peer acknowledges nothing, or the peer
-acknowledges our pings while no bytes arrive from it. Such a connection is closed, and its address is
-dialled with smaller segments from then on, which the other end adopts (the MSS option of the first
-packet).
+A VPN or tunnel carries only smaller packets than its ends announce, and a filter drops the router's
+report (ICMP). Then connections are established and small messages pass, but no packet of full size
+arrives, and so no message that needs one. The dialler's kernel shows it: bytes arrive from the peer
+while the peer acknowledges nothing, or the peer acknowledges our pings while no bytes arrive from it.
+Such a connection is closed, and its address is dialled with smaller segments from then on, which the
+other end adopts (the MSS option of the first packet).
 
 This needs Linux. macOS detects such paths in its kernel.
 """
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 # bytes that IPv6 guarantees, and IPv4's default.
 _SIZES = (1200, 536)
 _MAX_HOSTS = 1024
-# The time of five retransmissions. The other end, which receives nothing either, closes the connection
-# after eight seconds.
+# The time of five retransmissions. It is less than the eight seconds after which the end that receives
+# nothing closes the connection (`liveness`), so that the loss is found before.
 _LOST_SECONDS = 6.0
 # A direction in which this many bytes have passed carries large packets.
 _PROOF_BYTES = 1 << 16
@@ -68,7 +68,8 @@ class LossWatch:
     def __init__(self, muxer: Yamux, wire: GuardedConnection) -> None:
         self._gauge: Gauge = gauge(muxer)
         self._wire = wire
-        # The number of bytes acknowledged, and since when it has been the same.
+        # The number of bytes acknowledged, and since when it has been the same although bytes were in
+        # flight.
         self._acknowledged, self._since = -1, 0.0
         # When the last bytes arrived, and how many of ours had been acknowledged then.
         self._last_received_at, self._acknowledged_before = -1.0, 0

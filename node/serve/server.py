@@ -19,7 +19,8 @@ from .text_service import ServiceLimits, TextService
 _log = logging.getLogger(__name__)
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Requests wait in the service's queue with their connections open, and further ones are refused there.
+# Requests wait in the service's queue (`ServiceLimits.queue`) with their connections open. The limit of
+# connections is far above the length of that queue, so that a client is refused with a proper answer.
 _BOUNDS = Bounds(body_bytes=MAX_BODY_BYTES, connections=96)
 
 
@@ -33,6 +34,7 @@ class ServeSettings:
     token: str | None = None
     """The key that clients have to send; None: none at a loopback address, elsewhere a drawn one."""
     most_tokens: int = 512
+    """Maximum length of a text in tokens, whatever a client requests."""
     limits: ServiceLimits = field(default_factory=ServiceLimits)
 
 
@@ -40,7 +42,8 @@ async def run_server(
     settings: ServeSettings, announce: Callable[[Address, ModelName], None]
 ) -> None:
     """Serve until a signal ends it; `announce` is called once the model is ready. Raises `UserError`."""
-    # The address comes first: loading the model takes a while.
+    # The address comes first, so that one that cannot be used is reported before the model is loaded,
+    # which takes a while.
     address = open_model_address(settings.address, settings.encryption, settings.token)
     try:
         async with trio.open_nursery() as nursery:
@@ -48,10 +51,12 @@ async def run_server(
             service = TextService(settings.limits)
             await nursery.start(service.run, settings.source)
             routes = CompletionRoutes(address.guard, service, settings.most_tokens)
+            # `abandons`: a text is given up if its client disconnects.
             server = HttpServer(
                 routes.answer, bounds=_BOUNDS, tls=address.tls, refusal=refusal, abandons=True
             )
             await nursery.start(server.run, address.listeners)
+            # There is no name if the model's process has died since.
             name = service.name
             if name is not None:
                 announce(address, name)

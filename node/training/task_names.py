@@ -1,9 +1,9 @@
 """The tasks available on this machine, by name, and the manifest settings of the built-in ones.
 
 A task is built in or comes with a package that the owner has installed (entry points of the group
-`distro_node.tasks`). A manifest only names it: code of a task never comes from a peer. Both
-processes use this, so nothing here imports torch, and a package is not loaded to find out whether it
-is installed.
+`distro_node.tasks`). A manifest only names it: code of a task never comes from a peer. The node process
+uses this module as well as the trainer, so nothing here imports torch, and looking whether a task's
+package is installed does not load it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ImageSettings:
 
     @property
     def values(self) -> int:
-        """Number of values in an image."""
+        """Number of values in an image: one for each channel of each pixel."""
         return self.channels * self.size**2
 
     @property

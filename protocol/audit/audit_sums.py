@@ -1,9 +1,9 @@
 """Reputation of a member: the running sums of its audit tests, and how an accused member recovers.
 
 A test of `sequential_test` ends with its decision. A member works on, so its sums continue: an accused
-member's sum starts at the bound, and the accusation ends when passed audits have brought it down to
-zero. No member is expelled, because failing hardware is no offence, and an expelled member would return
-under a new identity, which also starts at zero.
+member's sum starts at the test's upper bound, and the accusation ends when passed audits have brought it
+down to zero. No member is expelled, because failing hardware is no offence, and an expelled member could
+return under a new identity, whose sums start at zero as well.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ gives a low score for honest work, so honest auditors are contradicted, too (in 
 audits: benchmarks/results/2026-11-26-checks.json)."""
 
 _LEAST_SCATTER = 160
-"""Lower bound of the standard deviation of the levels of halves (`verdict.Halves`), in thousandths: that
-of shares of one sequence, whose scores scatter least."""
+"""Least standard deviation that `halves_test` assumes for the level of a half (`verdict.Halves`), in
+thousandths of the usual level: that for shares of one sequence, whose scores scatter least."""
 
 
 def level_test(deviation: int) -> LevelTest:
     """Return the test that finds members that compute only a part of the work, by how high their scores
-    are.
+    are. It takes *levels*: scores in thousandths of the usual score. Honest members are assumed to have
+    a mean level of at least 950 (`usual`).
 
     `deviation` is the standard deviation of honest scores, in thousandths of the usual score, measured
     for each model.
@@ -67,8 +68,10 @@ def halves_test(deviation: int) -> LevelTest:
 
     `deviation` is the standard deviation of scores, as for `level_test`. The levels of halves scatter by
     four fifths of it, but by hardly less than `_LEAST_SCATTER` if scores scatter little
-    (benchmarks/results/2026-11-26-checks.json). `least` trades what byzantine auditors can claim against
-    how soon a missing half is found (`tests/audit/test_audit_sums.py`).
+    (benchmarks/results/2026-11-26-checks.json). Levels below `least` count as `least`: a
+    high `least` limits what byzantine auditors can claim, a low one finds a missing half sooner
+    (`tests/audit/test_audit_sums.py`). It is above `low`, but below the middle of `low` and `usual`, so
+    a level of `least` still counts against the member.
     """
     scatter = max(_LEAST_SCATTER, 4 * deviation // 5)
     return replace(level_test(deviation), low=600, least=650, deviation=scatter)
@@ -79,7 +82,7 @@ class AuditSum:
     """Running sum of one test of one member."""
 
     sum: int = 0
-    """In thousandths of a natural logarithm."""
+    """The sum of the test's log likelihood ratios, in thousandths of a natural logarithm."""
     accused: bool = False
 
     def after(self, test: SequentialTest, step: int) -> AuditSum:
@@ -109,12 +112,13 @@ class AuditSums:
 
     @property
     def updates_count(self) -> bool:
-        """Whether its updates count."""
+        """Whether the member's updates count in the step."""
         return not self.work.accused
 
     @property
     def passes_until_counted(self) -> int:
         """Number of consecutive passed audits after which its updates count again; 0 if they do."""
+        # The sum divided by what a passed audit takes from it, rounded up.
         return 0 if self.updates_count else -(-self.work.sum // -WORK_TEST.success)
 
     @property
@@ -129,28 +133,29 @@ class AuditSums:
         return self.complete and not accused
 
     def audited(self, *, failed: bool) -> AuditSums:
-        """Return the reputation after an audit of its work."""
+        """Return the sums after an audit of the member's work."""
         step = WORK_TEST.failure if failed else WORK_TEST.success
         return replace(self, work=self.work.after(WORK_TEST, step))
 
     def dismissed(self) -> AuditSums:
-        """Return the reputation after a failed audit of a member that never had votes: one failure is
-        enough to accuse it."""
+        """Return the sums after a failed audit of a member that never had votes: one failure is enough
+        to accuse it."""
         return replace(self, work=AuditSum(WORK_TEST.accuse_at, accused=True))
 
     def scored(self, test: LevelTest, level: int) -> AuditSums:
-        """Return the reputation after an audit of its work with this score, in thousandths of the
-        usual."""
+        """Return the sums after an audit of the member's work whose score has this level, in thousandths
+        of the usual score."""
         return replace(self, level=self.level.after(test, test.step(level)))
 
     def halved(self, test: LevelTest, halves: Halves) -> AuditSums:
-        """Return the reputation after an audit that found the sequence's halves at these levels."""
+        """Return the sums after an audit of the member's work that found the two halves of the audited
+        sequence at these levels."""
         first = self.first_half.after(test, test.step(halves.first))
         second = self.second_half.after(test, test.step(halves.second))
         return replace(self, first_half=first, second_half=second)
 
     def audited_another(self, *, contradicted: bool) -> AuditSums:
-        """Return the reputation after an audit that it made of another member, contradicted by re-audits
+        """Return the sums after an audit that the member made of another one, contradicted by re-audits
         or not."""
         step = AUDITOR_TEST.failure if contradicted else AUDITOR_TEST.success
         return replace(self, own_audits=self.own_audits.after(AUDITOR_TEST, step))

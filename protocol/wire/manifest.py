@@ -32,9 +32,10 @@ and travels in one proposal, which must fit an envelope of 256 KiB together with
 departures."""
 
 CLOSING_ROUNDS = 8
-"""Number of rounds without updates that end a run. The record of the first one certifies the result. A
-record becomes final four such rounds later (finality takes the statements of two quorums, which later
-records quote), or eight, if another record became final just before (`protocol.chain.finality`)."""
+"""Number of rounds without updates that end a run. The record of the first one certifies the result. It
+is final four rounds later at the earliest (finality takes the statements of two quorums, which later
+records quote), and seven at the latest: the count restarts whenever another record becomes final
+(`protocol.chain.finality`)."""
 
 SwarmId = NewType("SwarmId", bytes)
 """Content id of the manifest's canonical encoding, 32 bytes."""
@@ -123,8 +124,8 @@ class PrivateSpec:
     """
 
     epoch: Count
-    """Number of sequences that count as an epoch. The true amount of data is unknown: streams, spans and
-    reported progress use this number, which reveals nothing."""
+    """Number of sequences that count as an epoch. The true amount of data is unknown: the order of
+    samples (`protocol.sampling`) and reported progress use this number, which reveals nothing."""
     raw_bytes: bool = False
     """Whether each byte of a text is a token, whatever the text's encoding."""
     end: Annotated[tuple[Annotated[int, Range(0, 2**31)], ...], Length(0, 64)] = ()
@@ -138,15 +139,15 @@ class PrivateSpec:
     template: Annotated[str, Length(1, 65_536)] | None = None
     """Template of a text made of several columns."""
     messages: Column | None = None
-    """The column with a conversation."""
+    """The column with a conversation. Instead, `prompt` and `completion` may be given."""
     prompt: Column | None = None
-    """Instead of a conversation: the column with the request to the assistant."""
+    """The column with the request to the assistant."""
     completion: Column | None = None
     """The column with the assistant's answer."""
     token_type: TokenType | None = None
     """Number type of token arrays, if no accompanying file states it."""
     deduplicate: bool = False
-    """Leave out documents that equal an earlier one of the same member."""
+    """Whether documents that equal an earlier one of the same member are left out."""
     max_bad: Annotated[int, Range(0, 2**40)] = 0
     """Maximum number of unusable rows in a member's files."""
     max_epsilon: Annotated[float, Range(2.0**-20, 1e6)] | None = None
@@ -173,7 +174,7 @@ class DataSpec:
     tokenizer: ContentId
     """Blob with a Hugging Face `tokenizer.json`."""
     mirrors: Annotated[tuple[Url, ...], Length(0, 8)] = ()
-    """URLs of folders with these blobs, each a file named by its content id."""
+    """URLs of folders with copies of the swarm's blobs, each a file named by its content id."""
     tokenizer_settings: ContentId | None = field(default=None, metadata=ADDITION)
     """Blob with tokenizer settings missing from `tokenizer.json`: the tokens that begin, end and pad a
     text, and the chat template."""
@@ -184,8 +185,9 @@ class DataSpec:
     every text that an exported tokenizer encodes; None: there is none. If it equals `end_token`, one
     token between two documents is both."""
     attention: Literal["sequence", "document"] = field(default="sequence", metadata=ADDITION)
-    """With `document`, a token attends to earlier tokens of its own document only, and its position is
-    counted from the beginning of that document, which is the place after an end token."""
+    """With `sequence`, a token attends to all earlier tokens of its sample. With `document`, it attends
+    to those of its own document only, and its position is counted from the beginning of that document,
+    which is the place after an end token."""
     marked: bool = field(default=False, metadata=ADDITION)
     """Whether a stored number has two flag bits above its token: its highest bit marks the first token
     of a document, the next bit a token to be learned. Documents then begin where they are marked, and
@@ -195,8 +197,8 @@ class DataSpec:
     )
     """Sources of the corpus, if the founder has named them."""
     private: PrivateSpec | None = field(default=None, metadata=ADDITION)
-    """With private data only a number of sequences is assigned: every member trains on its own data. The
-    held-out data is public."""
+    """Settings of private data; None if all members train on the same shards. With private data every
+    member trains on its own, and is assigned only a number of sequences. The held-out data is public."""
 
     def __post_init__(self) -> None:
         if self.private is None and not self.shards:
@@ -243,8 +245,8 @@ class OptimizerSpec:
     """DisTrO optimizer: what each member sends of its momentum, and the shared step."""
 
     chunk: Annotated[int, Range(1, 64)] = 64
-    """Side of a transform block. In each dimension of a tensor it shrinks to the largest number that
-    divides that dimension."""
+    """Maximum side of a transform block. In each dimension of a tensor the side is that dimension's
+    largest divisor up to this."""
     top_k: Annotated[int, Range(1, 4096)] = 8
     """Coefficients sent per block of chunk × chunk; smaller blocks send at most an eighth of theirs."""
     momentum: Annotated[float, Range(0.0, 0.9999)] = 0.95
@@ -287,9 +289,9 @@ class ScheduleSpec:
     """Learning rate by round: linear warm-up, then a decay of the given `shape` to `final` × peak."""
 
     peak: Annotated[float, Range(0.0, 1.0)] = 2e-3
-    """The highest learning rate. For a new language model trained as a whole, the default is the rate
-    that learned best in benchmarks with models of its size (docs/research.md): 8e-3 for the smallest
-    models, down to 4e-4 at 1.2 billion parameters."""
+    """The highest learning rate. For a new language model trained as a whole, `create` by default takes
+    the rate that learned best in benchmarks with models of its size (docs/research.md): 8e-3 for the
+    smallest models, down to 4e-4 at 1.2 billion parameters."""
     warmup_rounds: Annotated[int, Range(0, 2**31)] = 10
     """Number of rounds in which the rate rises from zero to the peak."""
     total_rounds: Annotated[int, Range(1, 2**31)] = 1000
@@ -337,7 +339,7 @@ class ScheduleSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSpec:
-    """Timing of a round. Deadlines adapt to the observed rounds, within these limits."""
+    """Size and timing of rounds. Deadlines adapt to the observed rounds, within these limits."""
 
     sequences: Annotated[int, Range(1, 65_536)] = 32
     """Samples per round, assigned to the members by capacity."""
@@ -359,21 +361,21 @@ class RoundSpec:
     slot_max_seconds: Seconds = 60.0
     """Maximum time for a leader to make its proposal."""
     lease_rounds: Annotated[int, Range(1, 1000)] = 4
-    """A member that was not heard for this many typical rounds counts as silent."""
+    """Number of typical rounds after which an unheard member counts as silent."""
     lease_min_seconds: Seconds = 20.0
     """Minimum time until an unheard member counts as silent. Until then the round waits for its
     update."""
     finality_lease_seconds: Annotated[float, Range(60.0, 2_592_000.0)] = field(
         default=259_200.0, metadata=ADDITION
     )
-    """After this time outside the membership, a member is no longer needed to make a record final: three
+    """Time outside the membership after which a member is no longer needed to make a record final: three
     days by default. In a network partition that lasts longer, the two sides may make different records
     final."""
     version_notice: Annotated[int, Range(8, 1_000_000)] = field(default=1000, metadata=ADDITION)
-    """Number of rounds from the one in which a quorum of the members supports a newer protocol version
-    to the swarm's change to it. This is the time for all others to install it."""
+    """Number of rounds by which a change to a newer protocol version is scheduled ahead, once a quorum
+    of the members supports it. This is the time for all others to install it."""
     overlap: bool = field(default=False, metadata=ADDITION)
-    """Updates are computed a round ahead, on parameters that are one round old, so each round learns
+    """Whether updates are computed a round ahead, on parameters one round old, so that each round learns
     less. This is worth it if the trainer would otherwise wait for a third of the time or more
     (docs/optimizer.md)."""
 
@@ -411,6 +413,7 @@ class Manifest:
     task: TaskName = "causal_lm"
     """What is learned from a sample. Tasks are built into nodes or installed; no peer sends them."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
+    """Seed of the initial model, of the order of the samples, and of what the task draws at random."""
     model: dict[str, Any]
     """A Hugging Face model configuration (`config.json`), with its `model_type`."""
     parameters: Annotated[tuple[ParameterSpec, ...], Length(1, 20_000)]
@@ -422,6 +425,8 @@ class Manifest:
     rounds: RoundSpec = field(default_factory=RoundSpec)
     admission: AdmissionSpec = field(default_factory=AdmissionSpec)
     fault_model: Literal["crash", "byzantine"] = "byzantine"
+    """Which faults the quorum tolerates. `byzantine`: members that do anything; a quorum has more than
+    two thirds of the votes. `crash`: members that stop; it has more than half."""
     founder: PeerId
     """The first member. It starts the swarm and is from then on a member like any other."""
     adapter: AdapterSpec | None = field(default=None, metadata=ADDITION)
