@@ -3,7 +3,8 @@
 
 The reputation after the last record is kept at hand. For earlier rounds some states are kept, at even
 distances. The others are recomputed from these on request, which happens for a chain that diverges from
-this one. The votes do not change within an epoch, so it is cheap to keep the votes of all rounds.
+this one. Earned votes do not change within an epoch of `EPOCH_ROUNDS` rounds, so it is cheap to keep
+those of all rounds.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from .assignments import SampleAssignments
 from .beacon import Beacon
 from .chain_index import ChainView, VoteSource, WeightRule
 
-# States are kept from every epoch's end of the last `_LATEST` rounds, and every `_SPACING` rounds
-# before.
+# In the last `_LATEST` rounds the state at the end of every epoch is kept; of the earlier states, one in
+# every `_SPACING` rounds.
 _SPACING = 512
 _LATEST = 8 * EPOCH_ROUNDS
 
@@ -53,20 +54,24 @@ class AuditLedger(VoteSource, WeightRule):
     """Reputation of a chain's members by their audits, extended record by record."""
 
     def __init__(self, chain: ChainView, spec: AuditsSpec) -> None:
-        """The chain has assignments and a beacon, which follow each record before this object does."""
+        """`chain` must have the indexes `SampleAssignments` and `Beacon`, and they must follow each
+        record before this one does."""
         manifest = chain.manifest
         self.spec = spec
         self.reputation = ReputationTable(manifest.founder, level_test(spec.deviation))
         """Reputation after the last record."""
-        # Rounds from the beacon that draws an audit to the audited round.
+        # An audit is drawn by the last beacon before members compute the audited update. These are the
+        # rounds from that beacon to the round whose record counts the update: with `overlap`, members
+        # compute one round ahead.
         self._ahead = 1 + manifest.rounds.overlap
         self._chain = chain
         self._assignments = chain.index(SampleAssignments)
         self._beacon = chain.index(Beacon)
         self._length = 0
         self._kept = {0: self.reputation.copy()}
-        # Votes by epoch, and by round the members whose updates do not count.
+        # Earned votes, by epoch.
         self._earned: list[Mapping[PeerId, int]] = [self.reputation.earned]
+        # Members whose updates do not count, by round.
         self._excluded: list[frozenset[PeerId]] = [frozenset()]
 
     def __len__(self) -> int:
@@ -78,19 +83,19 @@ class AuditLedger(VoteSource, WeightRule):
         return self.reputation.contributions
 
     def earned(self, round: int) -> Mapping[PeerId, int]:
-        """Return the votes of every peer that has any in a round, present or not; the round is at most
-        the next one."""
+        """Return the votes that peers have earned and hold in a round, including peers that are not
+        members in it. `round` is at most the next one."""
         return self._earned[round // EPOCH_ROUNDS]
 
     def votes(self, round: int) -> Mapping[PeerId, int]:
-        """Return the votes of each member in a round, at most the next one."""
+        """Return the votes of the members that have any in a round; if no member has earned any, each
+        has one. `round` is at most the next one."""
         if round == self._length:
             return self.reputation.votes
         return present_votes(self.earned(round), self._chain.membership(round).since.keys())
 
     def votes_in(self, round: int) -> Votes:
-        """Return the votes of each member in a round, at most the next one; one each if no member has
-        earned any."""
+        """Return the votes that `votes` returns, as a `Votes` object."""
         return Votes.of(self.earned(round), self._chain.membership(round))
 
     def follow(self, record: Record) -> None:
@@ -111,7 +116,8 @@ class AuditLedger(VoteSource, WeightRule):
             self._kept.pop(old, None)
 
     def before(self, length: int, chain: ChainView) -> AuditLedger:
-        """Return the state after the first `length` records, as an index of `chain`."""
+        """Return the state after the first `length` records, as an index of `chain`, which must begin
+        with the same records."""
         copy = AuditLedger(chain, self.spec)
         # Copied in one step: another thread may extend it.
         kept = list(self._kept.items())
@@ -129,7 +135,8 @@ class AuditLedger(VoteSource, WeightRule):
 
     def weights(self, record: Record, given: Mapping[PeerId, int]) -> dict[PeerId, int]:
         """Return the update weights of a record under audits. `given`: the weights without audits.
-        Updates that cannot be audited have weight 0. The record is the next one at most."""
+        Updates that cannot be audited have weight 0. `record` is one of the chain's, or follows the
+        last of them."""
         round_ = record.round
         sizes = self.share_sizes(round_)
         excluded = {peer for peer in given if peer in self._excluded[round_] or peer not in sizes}
@@ -139,20 +146,21 @@ class AuditLedger(VoteSource, WeightRule):
     # Audits
 
     def commitment_round(self, round: int) -> int:
-        """Return the round in which auditors committed to the secrets that draw their audits in
-        `round`; below 1 there is none."""
+        """Return the round in which auditors committed to the secrets that draw their audits of the
+        updates of `round`. If the result is below 1, these updates are not audited."""
         return round - self._ahead - DRAW_LAG_ROUNDS
 
     def drawn(self, auditor: PeerId, secret: bytes, round: int) -> AuditTarget | None:
-        """Return the audit that a member's secret draws in a round; None if it draws none, or if the
-        member had not committed to this secret. The record that draws it must be decided."""
-        base, drawing = self.commitment_round(round), round - self._ahead
-        if base < 1 or not self._has_committed(auditor, secret, base):
+        """Return which update of `round` a member's secret draws for an audit, and which sequence of its
+        share; None if it draws none, or if the member had not committed to this secret. The record whose
+        beacon draws (`_ahead` rounds earlier) must be decided."""
+        committed_in, drawn_in = self.commitment_round(round), round - self._ahead
+        if committed_in < 1 or not self._has_committed(auditor, secret, committed_in):
             return None
-        sizes, votes = self.share_sizes(round), self.votes(drawing + 1)
+        sizes, votes = self.share_sizes(round), self.votes(drawn_in + 1)
         return draw_audit(
             secret,
-            self._beacon[drawing],
+            self._beacon[drawn_in],
             auditor,
             sizes,
             self._assignments.weights_by_share(sizes),
@@ -162,8 +170,8 @@ class AuditLedger(VoteSource, WeightRule):
 
     def share_sizes(self, round: int) -> dict[PeerId, int]:
         """Return how many sequences a round assigns to each member whose update is due in it. Members
-        whose update is computed over several rounds are left out: it was computed on other parameters
-        and cannot be audited."""
+        whose update takes several rounds are left out: it is computed on the parameters of an earlier
+        round than the auditors', and so cannot be audited."""
         runs = self._assignments.assignment(round).runs
         return {peer: sum(map(len, streams)) for peer, streams in runs.items()}
 
@@ -189,8 +197,9 @@ class AuditLedger(VoteSource, WeightRule):
 
     # Re-audits
 
-    def dispute(self, auditor: PeerId, round: int) -> Audit | None:
-        """Return the open dispute about a member's audit in a round."""
+    def disputed_audit(self, auditor: PeerId, round: int) -> Audit | None:
+        """Return the audit that a member made of an update of `round` if its score is low and re-audits
+        have not settled it yet; None if there is no such audit."""
         return next(
             (
                 low_audit
@@ -201,8 +210,8 @@ class AuditLedger(VoteSource, WeightRule):
         )
 
     def reaudit_sequences(self, reauditor: PeerId, low_audit: Audit) -> tuple[int, ...] | None:
-        """Return the sequences of the share that a member has to re-audit; None if it is not called, or
-        has already re-audited."""
+        """Return which sequences of the share in `low_audit`, numbered from 0, a member has to re-audit;
+        None if the member was not drawn to re-audit it, or has already done so."""
         if reauditor not in self.reputation.pending_reauditors(low_audit):
             return None
         beacon = self._beacon[self.reputation.disputes[low_audit].since + DRAW_LAG_ROUNDS]
@@ -213,7 +222,7 @@ class AuditLedger(VoteSource, WeightRule):
     def reaudit_of(self, entry: ReauditEntry) -> Reaudit:
         """Return the re-audit that an entry reports. Raises `ProtocolError` (`audit`) if the next record
         may not hold it."""
-        low_audit = self.dispute(entry.auditor, entry.round)
+        low_audit = self.disputed_audit(entry.auditor, entry.round)
         if low_audit is None:
             raise ProtocolError("audit", "a re-audit without an open dispute")
         if not self.reputation.may_reaudit(entry.reauditor, low_audit):
@@ -248,19 +257,19 @@ class AuditLedger(VoteSource, WeightRule):
 
 def is_dismissed(peer: PeerId, chain: ChainView) -> bool:
     """Whether a peer loses its place from the next round on because its work failed an audit."""
-    work = chain.find(AuditLedger)
-    return work is not None and work.reputation[peer].dismissed
+    audits = chain.find(AuditLedger)
+    return audits is not None and audits.reputation[peer].dismissed
 
 
 def thousandths(score: AuditScore) -> int:
-    """Return a score in thousandths of a standard deviation of chance."""
+    """Return a score in thousandths of the standard deviation that scores have by chance."""
     return SignSums(score.total, score.squares).thousandths
 
 
 def check_audits(record: Record, chain: ChainView, verify: Verify) -> None:
     """Check the audits and re-audits of the next record. Raises `ProtocolError` (`record`, `audit`)."""
-    work, swarm = chain.find(AuditLedger), chain.manifest.swarm
-    if work is None:
+    audits, swarm = chain.find(AuditLedger), chain.manifest.swarm
+    if audits is None:
         if record.audits or record.reaudits:
             raise ProtocolError("audit", "audits in a swarm that does not audit work")
         return
@@ -271,22 +280,22 @@ def check_audits(record: Record, chain: ChainView, verify: Verify) -> None:
     if reaudit_keys != sorted(set(reaudit_keys)):
         raise ProtocolError("record", "re-audits are not sorted and distinct")
     for entry in record.audits:
-        work.audit_of(entry, record.round)
+        audits.audit_of(entry, record.round)
         body = encode(entry.message(chain.parent(entry.round)))
         if not verify("audit", swarm, entry.auditor, body, entry.signature):
             raise ProtocolError("record", "an audit that its auditor did not sign")
     for entry in record.reaudits:
-        work.reaudit_of(entry)
+        audits.reaudit_of(entry)
         body = encode(entry.message(chain.parent(entry.round)))
         if not verify("reaudit", swarm, entry.reauditor, body, entry.signature):
             raise ProtocolError("record", "a re-audit that its auditor did not sign")
 
 
 def root_due(chain: ChainView, snapshot: SnapshotEntry | None) -> bytes:
-    """Return the root of all contributions that the next record must contain; empty unless it certifies
-    a `snapshot` and work is audited."""
-    work = chain.find(AuditLedger)
-    return b"" if work is None or snapshot is None else work.contributions.root
+    """Return the Merkle root of all contributions, which the next record must contain; empty unless that
+    record certifies a `snapshot` and work is audited."""
+    audits = chain.find(AuditLedger)
+    return b"" if audits is None or snapshot is None else audits.contributions.root
 
 
 def check_root(record: Record, chain: ChainView, _verify: Verify) -> None:

@@ -15,11 +15,13 @@ from .sign_vote_tree import proof_bytes
 
 
 def sent(layout: UpdateLayout, committees: CommitteesSpec | None) -> int:
-    """Return the length in bytes of what each member sends of its gradient: an update, or a sign vote in
-    one part."""
+    """Return the length in bytes of what each member sends of its gradient: an update or, with
+    committees, a sign vote. The sign vote is taken as one part; a part for each section adds a few
+    bytes."""
     if committees is None:
         return layout.body_bytes
     (whole,) = sections(layout, 1)
+    # Step 0 stands for every step: they differ by at most one coefficient per block.
     return part_bytes(whole, committees.rotation_steps, 0)
 
 
@@ -34,8 +36,8 @@ def received(layout: UpdateLayout, committees: CommitteesSpec | None, members: i
     count = committee_count(members, committees.min_members, most_sections(layout))
     cut = sections(layout, count)
     aggregates = sum(aggregate_bytes(section, members) for section in cut)
-    parts = sum(_part(cut, number, committees.rotation_steps) for number in range(count)) // count
-    return (members - 1) * parts + aggregates
+    part_lengths = (_part_length(cut, number, committees.rotation_steps) for number in range(count))
+    return (members - 1) * (sum(part_lengths) // count) + aggregates
 
 
 def check_size(manifest: Manifest) -> None:
@@ -75,5 +77,6 @@ def _longest(layout: UpdateLayout, committees: CommitteesSpec | None) -> int:
     return layout.body_bytes if committees is None else max_aggregate_bytes(layout)
 
 
-def _part(cut: tuple[Section, ...], number: int, rotation_steps: int) -> int:
+def _part_length(cut: tuple[Section, ...], number: int, rotation_steps: int) -> int:
+    """Return the length in bytes of one section's part of a sign vote, in step 0, with its proof."""
     return part_bytes(cut[number], rotation_steps, 0) + proof_bytes(number, len(cut))
