@@ -30,7 +30,7 @@ little: an aggregate crosses each member's connection once, and not once from ev
 (2026-11-26-growth.json in benchmarks/results). A large model has fewer: as many as a single committee
 can aggregate while members are few."""
 
-_COMMITTEE_MOMENTUM = (
+_COMMITTEE_MOMENTUM_PROBLEM = (
     "with [committees] the committees keep the momentum, and it decays by 1/32 a step: leave it out"
 )
 
@@ -48,15 +48,15 @@ def default_optimizer(
     if "optimizer.preconditioner" not in given and (
         file.audits is not None or file.data.policy == "private"
     ):
-        # The noise of private data was measured with this preconditioner, and byzantine members harm
-        # it less.
+        # With audits: byzantine members harm its sign steps less than the scaled steps of `muon`. With
+        # private data: the effect of privacy's noise was measured with it.
         table = replace(table, preconditioner="orthogonal")
     defaults = _preconditioner_defaults(table)
-    if not _shares_are_known(file):
+    if not _may_weight_by_share(file):
         defaults["update_weight"] = "equal"
     if file.committees is not None:
         if "optimizer.momentum" in given:
-            raise bad_manifest(path, f"optimizer.momentum: {_COMMITTEE_MOMENTUM}")
+            raise bad_manifest(path, f"optimizer.momentum: {_COMMITTEE_MOMENTUM_PROBLEM}")
         top_k = largest_top_k(parameters, table.chunk, file.committees, COMMITTEE_TOP_K)
         defaults |= {"top_k": top_k, "outlier_filter": False}
     to_set = {name: each for name, each in defaults.items() if f"optimizer.{name}" not in given}
@@ -90,10 +90,12 @@ def default_schedule(file: FoundersFile, optimizer: OptimizerSpec, parameters: i
 
 def _preconditioner_defaults(table: OptimizerTable) -> dict[str, Any]:
     """Return the default settings that belong to the preconditioner."""
+    # The defaults of the founder's file belong to `muon`; the manifest's own, to the others.
     defaults = OptimizerTable() if table.preconditioner == "muon" else OptimizerSpec()
     return {name: getattr(defaults, name) for name in ("momentum", "smoothing", "step")}
 
 
-def _shares_are_known(file: ManifestFile) -> bool:
-    """Whether members may have different shares of a round, and others can compute these shares."""
+def _may_weight_by_share(file: ManifestFile) -> bool:
+    """Whether the weight of an update may follow from its author's share of a round: not if all shares
+    are equal, nor with private data, for which the manifest does not allow it."""
     return file.data.policy == "shared" and file.rounds.max_share > 0

@@ -1,7 +1,8 @@
 """The demo: a whole swarm on one machine, with a killed node, a newcomer, and finally no bootstrap peer.
 
-Every node is a process of its own, started as any user would. The demo checks its promises, and
-reports the result with its exit code; however it ends, none of its processes is left running.
+Every node is a process of its own, started as any user would start it. The demo checks what it promises
+to show (`outcome`), and reports the result with its exit code; however it ends, none of its processes is
+left running.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["MIN_NODES", "MIN_ROUNDS", "run_demo"]
 def run_demo(nodes: int, rounds: int, out: Path, victim: int | None = None) -> int:
     """Run the demo and leave its results in `out`; return the exit code.
 
-    `victim` is the number of the node to kill; the founder has number 1; by default it is the last node.
+    `victim` is the number of the node to kill, by default that of the last node (the founder's is 1).
     The exit code is `DEMO_FAILED` if a promise was broken or the demo could not go on. Raises
     `UserError` if the demo cannot start, and `KeyboardInterrupt` on Ctrl-C, SIGTERM and SIGHUP, after it
     has ended every process.
@@ -61,9 +62,9 @@ def run_demo(nodes: int, rounds: int, out: Path, victim: int | None = None) -> i
 
 def _report(run: DemoRun, folder: DemoFolder, failure: DemoFailed | None) -> int:
     summary, checks = summarise(run), check(run)
-    passed = failure is None and all(check.passed for check in checks)
+    passed = failure is None and all(promise.passed for promise in checks)
     full = summary | {
-        "checks": [asdict(check) for check in checks],
+        "checks": [asdict(promise) for promise in checks],
         "sample": run.sample,
         "failure": str(failure) if failure is not None else None,
         "passed": passed,
@@ -113,7 +114,7 @@ def _json_text(facts: Mapping[str, Any]) -> str:
 
 
 def _failed(checks: list[DemoPromise]) -> str:
-    return "failed: " + "; ".join(check.what for check in checks if not check.passed)
+    return "failed: " + "; ".join(promise.what for promise in checks if not promise.passed)
 
 
 def _print(text: str) -> None:

@@ -1,6 +1,7 @@
 """The contributions of a swarm's members, read from the chain on this disk: the source of receipts.
 
-In a swarm without audits the table holds the numbers that members announced, marked as not audited.
+`ContributionTable` has one row for each peer. In a swarm without audits its numbers are those that
+members announced, marked as not audited.
 
 Everything but the node's own count of relayed bytes follows from the records, each of which is verified
 as it is read. The node may be running or not, and its data is not changed. Neither a model nor PyTorch
@@ -66,38 +67,38 @@ def read_contributions(data: DataDir, swarm: SwarmId) -> ContributionTable:
     """Return the contributions of all peers according to the chain on this disk. Raises `UserError` as
     `read_ledger` does."""
     ledger = read_ledger(data, swarm)
-    work = ledger.find(AuditLedger)
-    rows = _announced(ledger) if work is None else _audited(ledger, work)
+    audits = ledger.find(AuditLedger)
+    rows = _announced_rows(ledger) if audits is None else _audited_rows(ledger, audits)
     rows.sort(key=lambda row: (-(row.audited_tokens or 0), -row.tokens, row.peer))
     return ContributionTable(
         swarm=swarm_text(swarm),
         name=ledger.manifest.name,
         round=len(ledger) - 1,
-        audited=work is not None,
+        audited=audits is not None,
         peers=tuple(rows),
         claimed_relayed_bytes=read_relayed(data.relayed),
     )
 
 
-def _audited(ledger: Ledger, work: AuditLedger) -> list[ContributionRow]:
-    now, length = work.contributions, ledger.manifest.data.sequence_length
-    votes, members = work.votes(len(ledger)), ledger.membership(len(ledger))
+def _audited_rows(ledger: Ledger, audits: AuditLedger) -> list[ContributionRow]:
+    contributions, sequence_length = audits.contributions, ledger.manifest.data.sequence_length
+    votes, members = audits.votes(len(ledger)), ledger.membership(len(ledger))
     return [
         ContributionRow(
             peer=peer_text(peer),
-            updates=now[peer].updates,
-            sequences=now[peer].sequences,
-            tokens=now[peer].sequences * length,
-            audited_tokens=now[peer].audited * length,
+            updates=contributions[peer].updates,
+            sequences=contributions[peer].sequences,
+            tokens=contributions[peer].sequences * sequence_length,
+            audited_tokens=contributions[peer].audited * sequence_length,
             member=peer in members,
             votes=votes.get(peer, 0),
-            counts=work.reputation.updates_count(peer),
+            counts=audits.reputation.updates_count(peer),
         )
-        for peer in now.peers
+        for peer in contributions.peers
     ]
 
 
-def _announced(ledger: Ledger) -> list[ContributionRow]:
+def _announced_rows(ledger: Ledger) -> list[ContributionRow]:
     votes, members = ledger.votes(len(ledger)), ledger.membership(len(ledger))
     announced = announced_work(ledger, len(ledger) - 1)
     return [
@@ -126,18 +127,18 @@ def announced_work(ledger: Ledger, last: int) -> dict[PeerId, tuple[int, int]]:
     return work
 
 
-def audited_work_of(ledger: Ledger) -> AuditLedger:
+def audit_ledger_of(ledger: Ledger) -> AuditLedger:
     """Return the audit state of a swarm that audits work. Raises `UserError` (`NOTHING_TO_EXPORT`)
     for any other."""
-    work = ledger.find(AuditLedger)
-    if work is None:
+    audits = ledger.find(AuditLedger)
+    if audits is None:
         raise UserError(
             ExitCode.NOTHING_TO_EXPORT,
             f"the swarm {ledger.manifest.name!r} does not audit its members' work, so no contribution "
             "can be proved",
             "`distro-node contributions` shows what members announced",
         )
-    return work
+    return audits
 
 
 def read_ledger(data: DataDir, swarm: SwarmId) -> Ledger:

@@ -35,7 +35,7 @@ from ..storage.disk_faults import not_writable
 from ..storage.final_file import read_final
 from ..storage.relayed_bytes import read_relayed
 from ..util.protocol_version import explain_version
-from .contributions import audited_work_of, read_ledger
+from .contributions import audit_ledger_of, read_ledger
 
 Proof = Literal["chain", "link", "signatures"]
 """What a receipt was verified against: the chain from its beginning, a link's checkpoint, or only
@@ -89,7 +89,7 @@ def make_receipt(data: DataDir, swarm: SwarmId, peer: PeerId) -> tuple[Receipt, 
     version.
     """
     ledger = read_ledger(data, swarm)
-    audited_work_of(ledger)
+    audit_ledger_of(ledger)
     final = _final_round(data, ledger)
     rounds = [round_ for round_ in certifying_rounds(ledger) if round_ <= final]
     if not rounds:
