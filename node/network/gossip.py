@@ -1,8 +1,8 @@
 """Small messages to a whole swarm: gossipsub, with validation before forwarding.
 
 A message reaches the reader, and further peers, only after the topic's validator has accepted it.
-Publishing is paced, since gossipsub silently drops bursts. A reader that falls behind loses the oldest
-messages, which are counted. No part of the program may rely on gossip alone.
+Publishing is paced, since gossipsub silently drops bursts that exceed its queues. A reader that falls
+behind loses the oldest messages, which are counted. No part of the program may rely on gossip alone.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from .traffic import Traffic
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 256 << 10
-"""The longest message: gossipsub drops what exceeds 1 MiB together with its envelope."""
+"""Maximum size of a message in bytes: that of an envelope (`crypto/envelope`), which is well below the
+1 MiB above which gossipsub drops a message."""
 
 # The pace at which this node publishes, per topic. A lone member of a fast swarm sends ten messages a
 # second; if they were delayed, newcomers would follow rounds that its disk has already dropped. The
-# library limits a forwarder to ten a second only with its spam protection, which is off, and its queues
-# are longer here (`library_patches`).
+# library carries this rate: its limit of ten a second per forwarder is part of its spam protection,
+# which is off, and its queues are longer here (`library_patches`).
 _PUBLISHED = TokenRate(at_once=40.0, per_second=40.0)
 # Messages that wait for a slow reader: several rounds of a swarm of hundreds. At 256 KiB each they still
 # fit into a node's memory.
@@ -49,19 +50,22 @@ Receiver = trio.MemoryReceiveChannel[tuple[PeerId, bytes]]
 
 
 class Gossip:
-    """Gossip of one node. Created for `open_gossip`."""
+    """Gossip of one node. It works within `open_gossip`."""
 
     def __init__(
         self,
         host: BasicHost,
         traffic: Traffic,
-        refused: Callable[[PeerId], bool],
-        rejected: Callable[[PeerId, str], None],
+        is_refused: Callable[[PeerId], bool],
+        on_rejected: Callable[[PeerId, str], None],
     ) -> None:
+        """`is_refused`: whether messages by this peer, or forwarded by it, are dropped; `on_rejected`:
+        called with the forwarder and the reason when a message is rejected."""
         self._own = host.get_id()
         self._traffic = traffic
-        self._refused = refused
-        self._rejected = rejected
+        self._is_refused = is_refused
+        self._on_rejected = on_rejected
+        # Token buckets for publishing, by topic.
         self._paces: dict[str, CpuBudget] = {}
         self.router = BoundedGossipSub(
             protocols=[_PROTOCOL],
@@ -75,7 +79,8 @@ class Gossip:
             eclipse_protection_enabled=False,
             adaptive_gossip_enabled=False,
         )
-        # Without adaptive gossip, the library never clears this list of delivery times.
+        # Without adaptive gossip, the library never clears these lists of delivery times by topic, so
+        # here they stay empty.
         times: Any = defaultdict(lambda: deque(maxlen=0))
         self.router.recent_message_deliveries = times
         self._author_limit = AuthorRateLimit()
@@ -98,6 +103,7 @@ class Gossip:
         if topic in self.pubsub.topic_validators:
             raise ValueError(f"already subscribed to {topic}")
         mailbox = _Mailbox(topic, self._own, self._traffic)
+        # `False`: the validator is not asynchronous.
         self.pubsub.set_topic_validator(topic, self._validator(topic, validate), False)
         await self.pubsub.subscribe(topic)
         # The library's own queue holds 32 messages and then drops the newest.
@@ -128,14 +134,14 @@ class Gossip:
         via = peer_of(forwarder)
         self._traffic.reject("bad_signature")
         if via is not None:
-            self._rejected(via, "bad_signature")
+            self._on_rejected(via, "bad_signature")
 
     def _validator(self, topic: str, validate: Validator) -> Callable[[ID, Any], bool]:
         def check(forwarder: ID, message: Any) -> bool:
             if forwarder == self._own:
                 return True
             via = peer_of(forwarder)
-            if via is None or self._refused(via):
+            if via is None or self._is_refused(via):
                 return False
             # Messages straight from their author were counted in `pubsub`, before the signature check.
             author, now = bytes(message.from_id), trio.current_time()
@@ -150,7 +156,7 @@ class Gossip:
                 self._author_limit.take(author, now)
             if reason is not None:
                 self._traffic.reject(reason)
-                self._rejected(via, reason)
+                self._on_rejected(via, reason)
             return reason is None
 
         return check
@@ -161,7 +167,7 @@ class Gossip:
             return "malformed"
         if len(message.data) > MAX_MESSAGE_BYTES:
             return "oversized"
-        if self._refused(sender):
+        if self._is_refused(sender):
             return "refused_peer"
         try:
             return validate(sender, message.data)
@@ -203,7 +209,7 @@ class _Mailbox:
         if message.from_id == self._own:
             return
         sender = peer_of(ID(message.from_id))
-        assert sender is not None, "the validator accepted a foreign key"
+        assert sender is not None, "the validator accepted a key that is not Ed25519"
         try:
             self._send.send_nowait((sender, message.data))
         except trio.WouldBlock:

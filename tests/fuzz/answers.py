@@ -237,7 +237,7 @@ async def _introduced(data: bytes) -> object:
         introducer = Introducer(line, identity(0), SWARM)
         await introducer._introduce(STRANGER.peer)
         for peer in introducer.peer_records:
-            introducer.introduction_of(peer)
+            introducer.address_source(peer)
         nursery.cancel_scope.cancel()
 
 

@@ -33,7 +33,7 @@ class Attempts:
         target: Any = network
         target.connect = self.connect
 
-    def introduction_of(self, peer: PeerId) -> AddressSource:
+    def address_source(self, peer: PeerId) -> AddressSource:
         return AddressSource(peer, Scope.WORLD)
 
     async def connect(

@@ -45,10 +45,11 @@ log = logging.getLogger(__name__)
 
 # Up to this size a swarm is fully connected; in larger ones gossip is forwarded.
 MAX_CONNECTED = 64
-# Bounds of the records learned from introductions: their number, and how long one is kept that nobody
-# confirms while its peer is not connected.
+# Bounds of the records learned from introductions: their number, and how long one is kept if no peer
+# sends it again and its own peer is not connected.
 _MAX_INTRODUCED = 512
 _INTRODUCED_SECONDS = 600.0
+# Queued suggestions: addresses of peers that were found by mDNS in the local network.
 _MAX_SUGGESTIONS = 64
 _REQUEST_TIMEOUT_SECONDS = 5.0
 _DIAL_SECONDS = 5.0
@@ -75,8 +76,9 @@ _POLITE_SECONDS = 1.0
 _POLL_SECONDS = 0.25
 # How often to check whether this machine has other addresses.
 _CHECK_INTERVAL_SECONDS = 3.0
-# The source of suggestions, which any machine in the local network can make. It does not limit where we
-# dial, because `mdns` passes on only addresses in that network.
+# The source of suggestions: any machine in the local network can make one. A source of the scope
+# `MACHINE` permits every address; that is safe here, because `mdns` passes on only addresses in that
+# network.
 _LOCAL_SOURCE = AddressSource(None, Scope.MACHINE)
 _NEWER_RECORD_EXISTS = (
     "peers have a newer record of this peer and refuse ours: the clock was ahead before the "
@@ -131,11 +133,14 @@ class Introducer:
         if registry is None:
             registry = Registry()
             IntroductionService(network, registry, {swarm})
+        # Records that peers sent about themselves, in their requests for introductions.
         self._registry = registry
+        # Records that we received from others, in answers to our own requests or from the disk.
         self._received: BoundedTable[PeerId, _ReceivedRecord] = BoundedTable(_MAX_INTRODUCED)
-        self._members: set[PeerId] = set()
         self._dial_outcomes: BoundedTable[str, _DialOutcome] = BoundedTable(_MAX_INTRODUCED)
+        # Set once a peer has answered our first introduction.
         self._introduced = trio.Event()
+        # Set by `_wake_tasks`, which then puts a new event in its place.
         self._changed = trio.Event()
         self._dialling: set[PeerId] = set()
         self._retries: Backoff[PeerId] = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
@@ -151,7 +156,7 @@ class Introducer:
         result.pop(self._network.peer, None)
         return result
 
-    def introduction_of(self, peer: PeerId) -> AddressSource | None:
+    def address_source(self, peer: PeerId) -> AddressSource | None:
         """Return the source of a peer's addresses, which limits where we dial it; None if they come from
         our own disk, which sets no limit, or if the peer is unknown."""
         received, registered = self._received.get(peer), None
@@ -160,6 +165,7 @@ class Introducer:
                 registered = _ReceivedRecord(record, 0.0, self._network.source_of(peer))
         if registered is None:
             return received.source if received is not None else None
+        # If two sources give the same addresses, the nearer one counts.
         same = received is not None and received.record.addresses == registered.record.addresses
         return (
             nearer(registered.source, received.source)
@@ -247,7 +253,7 @@ class Introducer:
                 if isinstance(event, PeerDown) and (
                     event.peer in self.bootstrap_peers or event.peer in self.peer_records
                 ):
-                    self._announce_changes()
+                    self._wake_tasks()
 
     async def _keep_bootstrap(self, address: str, peer: PeerId) -> None:
         retry = BackoffTimer(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
@@ -337,7 +343,7 @@ class Introducer:
                 _NEWER_RECORD_EXISTS,
             )
             self._newer_record_logged = True
-            self._announce_changes()
+            self._wake_tasks()
 
     def _receive(self, record: PeerRecord, source: AddressSource) -> None:
         kept: AddressSource | None = source
@@ -355,9 +361,11 @@ class Introducer:
             # The new address may be a reservation at a relay: so dial it now rather than when the next
             # retry is due.
             self._retries.pop(record.peer, None)
-            self._announce_changes()
+            self._wake_tasks()
 
-    def _announce_changes(self) -> None:
+    def _wake_tasks(self) -> None:
+        """End the pauses of the tasks that introduce us and that dial, since peers or addresses have
+        changed."""
         self._changed.set()
         self._changed = trio.Event()
 
@@ -366,7 +374,7 @@ class Introducer:
         changes of our own addresses."""
         for record in self._remembered_records:
             self._received[record.peer] = _ReceivedRecord(record, trio.current_time(), None)
-        announced, machine, checked_at = self._network.announcements, (), float("-inf")
+        announced, own_addresses, checked_at = self._network.announcements, (), float("-inf")
         while True:
             now = trio.current_time()
             connected = self._network.connected()
@@ -374,14 +382,15 @@ class Introducer:
             if announced != self._network.announcements:
                 # We have a new address to announce.
                 announced = self._network.announcements
-                self._announce_changes()
+                self._wake_tasks()
             if now - checked_at >= _CHECK_INTERVAL_SECONDS:
-                before, machine, checked_at = machine, tuple(self._network.own_addresses), now
-                if before and machine != before:
+                before, checked_at = own_addresses, now
+                own_addresses = tuple(self._network.own_addresses)
+                if before and own_addresses != before:
                     # The machine is in another network: the other peers must learn our new address, and
                     # may be reachable from here.
                     self._retries.clear()
-                    self._announce_changes()
+                    self._wake_tasks()
             for peer, record in self._by_due_time():
                 if len(connected) + len(self._dialling) >= MAX_CONNECTED:
                     break
@@ -421,11 +430,12 @@ class Introducer:
         try:
             # Through relays last, because they use another peer's bandwidth.
             addresses = sorted(record.addresses, key=through_relay)
-            await self._race(addresses, self.introduction_of(peer))
+            await self._race(addresses, self.address_source(peer))
             if peer in self._network.connected():
                 await self._introduce(peer)
         finally:
             self._dialling.discard(peer)
+            # After a success as well: `_forget` drops this pause once the peer is connected.
             self._retries.failed(peer, trio.current_time(), random.uniform(0.7, 1.0))
 
     async def _race(self, addresses: Sequence[str], source: AddressSource | None) -> None:
@@ -477,9 +487,10 @@ class Introducer:
             await trio.to_thread.run_sync(self._peers_file.save, known)
 
     def _may_remember(self, record: PeerRecord) -> bool:
-        # A record read from disk has no source that limits where we dial its peer. So a record whose
-        # addresses its source does not cover is stored only while its peer is connected.
-        source = self.introduction_of(record.peer)
+        # A record read from disk has no source that limits where we dial its peer. So a record with an
+        # address nearer than its source, which that source may not make us dial, is stored only while
+        # its peer is connected.
+        source = self.address_source(record.peer)
         if source is None or record.peer in self._network.connected():
             return True
         return all(_scope(address) >= source.scope for address in record.addresses)
@@ -519,17 +530,19 @@ def _scope(address: str) -> Scope:
 
 
 class _Pause:
-    """The pause before asking again: short after news, then longer and longer."""
+    """The pause before introducing ourselves again: short after a change, then longer and longer."""
 
     def __init__(self, changed: Callable[[], trio.Event]) -> None:
+        """`changed` returns the event of the next change; each event is set only once."""
         self._changed = changed
         self._pause = BackoffTimer(_SOON_SECONDS, _SETTLED_SECONDS)
 
     async def wait(self) -> None:
         changed = self._changed()
-        # At least this long even with news, because otherwise many newcomers would keep all members
-        # asking.
+        # At least this long even after a change, because otherwise many newcomers would keep all members
+        # introducing themselves.
         await trio.sleep(_SOON_SECONDS * random.uniform(0.5, 1.0))
+        # Each pause without a change doubles the next one, as a failure would.
         longer = self._pause.after_failure() - _SOON_SECONDS
         with trio.move_on_after(longer * random.uniform(0.7, 1.0)):
             await changed.wait()

@@ -107,7 +107,7 @@ class Upgrades:
             self._retries.failed((peer, way), began, random.uniform(0.7, 1.0))
 
     async def _dial_all(self, peer: PeerId) -> None:
-        source = self._introducer.introduction_of(peer)
+        source = self._introducer.address_source(peer)
         async with trio.open_nursery() as nursery:
             for address in self._addresses(peer):
                 nursery.start_soon(self._dial, address, source, nursery.cancel_scope)
