@@ -62,7 +62,7 @@ _COUNTS = (
 
 
 @dataclass
-class Tally:
+class Totals:
     """The outcome of a number of seeds."""
 
     seeds: int = 0
@@ -105,7 +105,7 @@ def run_seeds(
     family: Family,
     members: int | None,
     rounds: int | None,
-    tally: Tally,
+    totals: Totals,
     *,
     overlap: bool = False,
 ) -> list[Failure]:
@@ -114,29 +114,29 @@ def run_seeds(
     for seed in seeds:
         began = time.process_time()
         outcome = run_seed(seed, family, members=members, rounds=rounds, overlap=overlap)
-        tally.processor_seconds += time.process_time() - began
-        tally.seeds += 1
-        tally.rounds_decided += outcome.rounds
-        tally.forks += outcome.forks
-        tally.excused += outcome.excused
-        tally.messages += outcome.messages * outcome.rounds
-        tally.gossip_bytes += outcome.gossip_bytes * outcome.rounds
-        tally.virtual_seconds += outcome.seconds
+        totals.processor_seconds += time.process_time() - began
+        totals.seeds += 1
+        totals.rounds_decided += outcome.rounds
+        totals.forks += outcome.forks
+        totals.excused += outcome.excused
+        totals.messages += outcome.messages * outcome.rounds
+        totals.gossip_bytes += outcome.gossip_bytes * outcome.rounds
+        totals.virtual_seconds += outcome.seconds
         if family == "none":
-            tally.decide_delays += outcome.delays
+            totals.decide_delays += outcome.delays
         if outcome.failure is not None:
-            tally.violations += 1
-            tally.by_invariant[outcome.failure.invariant] += 1
+            totals.violations += 1
+            totals.by_invariant[outcome.failure.invariant] += 1
             failures.append(outcome.failure)
     return failures
 
 
 def run_chunk(parts: Sequence[tuple[Family, range]]) -> tuple[dict[str, Any], list[Failure]]:
     """Run a soak's chunk."""
-    tally, failures = Tally(), []
+    totals, failures = Totals(), []
     for family, seeds in parts:
-        failures += run_seeds(seeds, family, None, None, tally)
-    return tally.summary(), failures
+        failures += run_seeds(seeds, family, None, None, totals)
+    return totals.summary(), failures
 
 
 def print_scale(cases: list[GoodCase]) -> None:
@@ -202,19 +202,19 @@ def main() -> int:
         result = summarise_soak(options.summarise, _COUNTS)
         print(json.dumps(result, indent=2))
     else:
-        tally = Tally()
+        totals = Totals()
         failures = []
         for start in range(first, last, 50):
             chunk = range(start, min(last, start + 50))
             failures += run_seeds(
-                chunk, options.faults, members, options.rounds, tally, overlap=options.overlap
+                chunk, options.faults, members, options.rounds, totals, overlap=options.overlap
             )
             print(
-                f"seeds {first} to {chunk[-1]}: {tally.violations} violations, "
-                f"{tally.rounds_decided} rounds, {tally.processor_seconds:.0f} s of processor",
+                f"seeds {first} to {chunk[-1]}: {totals.violations} violations, "
+                f"{totals.rounds_decided} rounds, {totals.processor_seconds:.0f} s of processor",
                 flush=True,
             )
-        result = {"faults": options.faults, "overlap": options.overlap} | tally.summary()
+        result = {"faults": options.faults, "overlap": options.overlap} | totals.summary()
         for key, value in result.items():
             print(f"  {key:34} {value}")
         for failure in failures[:3]:

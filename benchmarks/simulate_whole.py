@@ -60,7 +60,7 @@ _COUNTS = (
 
 
 @dataclass
-class Tally:
+class Totals:
     """The outcome of a number of seeds."""
 
     seeds: int = 0
@@ -88,31 +88,31 @@ class Tally:
         }
 
 
-def run_seeds(seeds: range, family: Family, tally: Tally) -> list[Failure]:
+def run_seeds(seeds: range, family: Family, totals: Totals) -> list[Failure]:
     """Run seeds of one family and add up their outcomes."""
     failures = []
     for seed in seeds:
         began = time.process_time()
         outcome = run_seed(seed, family)
-        tally.processor_seconds += time.process_time() - began
-        tally.seeds += 1
-        tally.rounds_decided += outcome.rounds
-        tally.processes += outcome.starts
-        tally.chain_changes += outcome.forks
-        tally.excused += outcome.excused
-        tally.virtual_seconds += outcome.seconds
+        totals.processor_seconds += time.process_time() - began
+        totals.seeds += 1
+        totals.rounds_decided += outcome.rounds
+        totals.processes += outcome.starts
+        totals.chain_changes += outcome.forks
+        totals.excused += outcome.excused
+        totals.virtual_seconds += outcome.seconds
         if outcome.failure is not None:
-            tally.violations[outcome.failure.invariant] += 1
+            totals.violations[outcome.failure.invariant] += 1
             failures.append(outcome.failure)
     return failures
 
 
 def run_chunk(parts: Sequence[tuple[Family, range]]) -> tuple[dict[str, Any], list[Failure]]:
     """Run a soak's chunk."""
-    tally, failures = Tally(), []
+    totals, failures = Totals(), []
     for family, seeds in parts:
-        failures += run_seeds(seeds, family, tally)
-    return tally.summary(), failures
+        failures += run_seeds(seeds, family, totals)
+    return totals.summary(), failures
 
 
 def main() -> int:
@@ -138,16 +138,16 @@ def main() -> int:
         if options.json:
             options.json.write_text(text + "\n")
         return 0
-    tally, failures = Tally(), []
+    totals, failures = Totals(), []
     for number, seed in enumerate(itertools.chain(*ranges), 1):
-        failures += run_seeds(range(seed, seed + 1), options.faults, tally)
+        failures += run_seeds(range(seed, seed + 1), options.faults, totals)
         print(
-            f"{number} seeds, up to {seed}: {len(failures)} violations, {tally.rounds_decided} rounds, "
-            f"{tally.processor_seconds:.0f} s of processor",
+            f"{number} seeds, up to {seed}: {len(failures)} violations, {totals.rounds_decided} rounds, "
+            f"{totals.processor_seconds:.0f} s of processor",
             file=sys.stderr,
             flush=True,
         )
-    result = {"faults": options.faults} | tally.summary()
+    result = {"faults": options.faults} | totals.summary()
     for key, value in result.items():
         print(f"  {key:28} {value}")
     for failure in failures[:3]:

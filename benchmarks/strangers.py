@@ -193,13 +193,13 @@ def measure(crew: Crew, name: str, peers: int, seconds: float) -> Cost:
         most = Most(process)
         crew.attackers.send(([name], target, peers, seconds, _PATIENCE_SECONDS))
         while not crew.attackers.poll(0.05):
-            most.look()
+            most.sample()
         connected = crew.attackers.recv()
         before, used, written = ask(wire), sum(process.cpu_times()[:2]), process.io_counters()
         crew.honest.send("go")
         crew.attackers.send("go")
         while not crew.attackers.poll(0.05):
-            most.look()
+            most.sample()
         crew.attackers.recv()
         spent, wrote = sum(process.cpu_times()[:2]) - used, process.io_counters()
         after = ask(wire)
@@ -250,7 +250,7 @@ class Most:
         self._memory, self._handles = process.memory_info().rss, process.num_fds()
         self.memory = self.handles = 0
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Read its current use."""
         self.memory = max(self.memory, self.memory_now())
         self.handles = max(self.handles, self._process.num_fds() - self._handles)

@@ -124,12 +124,12 @@ class Swarm:
             self._updates[peer, now] = UpdateScores(works, self.random.gauss(0, 1))
         self._secrets[now] = {p: self.random.randbytes(SECRET_BYTES) for p in self.peers}
         hostile, value = self._lead()
-        looks, again = self._of_record(hostile=hostile)
-        accounts.close(RecordedWork(now, shares, tuple(looks), tuple(again), value), members)
+        audits, again = self._of_record(hostile=hostile)
+        accounts.close(RecordedWork(now, shares, tuple(audits), tuple(again), value), members)
         self._values.append(value)
         self.round += 1
         self._leaders = {key: each for key, each in self._leaders.items() if key[0] > now}
-        self._look(now, shares)
+        self._audit(now, shares)
         self._call(now)
         self._note(now)
 
@@ -172,7 +172,7 @@ class Swarm:
 
     def _worth(self, value: bytes, round_: int, ahead: int) -> float:
         """Return the liars' gain from a beacon value, and from the next ones that they control."""
-        worth = self._calls_of(value, round_) + 0.1 * self._looks_of(value, round_ + 1)
+        worth = self._calls_of(value, round_) + 0.1 * self._audits_of(value, round_ + 1)
         hostile = self._ways(value, round_ + 1)[0] if ahead > 1 else []
         return worth + max((self._worth(way, round_ + 1, ahead - 1) for way in hostile), default=0)
 
@@ -185,10 +185,10 @@ class Swarm:
                 worth += 10 * (seats >= called.needed) + seats / called.needed
         return worth
 
-    def _looks_of(self, value: bytes, round_: int) -> int:
+    def _audits_of(self, value: bytes, round_: int) -> int:
         target = self.target
         return sum(
-            (look := self._drawn(peer, value, round_)) is not None and look.peer == target
+            (audit := self._drawn(peer, value, round_)) is not None and audit.peer == target
             for peer in self.liars & self.accounts.votes.keys()
         )
 
@@ -196,23 +196,23 @@ class Swarm:
 
     def _of_record(self, *, hostile: bool) -> tuple[list[Audit], list[Reaudit]]:
         now, target = self.round, self.target
-        firsts = [look for look in self._said if look.round > now - FRESH]
-        chosen = [look for look in firsts if not hostile or look.auditor in self.liars]
-        self._said = [look for look in firsts if look not in chosen]
+        firsts = [audit for audit in self._said if audit.round > now - FRESH]
+        chosen = [audit for audit in firsts if not hostile or audit.auditor in self.liars]
+        self._said = [audit for audit in firsts if audit not in chosen]
         self._held = [
-            look for look in self._held if look.round > now - FRESH and look.peer == target
+            audit for audit in self._held if audit.round > now - FRESH and audit.peer == target
         ]
-        oldest = min((look.round for look in self._held), default=now)
+        oldest = min((audit.round for audit in self._held), default=now)
         if len(self._held) >= 3 or oldest <= now - FRESH + 2:
             chosen += self._held
             self._held = []
         ready = [
-            (at, look)
-            for at, look in self._again
-            if at <= now and (not hostile or look.reauditor in self.liars)
+            (at, audit)
+            for at, audit in self._again
+            if at <= now and (not hostile or audit.reauditor in self.liars)
         ]
         self._again = [each for each in self._again if each not in ready]
-        return chosen, [look for _, look in ready]
+        return chosen, [audit for _, audit in ready]
 
     def _drawn(self, peer: PeerId, lot: bytes, round_: int) -> AuditTarget | None:
         secrets = self._secrets.get(round_ - 1 - DRAW_LAG_ROUNDS)
@@ -224,23 +224,23 @@ class Swarm:
         chance = audit_probability(votes, peer, EVERY)
         return draw_audit(secrets[peer], lot, peer, shares, weights, votes, chance)
 
-    def _look(self, now: int, shares: dict[PeerId, int]) -> None:
+    def _audit(self, now: int, shares: dict[PeerId, int]) -> None:
         """Make the members' audits of the round that was just decided."""
         for peer in self.accounts.votes if now > DRAW_LAG_ROUNDS + 1 else ():
-            look = self._drawn(peer, self._values[now], now)
-            if look is None or look.peer not in shares:
+            audit = self._drawn(peer, self._values[now], now)
+            if audit is None or audit.peer not in shares:
                 continue
-            share = shares[look.peer]
+            share = shares[audit.peer]
             if not self.attack or peer not in self.liars:
-                score = self._score(look.peer, now, look.sequence)
-            elif look.peer in self.liars:
+                score = self._score(audit.peer, now, audit.sequence)
+            elif audit.peer in self.liars:
                 score = 15_000
-            elif look.peer == self.target:
-                self._held.append(Audit(peer, look.peer, now, share, 0))
+            elif audit.peer == self.target:
+                self._held.append(Audit(peer, audit.peer, now, share, 0))
                 continue
             else:
-                score = self._score(look.peer, now, look.sequence)
-            self._said.append(Audit(peer, look.peer, now, share, score))
+                score = self._score(audit.peer, now, audit.sequence)
+            self._said.append(Audit(peer, audit.peer, now, share, score))
 
     def _call(self, now: int) -> None:
         """Call members to disputes by the round's beacon."""
@@ -295,7 +295,7 @@ def attacked(members: int, seed: int, rounds: int, idle: int = 0) -> dict[str, A
         first = {peer: at - swarm.began for peer, at in swarm.out.items()}
         if idle and swarm.idle <= swarm.out.keys():
             break
-    tally = swarm.accounts.totals
+    totals = swarm.accounts.totals
     return {
         "honest_out": sum(peer not in swarm.liars for peer in first),
         "idle_out_after": sorted(at for peer, at in first.items() if peer in swarm.idle),
@@ -308,9 +308,9 @@ def attacked(members: int, seed: int, rounds: int, idle: int = 0) -> dict[str, A
         ),
         "slots_passed": swarm.passed,
         "disputes": {
-            "failed": tally.failed,
-            "contradicted": tally.contradicted,
-            "dropped": tally.dropped,
+            "failed": totals.failed,
+            "contradicted": totals.contradicted,
+            "dropped": totals.dropped,
         },
         "rounds": swarm.round - swarm.began,
     }

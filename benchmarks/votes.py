@@ -77,14 +77,14 @@ class Swarm:
         self.door_costs = door_costs
         # A tenth of all: a ninth of what the honest have.
         self.budget = sum(agent.share for agent in honest) / 9
-        self.made = self.looks = self.again = self.accused = self.found = 0
+        self.made = self.audits = self.again = self.accused = self.found = 0
         self.half_vote: int | None = None
         """The round in which half of the honest members had votes."""
         self.votes: list[float] = []
         """The adversary's fraction, by round; `heads`: the same with one vote for each member that
         has some."""
         self.heads: list[float] = []
-        self.say: list[float] = []
+        self.update_shares: list[float] = []
         """Its fraction of the updates in the step."""
         self._seen: list[Audit] = []
         self._waiting = honest[1:]
@@ -102,11 +102,11 @@ class Swarm:
             worked = not idle and self.random.random() < agent.works
             self._updates[peer, now] = UpdateScores(worked, self.random.gauss(0, 1))
         # The audits of a round's updates are in the next record.
-        looks, self._seen = self._seen, self._first_looks(shares)
-        again = [look for first in list(accounts.disputes) for look in self._second_looks(first)]
-        facts = RecordedWork(now, shares, tuple(looks), tuple(again), self.random.randbytes(32))
+        audits, self._seen = self._seen, self._first_audits(shares)
+        again = [audit for first in list(accounts.disputes) for audit in self._reaudits(first)]
+        facts = RecordedWork(now, shares, tuple(audits), tuple(again), self.random.randbytes(32))
         accounts.close(facts, self.members)
-        self.looks += len(looks)
+        self.audits += len(audits)
         self.again += len(again)
         self._forget()
         self._show_the_door()
@@ -133,13 +133,13 @@ class Swarm:
                 return
             self.members[agent.peer] = agent
 
-    def _first_looks(self, shares: dict[PeerId, int]) -> list[Audit]:
+    def _first_audits(self, shares: dict[PeerId, int]) -> list[Audit]:
         record = self.random.randbytes(32)
-        looks = []
+        audits = []
         for peer in self.accounts.votes:
             if (auditor := self.members.get(peer)) is None:
                 continue
-            look = draw_audit(
+            audit = draw_audit(
                 self.random.randbytes(SECRET_BYTES),
                 record,
                 peer,
@@ -148,14 +148,14 @@ class Swarm:
                 self.accounts.votes,
                 self.accounts.audit_probability(peer, self.every),
             )
-            if look is not None:
-                score = self._score(auditor, look.peer, self._round, look.sequence)
-                share = shares[look.peer]
-                looks.append(Audit(peer, look.peer, self._round, share, score))
-        return looks
+            if audit is not None:
+                score = self._score(auditor, audit.peer, self._round, audit.sequence)
+                share = shares[audit.peer]
+                audits.append(Audit(peer, audit.peer, self._round, share, score))
+        return audits
 
-    def _second_looks(self, first: Audit) -> list[Reaudit]:
-        looks = []
+    def _reaudits(self, first: Audit) -> list[Reaudit]:
+        audits = []
         for peer in sorted(self.accounts.pending_reauditors(first) & self.members.keys()):
             if first.peer not in self.members:
                 break
@@ -164,8 +164,8 @@ class Swarm:
                 for sequence in range(min(self.members[first.peer].share, MAX_REAUDITED_SEQUENCES))
             ]
             low = failed(first.score, scores, self.accounts.bound(first.share))
-            looks.append(Reaudit(peer, first, low))
-        return looks
+            audits.append(Reaudit(peer, first, low))
+        return audits
 
     def _forget(self) -> None:
         for key in [
@@ -191,7 +191,7 @@ class Swarm:
         hostile = {peer for peer, agent in self.members.items() if agent.hostile}
         self.votes.append(sum(votes.get(peer, 0) for peer in hostile) / sum(votes.values()))
         self.heads.append(len(hostile & votes.keys()) / len(votes))
-        self.say.append(len(hostile) / len(self.members))
+        self.update_shares.append(len(hostile) / len(self.members))
         voting = sum(agent.peer in votes for agent in self.honest)
         if self.half_vote is None and 2 * voting >= len(self.honest):
             self.half_vote = self._round
@@ -278,11 +278,11 @@ def attack(name: str, rounds: int, seed: int) -> dict[str, Any]:
         "votes_most": max(swarm.votes[SETTLED:]),
         "votes_last": swarm.votes[-1],
         "heads_most": max(swarm.heads[SETTLED:]),
-        "updates_mean": statistics.mean(swarm.say[SETTLED:]),
+        "updates_mean": statistics.mean(swarm.update_shares[SETTLED:]),
         "found": swarm.found,
         "honest_accused": swarm.accused,
         "half_of_the_honest_vote_after": swarm.half_vote,
-        "looks": swarm.looks,
+        "audits": swarm.audits,
         "reaudits": swarm.again,
     }
 
@@ -306,9 +306,9 @@ def honest_alone(checks: int, seed: int) -> dict[str, int]:
     """Return the number of honest members accused in `checks` audits, with an audit by each member
     in every round."""
     swarm = Swarm(seed, honest_members(EQUAL), every=1)
-    while swarm.looks < checks:
+    while swarm.audits < checks:
         swarm.step()
-    return {"checks": swarm.looks, "reaudits": swarm.again, "accused": swarm.accused}
+    return {"checks": swarm.audits, "reaudits": swarm.again, "accused": swarm.accused}
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def has_upnpd() -> bool:
     return shutil.which("miniupnpd") is not None
 
 
-class Street(Hosts):
+class HomeNetworks(Hosts):
     """Public hosts and homes by name. Everything ends with the context."""
 
     def __init__(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
-from chain.committee_chain import Spoken
+from chain.committee_chain import AggregatedChain
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.exchange.blobs import FetchFailed
@@ -62,7 +62,7 @@ class CommitteeNode:
         """Start the process, for the first time or again."""
         network: Any = self
         self.store = BlobStore(self.root / "blobs")
-        self.parts = SignVotePartStore(self.root / "sheets")
+        self.parts = SignVotePartStore(self.root / "sign-votes")
         manifest, telemetry = (
             self.world.chain.manifest,
             Telemetry(self.peer),
@@ -163,7 +163,7 @@ class World:
     """Six members in two committees of three."""
 
     def __init__(self, root: Path, epoch: int = 3) -> None:
-        self.chain = Spoken(MEMBERS, epoch=epoch)
+        self.chain = AggregatedChain(MEMBERS, epoch=epoch)
         optimizer = self.chain.manifest.optimizer
         self.layout = update_layout(
             self.chain.manifest.parameters, optimizer.chunk, optimizer.top_k

@@ -32,7 +32,7 @@ def accounts_of(chain: Chain) -> ReputationTable:
     return chain.ledger.index(AuditLedger).reputation
 
 
-def look(chain: Chain, auditor: PeerId, peer: PeerId, round_: int, score: int) -> Audit:
+def audit(chain: Chain, auditor: PeerId, peer: PeerId, round_: int, score: int) -> Audit:
     """Close a record with this audit, and every member's work."""
     accounts, members = accounts_of(chain), chain.membership.peers
     first = Audit(auditor, peer, round_ - 1, SHARE, score)
@@ -42,7 +42,7 @@ def look(chain: Chain, auditor: PeerId, peer: PeerId, round_: int, score: int) -
 
 def turn_away(chain: Chain) -> None:
     """Let the founder find the liar's work low, twice."""
-    first = look(chain, FOUNDER, LIAR, 4, LOW)
+    first = audit(chain, FOUNDER, LIAR, 4, LOW)
     again = Reaudit(FOUNDER, first, low=True)
     for round_ in range(5, 34):
         told = (again,) if round_ == 10 else ()
@@ -67,8 +67,8 @@ def test_without_audits_there_is_no_report() -> None:
 
 
 def test_the_status_says_how_somebody_stands(chain: Chain) -> None:
-    look(chain, FOUNDER, ANN, 2, GOOD)
-    look(chain, FOUNDER, BEN, 3, GOOD)
+    audit(chain, FOUNDER, ANN, 2, GOOD)
+    audit(chain, FOUNDER, BEN, 3, GOOD)
     turn_away(chain)
     status = audits_status(chain.ledger, LIAR)
     assert status is not None
@@ -99,9 +99,9 @@ def test_a_newcomer_is_not_vouched_for_and_an_observer_has_no_reputation(chain: 
     assert status is not None
     assert status.own is not None
     assert (status.own.counts, status.own.reason) == (True, "unconfirmed")
-    looking_on = audits_status(chain.ledger, None)
-    assert looking_on is not None
-    assert looking_on.own is None
+    observing = audits_status(chain.ledger, None)
+    assert observing is not None
+    assert observing.own is None
 
 
 def reading_of(chain: Chain, counts: Increases) -> NodeReading:
@@ -111,11 +111,11 @@ def reading_of(chain: Chain, counts: Increases) -> NodeReading:
 
 def test_metrics_count_what_is_recorded_from_the_first_audit_on(chain: Chain) -> None:
     counts = Increases()
-    look(chain, FOUNDER, ANN, 2, GOOD)
+    audit(chain, FOUNDER, ANN, 2, GOOD)
     count_audits(counts, chain.ledger, FOUNDER)
     # It happened before this node started.
     assert sample(reading_of(chain, counts), "audits_recorded_total", result="passed") == 0
-    look(chain, FOUNDER, BEN, 3, GOOD)
+    audit(chain, FOUNDER, BEN, 3, GOOD)
     turn_away(chain)
     for _ in range(2):
         count_audits(counts, chain.ledger, FOUNDER)
@@ -136,11 +136,11 @@ def test_metrics_count_what_is_recorded_from_the_first_audit_on(chain: Chain) ->
 def test_a_counter_never_falls_when_another_chain_is_followed(chain: Chain) -> None:
     counts = Increases()
     count_audits(counts, chain.ledger, FOUNDER)
-    look(chain, FOUNDER, ANN, 2, GOOD)
+    audit(chain, FOUNDER, ANN, 2, GOOD)
     count_audits(counts, chain.ledger, FOUNDER)
     other = Chain(4, audits=AuditsSpec())
     count_audits(counts, other.ledger, FOUNDER)
     assert sample(reading_of(other, counts), "audits_recorded_total", result="passed") == 1
-    look(other, FOUNDER, BEN, 2, GOOD)
+    audit(other, FOUNDER, BEN, 2, GOOD)
     count_audits(counts, other.ledger, FOUNDER)
     assert sample(reading_of(other, counts), "audits_recorded_total", result="passed") == 2

@@ -22,15 +22,15 @@ from simulation.keys import identity
 from simulation.whole.trainer import Workshop
 
 
-@pytest.mark.parametrize(("device", "looks"), [("cuda", True), ("cpu,cpu", False)])
+@pytest.mark.parametrize(("device", "searched"), [("cuda", True), ("cpu,cpu", False)])
 async def test_a_device_is_searched_before_anybody_is_connected_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, looks: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, searched: bool
 ) -> None:
     async def survey_device(name: str) -> None:
         raise UserError(ExitCode.NO_DEVICE, f"no device {name!r} here", "name another")
 
     async def serve_owner(*_: object) -> bool:
-        assert not looks
+        assert not searched
         return True
 
     monkeypatch.setattr(daemon, "survey_device", survey_device)
@@ -38,7 +38,7 @@ async def test_a_device_is_searched_before_anybody_is_connected_to(
     settings = quiet_settings(
         Chain(0).manifest, tmp_path / "node", trainer=TrainerSettings(device=device)
     )
-    if not looks:
+    if not searched:
         assert await daemon.run_daemon(settings)
         return
     with pytest.raises(UserError, match="no device 'cuda' here"):

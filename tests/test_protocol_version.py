@@ -70,9 +70,11 @@ def test_a_version_is_not_long() -> None:
         decode_version_message(bytes(17))
 
 
-async def looking(root: Path, monkeypatch: pytest.MonkeyPatch, spoken: int) -> UserError:
+async def version_error(root: Path, monkeypatch: pytest.MonkeyPatch, version: int) -> UserError:
     """Return the error for a newcomer that gets no manifest, and meets members of another version."""
-    monkeypatch.setattr("distro_node.node.network.discovery.version_query.PROTOCOL_VERSION", spoken)
+    monkeypatch.setattr(
+        "distro_node.node.network.discovery.version_query.PROTOCOL_VERSION", version
+    )
     monkeypatch.setattr("distro_node.node.content.manifest_search._FETCH_SECONDS", 0.5)
     swarm = Chain(0).manifest.swarm
     async with (
@@ -98,7 +100,7 @@ async def looking(root: Path, monkeypatch: pytest.MonkeyPatch, spoken: int) -> U
 
 
 @pytest.mark.parametrize(
-    ("spoken", "code", "says"),
+    ("version", "code", "says"),
     [
         (PROTOCOL_VERSION + 1, ExitCode.VERSION, "this node is too old"),
         (PROTOCOL_VERSION - 1, ExitCode.VERSION, "the swarm is too old for this node"),
@@ -106,13 +108,13 @@ async def looking(root: Path, monkeypatch: pytest.MonkeyPatch, spoken: int) -> U
     ],
 )
 async def test_peers_report_their_versions_where_the_swarm_is_not_to_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoken: int, code: ExitCode, says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, code: ExitCode, says: str
 ) -> None:
-    error = await looking(tmp_path, monkeypatch, spoken)
+    error = await version_error(tmp_path, monkeypatch, version)
     assert error.code is code
     assert says in error.problem
-    if spoken != PROTOCOL_VERSION:
-        assert f"use protocol version {spoken}, this program {PROTOCOL_VERSION}" in error.problem
+    if version != PROTOCOL_VERSION:
+        assert f"use protocol version {version}, this program {PROTOCOL_VERSION}" in error.problem
         assert __version__ in error.remedy
 
 

@@ -76,13 +76,13 @@ def test_half_of_the_work_takes_the_votes_and_not_the_updates() -> None:
 def test_who_computes_one_half_of_each_sequence_has_no_votes(missing: str) -> None:
     """With the measured scatter (docs/audits.md)."""
     chance, test = random.Random(4), halves_test(210)
-    looks, standings = 0, AuditSums()
+    audits, standings = 0, AuditSums()
     while standings.complete:
         level = max(500, min(1500, round(chance.gauss(450, 350))))
         halves = Halves(level, 2000 - level) if missing == "first" else Halves(2000 - level, level)
         standings = standings.halved(test, halves)
-        looks += 1
-    assert looks <= 20
+        audits += 1
+    assert audits <= 20
     assert standings.updates_count
     assert not standings.credible
     for _ in range(20):
@@ -103,8 +103,8 @@ def test_halves_scatter_less_than_scores_but_never_hardly_at_all() -> None:
     assert halves_test(1).deviation == halves_test(200).deviation == 160
 
 
-def accused_by_liars(test: LevelTest, share: float, looks: int) -> float:
-    """Return the probability that an honest member is accused within `looks` audits, a fraction `share`
+def accused_by_liars(test: LevelTest, share: float, audits: int) -> float:
+    """Return the probability that an honest member is accused within `audits` audits, a fraction `share`
     of which are liars' with the worst passing score. Sums are followed in steps of 20; honest scores
     scatter by a fifth."""
     grid = np.arange(0, 2001, 5)
@@ -117,7 +117,7 @@ def accused_by_liars(test: LevelTest, share: float, looks: int) -> float:
     masses: dict[int, float] = defaultdict(float)
     for step, mass in said:
         masses[round(step / 20)] += mass
-    return DistributionSums(test.accuse_at // 20, test.clear_at // 20, masses).check(looks)
+    return DistributionSums(test.accuse_at // 20, test.clear_at // 20, masses).check(audits)
 
 
 def test_a_third_of_all_audits_takes_hardly_anybodys_votes() -> None:
@@ -136,11 +136,11 @@ def test_an_auditor_that_others_contradict_is_not_believed() -> None:
     for _ in range(1000):
         honest = honest.audited_another(contradicted=chance.random() < 0.025)
         assert honest.credible
-    looks = 0
+    audits = 0
     while liar.credible:
         liar = liar.audited_another(contradicted=True)
-        looks += 1
-    assert looks == -(-AUDITOR_TEST.accuse_at // AUDITOR_TEST.failure)
+        audits += 1
+    assert audits == -(-AUDITOR_TEST.accuse_at // AUDITOR_TEST.failure)
     # Its updates still count.
     assert liar.updates_count
 

@@ -13,7 +13,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.disputes import JURY_SEATS, Jury, draw_jury, outcome
 
 PEERS = [PeerId(content_id(b"%d" % number)) for number in range(60)]
-CHECKED = PEERS[0]
+AUDITED = PEERS[0]
 
 
 def lots(count: int) -> list[bytes]:
@@ -32,31 +32,31 @@ def told(*low: bool) -> dict[PeerId, bool]:
 def test_a_majority_of_votes_decides() -> None:
     all_ = called(3, 1, 1, 4)
     assert not all_.drawn
-    assert outcome(all_, {}, CHECKED) == "open"
+    assert outcome(all_, {}, AUDITED) == "open"
     # Five of nine votes are needed.
-    assert outcome(all_, told(True, True), CHECKED) == "open"
-    assert outcome(all_, told(True, False, True), CHECKED) == "failed"
-    assert outcome(all_, told(False), CHECKED) == "open"
-    assert outcome(all_, told(False, False), CHECKED) == "contradicted"
+    assert outcome(all_, told(True, True), AUDITED) == "open"
+    assert outcome(all_, told(True, False, True), AUDITED) == "failed"
+    assert outcome(all_, told(False), AUDITED) == "open"
+    assert outcome(all_, told(False, False), AUDITED) == "contradicted"
 
 
 def test_the_order_is_of_no_account() -> None:
     low = {1: True, 2: False, 3: True, 4: True, 5: False}
     for order in itertools.permutations(low):
         said = {PEERS[number]: low[number] for number in order}
-        assert outcome(called(1, 1, 1, 2, 2, 1), said, CHECKED) == "failed", order
+        assert outcome(called(1, 1, 1, 2, 2, 1), said, AUDITED) == "failed", order
 
 
 def test_the_audited_member_decides_nothing_alone_whatever_its_votes() -> None:
     most = called(8, 1, 1)
-    assert outcome(most, {}, CHECKED) == "open"
-    assert outcome(most, told(True, True), CHECKED) == "open"
-    assert outcome(most, told(False), CHECKED) == "contradicted"
+    assert outcome(most, {}, AUDITED) == "open"
+    assert outcome(most, told(True, True), AUDITED) == "open"
+    assert outcome(most, told(False), AUDITED) == "contradicted"
 
 
 def test_who_has_no_votes_or_is_not_called_counts_for_nothing() -> None:
     stranger = {PEERS[40]: True, PEERS[41]: True}
-    assert outcome(called(1, 1, 1), {**told(True), **stranger}, CHECKED) == "open"
+    assert outcome(called(1, 1, 1), {**told(True), **stranger}, AUDITED) == "open"
 
 
 @pytest.mark.parametrize("count", range(3, JURY_SEATS + 1))
@@ -64,13 +64,13 @@ def test_up_to_sixteen_a_third_settles_nothing_and_two_thirds_all(count: int) ->
     """The auditor is a liar and the audited member honest, or the other way round."""
     liars = (count - 1) // 3
     all_ = called(*[1] * count)
-    honest_checked = told(*[False] * (count - liars - 1), *[True] * liars)
-    assert outcome(all_, honest_checked, CHECKED) == "contradicted"
-    only_liars = dict(itertools.islice(reversed(honest_checked.items()), liars))
-    assert outcome(all_, only_liars, CHECKED) == "open"
+    honest_audited = told(*[False] * (count - liars - 1), *[True] * liars)
+    assert outcome(all_, honest_audited, AUDITED) == "contradicted"
+    only_liars = dict(itertools.islice(reversed(honest_audited.items()), liars))
+    assert outcome(all_, only_liars, AUDITED) == "open"
     if liars:
-        idle_checked = told(*[True] * (count - liars), *[False] * (liars - 1))
-        assert outcome(all_, idle_checked, CHECKED) == "failed"
+        idle_audited = told(*[True] * (count - liars), *[False] * (liars - 1))
+        assert outcome(all_, idle_audited, AUDITED) == "failed"
 
 
 def test_where_many_have_votes_seats_are_drawn_in_proportion() -> None:

@@ -62,13 +62,13 @@ def test_each_count_is_audited_alike_and_never_by_its_own_member() -> None:
     shares = {PEERS[0]: 50, PEERS[1]: 1, PEERS[2]: 3, PEERS[3]: 0, PEERS[4]: 64}
     weights = {PEERS[0]: 2, PEERS[1]: 1, PEERS[2]: 1, PEERS[3]: 1, PEERS[4]: 2}
     audits = [draw(secret, shares, weights=weights) for secret in secrets()]
-    assert all(look is not None and look.sequence < shares[look.peer] for look in audits)
-    seen = Counter(look.peer for look in audits if look)
+    assert all(audit is not None and audit.sequence < shares[audit.peer] for audit in audits)
+    seen = Counter(audit.peer for audit in audits if audit)
     assert seen.keys() == {PEERS[1], PEERS[2], PEERS[4]}
     # 1,000 each per count, with a standard deviation of 27.
     assert all(abs(seen[peer] - 1000 * weights[peer]) < 150 for peer in seen)
     # And each of its sequences alike.
-    within = Counter(look.sequence for look in audits if look and look.peer == PEERS[2])
+    within = Counter(audit.sequence for audit in audits if audit and audit.peer == PEERS[2])
     assert all(abs(within[number] - seen[PEERS[2]] / 3) < 80 for number in range(3))
 
 

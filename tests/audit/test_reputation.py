@@ -47,16 +47,16 @@ class Run:
         self.accounts.close(facts, [peer for peer in PEERS if peer not in self.away])
         self.round += 1
 
-    def look(self, auditor: PeerId, peer: PeerId, score: int = GOOD) -> Audit:
+    def audit(self, auditor: PeerId, peer: PeerId, score: int = GOOD) -> Audit:
         """Return an audit of the last round."""
         return Audit(auditor, peer, self.round - 1, self.shares.get(peer, SHARE), score)
 
     def audits(self, auditor: PeerId, *peers: PeerId, score: int = GOOD) -> None:
         """Record each audit in a round of its own."""
         for peer in peers:
-            self.close(self.look(auditor, peer, score))
+            self.close(self.audit(auditor, peer, score))
 
-    def to_term(self) -> None:
+    def to_epoch(self) -> None:
         """Advance to the beginning of the next epoch."""
         self.close()
         while self.round % EPOCH_ROUNDS:
@@ -65,8 +65,8 @@ class Run:
     def settle(self, first: Audit, low: bool) -> None:
         """Record the audit, and then every re-audit."""
         self.call(first)
-        lookers = sorted(self.accounts.pending_reauditors(first))
-        self.close(again=tuple(Reaudit(peer, first, low) for peer in lookers))
+        reauditors = sorted(self.accounts.pending_reauditors(first))
+        self.close(again=tuple(Reaudit(peer, first, low) for peer in reauditors))
 
     def call(self, *firsts: Audit) -> None:
         """Record the audits, and then the rounds until re-auditors are called."""
@@ -80,23 +80,23 @@ def run() -> Run:
     """Return a swarm of eight members with votes, in their second epoch with any."""
     run = Run(dict.fromkeys(PEERS[:8], SHARE))
     run.audits(FOUNDER, *PEERS[1:8])
-    run.to_term()
+    run.to_epoch()
     assert set(run.accounts.votes) == set(PEERS[:8])
     for number, peer in enumerate(PEERS[:8]):
         run.audits(peer, *(PEERS[(number + step) % 8] for step in range(1, VOUCHERS + 1)))
-    run.to_term()
+    run.to_epoch()
     return run
 
 
 def test_the_founder_is_alone_until_it_has_vouched_for_somebody() -> None:
     run = Run({FOUNDER: 4, ANN: 2, BEN: 1})
-    run.to_term()
-    run.to_term()
+    run.to_epoch()
+    run.to_epoch()
     assert dict(run.accounts.votes) == {FOUNDER: 4 * (2 * EPOCH_ROUNDS - 1)}
     run.audits(FOUNDER, ANN)
     # Not before the next epoch, and for all her work up to the audited round.
     assert set(run.accounts.votes) == {FOUNDER}
-    run.to_term()
+    run.to_epoch()
     assert run.accounts.votes == {
         FOUNDER: 4 * (3 * EPOCH_ROUNDS - 1),
         ANN: 2 * (2 * EPOCH_ROUNDS - 1),
@@ -106,7 +106,7 @@ def test_the_founder_is_alone_until_it_has_vouched_for_somebody() -> None:
 def test_votes_are_the_work_that_is_vouched_for(run: Run) -> None:
     before = dict(run.accounts.votes)
     run.audits(ANN, BEN)
-    run.to_term()
+    run.to_epoch()
     after = run.accounts.votes
     assert after[BEN] > before[BEN]
     assert {peer for peer in after if after[peer] != before[peer]} == {BEN}
@@ -121,12 +121,12 @@ def test_as_one_member_or_as_many_the_votes_are_the_same() -> None:
             # All audits in one round.
             run.close()
             for peer in crowd:
-                run.close(run.look(FOUNDER, peer))
+                run.close(run.audit(FOUNDER, peer))
             while run.round < at + 4 * EPOCH_ROUNDS:
                 run.close()
         run.audits(FOUNDER, *crowd)
         votes = run.accounts.votes
-        run.to_term()
+        run.to_epoch()
         votes = run.accounts.votes
         return Fraction(sum(votes.get(peer, 0) for peer in crowd), sum(votes.values()))
 
@@ -151,7 +151,7 @@ def test_invalid_audits_change_nothing(run: Run, why: str) -> None:
     now = run.round
     if why == "twice":
         run.close(Audit(ANN, FOUNDER, now - 1, SHARE, GOOD))
-    look = {
+    audit = {
         "of itself": Audit(ANN, ANN, now - 1, SHARE, GOOD),
         "no votes": Audit(NEW, ANN, now - 1, SHARE, GOOD),
         "nobody": Audit(ANN, NEW, now - 1, SHARE, GOOD),
@@ -159,13 +159,13 @@ def test_invalid_audits_change_nothing(run: Run, why: str) -> None:
         "to come": Audit(ANN, BEN, now, SHARE, GOOD),
         "twice": Audit(ANN, BEN, now - 1, SHARE, GOOD),
     }[why]
-    peer = look.peer
+    peer = audit.peer
     before = (
         run.accounts[peer].work,
         run.accounts[peer].sums,
         list(run.accounts[peer].scores),
     )
-    run.close(look)
+    run.close(audit)
     account = run.accounts[peer]
     assert (account.work, account.sums, list(account.scores)) == before
 
@@ -173,14 +173,14 @@ def test_invalid_audits_change_nothing(run: Run, why: str) -> None:
 def test_a_failure_takes_what_waits_and_three_take_the_votes(run: Run) -> None:
     votes = dict(run.accounts.votes)
     for _ in range(2):
-        run.settle(run.look(ANN, BEN, LOW), low=True)
+        run.settle(run.audit(ANN, BEN, LOW), low=True)
         assert run.accounts.updates_count(BEN)
     assert run.accounts[BEN].work == votes[BEN]
     # Except for the round that recorded it.
     assert len(run.accounts[BEN].waiting) <= 1
-    run.settle(run.look(FOUNDER, BEN, LOW), low=True)
+    run.settle(run.audit(FOUNDER, BEN, LOW), low=True)
     assert not run.accounts.updates_count(BEN)
-    run.to_term()
+    run.to_epoch()
     assert BEN not in run.accounts.votes
     # Its later work is never vouched for.
     run.audits(ANN, BEN)
@@ -191,28 +191,28 @@ def test_of_a_stranger_one_failure_is_enough(run: Run) -> None:
     run.shares = {**run.shares, NEW: 4}
     run.close()
     assert run.accounts.updates_count(NEW)
-    run.settle(run.look(ANN, NEW, LOW), low=True)
+    run.settle(run.audit(ANN, NEW, LOW), low=True)
     assert not run.accounts.updates_count(NEW)
 
 
 def test_audits_of_who_accuses_the_honest_stop_counting(run: Run) -> None:
     accused = [peer for peer in PEERS[:8] if peer != ANN] * 3
     for peer in accused:
-        run.settle(run.look(ANN, peer, LOW), low=False)
+        run.settle(run.audit(ANN, peer, LOW), low=False)
     assert all(run.accounts[peer].sums.credible for peer in accused)
     assert not run.accounts[ANN].sums.credible
     assert run.accounts.updates_count(ANN)
-    run.to_term()
+    run.to_epoch()
     assert ANN not in run.accounts.votes
     # It may not audit, so only time restores its credibility.
     for _ in range(30):
-        run.to_term()
+        run.to_epoch()
     assert run.accounts[ANN].sums.credible
     assert ANN in run.accounts.votes
 
 
 def test_liars_with_a_third_settle_nothing(run: Run) -> None:
-    first = run.look(ANN, BEN, LOW)
+    first = run.audit(ANN, BEN, LOW)
     run.call(first)
     liars = [ANN, *sorted(run.accounts.votes.keys() - {ANN, BEN})[:1]]
     again = tuple(Reaudit(peer, first, True) for peer in liars)
@@ -226,7 +226,7 @@ def test_liars_with_a_third_settle_nothing(run: Run) -> None:
 
 
 def test_nobody_reaudits_before_the_draw(run: Run) -> None:
-    first = run.look(ANN, BEN, LOW)
+    first = run.audit(ANN, BEN, LOW)
     run.close(first)
     for _ in range(DRAW_LAG_ROUNDS):
         assert not any(run.accounts.may_reaudit(peer, first) for peer in PEERS)
@@ -236,20 +236,20 @@ def test_nobody_reaudits_before_the_draw(run: Run) -> None:
 
 def test_a_dispute_is_settled_at_any_time_when_all_agree(run: Run) -> None:
     """Whichever leader leaves re-audits out can do so only while it leads."""
-    first = run.look(ANN, BEN, LOW)
+    first = run.audit(ANN, BEN, LOW)
     run.call(first)
     for _ in range(REAUDIT_ROUNDS - 1):
         run.close()
-    lookers = sorted(run.accounts.pending_reauditors(first))
-    run.close(again=tuple(Reaudit(peer, first, low=False) for peer in lookers))
+    reauditors = sorted(run.accounts.pending_reauditors(first))
+    run.close(again=tuple(Reaudit(peer, first, low=False) for peer in reauditors))
     assert [ending for _, ending in run.accounts.ended] == ["contradicted"]
 
 
 def test_an_auditor_that_is_not_believed_is_not_drawn(run: Run) -> None:
     for peer in [peer for peer in PEERS[:8] if peer != ANN]:
-        run.settle(run.look(ANN, peer, LOW), low=False)
+        run.settle(run.audit(ANN, peer, LOW), low=False)
     assert run.accounts[ANN].sums.own_audits.accused
-    first = run.look(FOUNDER, BEN, LOW)
+    first = run.audit(FOUNDER, BEN, LOW)
     run.call(first)
     assert ANN not in run.accounts.pending_reauditors(first)
 
@@ -261,8 +261,8 @@ def test_whoever_is_away_has_no_votes_and_has_them_again(run: Run) -> None:
     assert run.accounts.votes == {peer: votes for peer, votes in before.items() if peer != BEN}
     assert run.accounts.audit_probability(BEN, 1) == 0
     assert not run.accounts.may_record_audit(BEN, ANN, run.round - 1, run.round)
-    run.to_term()
-    run.to_term()
+    run.to_epoch()
+    run.to_epoch()
     assert BEN not in run.accounts.votes
     run.away = ()
     run.close()
@@ -272,20 +272,20 @@ def test_whoever_is_away_has_no_votes_and_has_them_again(run: Run) -> None:
 
 def test_whoever_was_accused_comes_back_accused(run: Run) -> None:
     for auditor in (ANN, FOUNDER, PEERS[3]):
-        run.settle(run.look(auditor, BEN, LOW), low=True)
+        run.settle(run.audit(auditor, BEN, LOW), low=True)
     assert not run.accounts.updates_count(BEN)
     run.away = {BEN}
     for _ in range(3):
-        run.to_term()
+        run.to_epoch()
     run.away = ()
-    run.to_term()
+    run.to_epoch()
     assert not run.accounts.updates_count(BEN)
     assert BEN not in run.accounts.votes
 
 
 def test_a_dispute_about_whoever_goes_is_settled(run: Run) -> None:
     """Leaving does not end the dispute, and the audit of a member that leaves still counts."""
-    about, of = run.look(ANN, BEN, LOW), run.look(BEN, ANN, LOW)
+    about, of = run.audit(ANN, BEN, LOW), run.audit(BEN, ANN, LOW)
     run.close(about, of)
     run.away = {BEN}
     for _ in range(DRAW_LAG_ROUNDS):
@@ -308,17 +308,17 @@ def test_where_nobody_is_left_who_has_votes_all_count_alike_until_somebody_has(r
     run.away = set(voters)
     run.close()
     assert run.accounts.votes == dict.fromkeys(strangers, 1)
-    run.to_term()
+    run.to_epoch()
     # No member has vouched for another yet.
     assert run.accounts.votes == dict.fromkeys(strangers, 1)
     for step in range(1, len(strangers)):
         run.close(
             *(
-                run.look(peer, strangers[(number + step) % len(strangers)])
+                run.audit(peer, strangers[(number + step) % len(strangers)])
                 for number, peer in enumerate(strangers)
             )
         )
-    run.to_term()
+    run.to_epoch()
     earned = dict(run.accounts.votes)
     assert earned.keys() == set(strangers)
     assert min(earned.values()) > SHARE
@@ -332,7 +332,7 @@ def test_one_who_alone_is_left_cannot_vouch_for_itself(run: Run) -> None:
     run.shares = dict.fromkeys(PEERS, SHARE)
     run.away = set(PEERS) - {NEW}
     for _ in range(3):
-        run.to_term()
+        run.to_epoch()
     assert run.accounts.votes == {NEW: 1}
     run.away = ()
     run.close()
@@ -347,10 +347,10 @@ def test_scores_are_held_to_those_of_shares_as_large() -> None:
     for _ in range(MIN_AUDITS):
         run.audits(FOUNDER, *small[1:], score=high)
         run.audits(FOUNDER, *large, score=deep)
-    run.to_term()
+    run.to_epoch()
     for _ in range(MIN_AUDITS):
         run.audits(ANN, FOUNDER, score=high)
-    run.to_term()
+    run.to_epoch()
     assert (run.accounts.baseline_score(1), run.accounts.baseline_score(16)) == (high, deep)
     assert (run.accounts.bound(1), run.accounts.bound(16)) == (high // 2, deep // 2)
     # No member has a share of four: scores fall with the square root of the share, at the level of most
@@ -373,16 +373,16 @@ def test_a_copy_grows_in_another_way(run: Run) -> None:
             [accounts.baseline_score(share) for share in (1, 4, 64)],
         )
 
-    first = run.look(ANN, BEN, LOW)
-    run.close(first, run.look(BEN, FOUNDER))
+    first = run.audit(ANN, BEN, LOW)
+    run.close(first, run.audit(BEN, FOUNDER))
     ours, before = run.accounts, state(run.accounts)
     theirs, at = ours.copy(), run.round
     assert state(theirs) == before
 
     def grow() -> None:
-        run.close(run.look(PEERS[3], PEERS[4]), again=(Reaudit(PEERS[5], first, True),))
+        run.close(run.audit(PEERS[3], PEERS[4]), again=(Reaudit(PEERS[5], first, True),))
         run.away = {BEN}
-        run.to_term()
+        run.to_epoch()
 
     grow()
     grown = state(ours)
@@ -394,7 +394,7 @@ def test_a_copy_grows_in_another_way(run: Run) -> None:
 
 def test_the_founder_alone_reaudits_itself() -> None:
     run = Run({FOUNDER: 4, ANN: 4})
-    first = run.look(FOUNDER, ANN, LOW)
+    first = run.audit(FOUNDER, ANN, LOW)
     run.call(first)
     run.close(again=(Reaudit(ANN, first, False),))
     assert run.accounts.updates_count(ANN)
@@ -408,12 +408,12 @@ def test_an_audit_vouches_once_and_by_one_voter(run: Run) -> None:
     run.close()
     for _ in range(5):
         run.audits(ANN, NEW)
-    run.to_term()
+    run.to_epoch()
     assert run.accounts[NEW].work > 0
     assert NEW not in run.accounts.votes
     run.audits(BEN, NEW)
     run.audits(FOUNDER, NEW)
-    run.to_term()
+    run.to_epoch()
     assert NEW in run.accounts.votes
 
 
@@ -425,9 +425,9 @@ def test_old_work_gives_no_votes(run: Run) -> None:
         run.audits(FOUNDER, ANN, *PEERS[3:8])
         run.audits(PEERS[3], FOUNDER, ANN, *PEERS[4:8])
         run.audits(PEERS[4], PEERS[3])
-    run.to_term()
+    run.to_epoch()
     for _ in range(4):
-        run.to_term()
+        run.to_epoch()
     assert BEN not in run.accounts.votes
     # Its account is dropped.
     assert run.accounts[BEN].last_round == 0
@@ -438,7 +438,7 @@ def test_where_nobody_has_earned_votes_those_who_had_them_keep_them(run: Run) ->
     voters = dict(run.accounts.votes)
     run.shares = {}
     for _ in range(WINDOW // EPOCH_ROUNDS + 2):
-        run.to_term()
+        run.to_epoch()
     assert run.accounts.votes
     assert set(run.accounts.votes) <= set(voters)
 

@@ -47,13 +47,13 @@ class _Run:
         self.accounts.close(RecordedWork(self.round, self.shares, audits, again), self.members)
         self.round += 1
 
-    def look(
+    def audit(
         self, auditor: PeerId, peer: PeerId, score: int = GOOD, beginning: int | None = None
     ) -> Audit:
         """Return an audit of the last round."""
         return Audit(auditor, peer, self.round - 1, 4, score, beginning)
 
-    def to_term(self) -> None:
+    def to_epoch(self) -> None:
         """Advance to the beginning of the next epoch."""
         self.close()
         while self.round % EPOCH_ROUNDS:
@@ -67,19 +67,19 @@ class _Run:
         """Advance until all members have votes."""
         self.close()
         for peer in self.members[1:]:
-            self.close(self.look(FOUNDER, peer))
-        self.to_term()
+            self.close(self.audit(FOUNDER, peer))
+        self.to_epoch()
         for auditor in self.members:
             for peer in self.members:
                 if peer != auditor:
-                    self.close(self.look(auditor, peer))
-        self.to_term()
+                    self.close(self.audit(auditor, peer))
+        self.to_epoch()
         assert set(self.accounts.votes) == set(self.members)
         return self
 
     def dispute(self, auditor: PeerId, peer: PeerId, *, low: bool) -> None:
         """Record a low audit and the re-audits of all others."""
-        first = self.look(auditor, peer, LOW)
+        first = self.audit(auditor, peer, LOW)
         self.close(first)
         self.quiet(DRAW_LAG_ROUNDS)
         others = sorted(self.accounts.pending_reauditors(first))
@@ -94,23 +94,23 @@ def test_once_is_enough() -> None:
     run = _Run(8)
     run.close()
     for peer in run.members[1:]:
-        run.close(run.look(FOUNDER, peer))
-    run.to_term()
-    run.to_term()
+        run.close(run.audit(FOUNDER, peer))
+    run.to_epoch()
+    run.to_epoch()
     assert len(run.accounts.votes) == 8
 
 
 def test_one_audit_a_round() -> None:
     run = _Run()
     run.close()
-    run.close(run.look(FOUNDER, ANN))
+    run.close(run.audit(FOUNDER, ANN))
     assert not run.accounts.may_record_audit(FOUNDER, BEN, run.round - 2, run.round)
 
 
 def test_recorded_audits_are_dropped() -> None:
     run = _Run().settled()
     for _ in range(4 * EPOCH_ROUNDS):
-        run.close(run.look(ANN, BEN))
+        run.close(run.audit(ANN, BEN))
     assert len(run.accounts._audited) <= EPOCH_ROUNDS + FRESH
 
 
@@ -121,14 +121,14 @@ def test_who_is_not_believed_audits_nobody() -> None:
         account.sums = account.sums.audited_another(contradicted=True)
     before = run.accounts[ANN].audited
     run.close()
-    run.close(run.look(CAT, ANN))
+    run.close(run.audit(CAT, ANN))
     assert run.accounts[ANN].audited == before
 
 
 def test_a_low_audit_accuses_nobody() -> None:
     run = _Run().settled()
     before = run.accounts[BEN].sums.work
-    run.close(run.look(ANN, BEN, LOW))
+    run.close(run.audit(ANN, BEN, LOW))
     assert run.accounts[BEN].sums.work == before
 
 
@@ -149,7 +149,7 @@ def test_what_others_confirm_counts_for_the_level() -> None:
 
 def test_a_dispute_is_dropped() -> None:
     run = _Run().settled()
-    run.close(run.look(ANN, BEN, LOW))
+    run.close(run.audit(ANN, BEN, LOW))
     run.quiet(OPEN_ROUNDS)
     assert not run.accounts.disputes
 
@@ -164,8 +164,8 @@ def test_what_does_not_count_does_not_wait() -> None:
 
 def test_who_is_alone_vouches_for_itself() -> None:
     run = _Run(1)
-    run.to_term()
-    run.to_term()
+    run.to_epoch()
+    run.to_epoch()
     assert run.votes(FOUNDER) == 2 * EPOCH_ROUNDS * 4
 
 
@@ -187,7 +187,7 @@ def test_the_reputation_of_the_idle_is_dropped() -> None:
     run.close()
     run.shares = {FOUNDER: 4}
     run.quiet(WINDOW)
-    run.to_term()
+    run.to_epoch()
     assert set(run.accounts._states) == {FOUNDER}
 
 
@@ -199,7 +199,7 @@ def test_audits_are_in_proportion_to_votes() -> None:
 def test_what_is_usual_is_what_was_of_late() -> None:
     run = _Run().settled()
     for score in (*[GOOD] * 40, *[9_000] * 20):
-        run.close(*(run.look(FOUNDER, peer, score) for peer in (ANN,)))
+        run.close(*(run.audit(FOUNDER, peer, score) for peer in (ANN,)))
     assert {seen.score for seen in run.accounts[ANN].scores} == {9_000}
 
 
@@ -238,37 +238,37 @@ def test_who_is_audited_first_does_not_set_the_baseline() -> None:
     assert ScoreBaseline([*first, *[([BaselineSample(10_000, 4)], 1)] * 5]).of(4) == 0
 
 
-def _looked_at_in_halves(beginning: int, score: int = GOOD) -> _Run:
+def _audited_in_halves(beginning: int, score: int = GOOD) -> _Run:
     """All first halves score eight tenths of the whole, except BEN's for a while."""
     run = _Run().settled()
     for peer in run.members[1:] * MIN_HALF_SCORES:
-        run.close(run.look(FOUNDER, peer, beginning=GOOD * 8 // 10))
-    run.to_term()
+        run.close(run.audit(FOUNDER, peer, beginning=GOOD * 8 // 10))
+    run.to_epoch()
     for _ in range(20):
-        run.close(run.look(FOUNDER, BEN, score, beginning))
+        run.close(run.audit(FOUNDER, BEN, score, beginning))
     return run
 
 
 def test_who_computes_beginnings_alone_has_no_votes() -> None:
-    assert not _looked_at_in_halves(GOOD * 13 // 10).accounts[BEN].sums.credible
+    assert not _audited_in_halves(GOOD * 13 // 10).accounts[BEN].sums.credible
 
 
 def test_who_computes_ends_alone_has_no_votes() -> None:
-    assert not _looked_at_in_halves(GOOD * 2 // 10).accounts[BEN].sums.credible
+    assert not _audited_in_halves(GOOD * 2 // 10).accounts[BEN].sums.credible
 
 
 def test_a_missing_half_takes_no_updates() -> None:
-    assert _looked_at_in_halves(GOOD * 13 // 10).accounts.updates_count(BEN)
+    assert _audited_in_halves(GOOD * 13 // 10).accounts.updates_count(BEN)
 
 
 def test_one_half_is_as_well_known_as_is_usual() -> None:
-    assert _looked_at_in_halves(GOOD * 8 // 10).accounts[BEN].sums.credible
+    assert _audited_in_halves(GOOD * 8 // 10).accounts[BEN].sums.credible
 
 
 def test_a_few_lies_about_a_half_take_nobodys_votes() -> None:
-    run = _looked_at_in_halves(GOOD * 8 // 10)
+    run = _audited_in_halves(GOOD * 8 // 10)
     for _ in range(4):
-        run.close(run.look(CAT, BEN, beginning=1 << 60))
+        run.close(run.audit(CAT, BEN, beginning=1 << 60))
     assert run.accounts[BEN].sums.credible
 
 
@@ -276,7 +276,7 @@ def test_scores_that_just_pass_take_nobodys_votes() -> None:
     """Liars may report them for any member, since they are not re-audited."""
     run = _Run().settled()
     for _ in range(20):
-        run.close(run.look(CAT, BEN, GOOD * 55 // 100))
+        run.close(run.audit(CAT, BEN, GOOD * 55 // 100))
     assert run.accounts[BEN].sums.credible
 
 

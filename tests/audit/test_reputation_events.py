@@ -54,7 +54,7 @@ class Run:
         for peer in peers:
             self.close(Audit(auditor, peer, self.round - 1, SHARE, score))
 
-    def to_term(self) -> None:
+    def to_epoch(self) -> None:
         """Advance to the beginning of the next epoch."""
         self.close()
         while self.round % EPOCH_ROUNDS:
@@ -75,10 +75,10 @@ def run() -> Run:
     run = Run(PEERS[:8])
     run.close()
     run.audits(FOUNDER, *PEERS[1:8])
-    run.to_term()
+    run.to_epoch()
     for number, peer in enumerate(PEERS[:8]):
         run.audits(peer, *(PEERS[(number + step) % 8] for step in range(1, VOUCHERS + 1)))
-    run.to_term()
+    run.to_epoch()
     assert set(run.accounts.votes) == set(PEERS[:8])
     return run
 
@@ -100,17 +100,17 @@ def test_a_quiet_record_changes_nothing(run: Run) -> None:
 
 
 def test_an_excluded_member_has_an_event_for_each_step(run: Run) -> None:
-    looked = run.round - 1
+    audited = run.round - 1
     assert told(run, lambda: fail(run, BEN)) == [
-        ReputationEvent("audit_low", BEN, str(looked)),
-        ReputationEvent("audit_failed", BEN, str(looked)),
+        ReputationEvent("audit_low", BEN, str(audited)),
+        ReputationEvent("audit_failed", BEN, str(audited)),
     ]
     found = []
     while run.accounts.updates_count(BEN):
         found += told(run, lambda: fail(run, BEN))
     assert found[-1] == ReputationEvent("excluded", BEN, "failed")
     assert why_no_votes(run.accounts, BEN) == "failed"
-    assert told(run, run.to_term)[-1] == ReputationEvent("votes_lost", BEN, "failed")
+    assert told(run, run.to_epoch)[-1] == ReputationEvent("votes_lost", BEN, "failed")
     assert BEN not in run.accounts.votes
     # It fails again: no new event, except that it is re-audited.
     assert {change.kind for change in told(run, lambda: fail(run, BEN))} == {"audit_low"}
@@ -145,13 +145,13 @@ def test_votes_are_an_event_when_an_epoch_begins(run: Run) -> None:
     assert why_no_votes(run.accounts, BEN) is None
     for auditor in PEERS[:VOUCHERS]:
         assert told(run, lambda auditor=auditor: run.audits(auditor, NEW)) == []
-    assert told(run, run.to_term) == [ReputationEvent("votes_gained", NEW)]
+    assert told(run, run.to_epoch) == [ReputationEvent("votes_gained", NEW)]
 
 
 def test_low_scores_are_an_event(run: Run) -> None:
     # Most have too few audits to set a baseline.
     run.audits(FOUNDER, *PEERS[1:8])
-    run.to_term()
+    run.to_epoch()
     usual = run.accounts.baseline_score(SHARE)
     found: list[ReputationEvent] = []
     for _ in range(60):
@@ -163,20 +163,20 @@ def test_low_scores_are_an_event(run: Run) -> None:
 
 
 def test_a_missing_half_is_an_event(run: Run) -> None:
-    def look(peer: PeerId, beginning: int) -> None:
+    def audit(peer: PeerId, beginning: int) -> None:
         run.close(Audit(ANN, peer, run.round - 1, SHARE, GOOD, beginning))
 
     for peer in PEERS[3:6] * MIN_HALF_SCORES:
-        look(peer, GOOD * 8 // 10)
-    run.to_term()
+        audit(peer, GOOD * 8 // 10)
+    run.to_epoch()
     found: list[ReputationEvent] = []
     for _ in range(30):
-        found += told(run, lambda: look(BEN, GOOD * 13 // 10))
+        found += told(run, lambda: audit(BEN, GOOD * 13 // 10))
         if not run.accounts[BEN].sums.complete:
             break
     assert found[-1] == ReputationEvent("halves_missing", BEN)
     assert why_no_votes(run.accounts, BEN) == "halves"
-    assert told(run, run.to_term)[-1] == ReputationEvent("votes_lost", BEN, "halves")
+    assert told(run, run.to_epoch)[-1] == ReputationEvent("votes_lost", BEN, "halves")
 
 
 def test_totals_count_audits_and_disputes(run: Run) -> None:
@@ -199,11 +199,11 @@ def test_totals_count_audits_and_disputes(run: Run) -> None:
 
 def test_what_grows_in_another_way_is_counted_for_itself(run: Run) -> None:
     other = run.accounts.copy()
-    tally, audits = other.totals, other[ANN].audits_made
+    totals, audits = other.totals, other[ANN].audits_made
     run.audits(ANN, BEN)
-    assert (other.totals, other[ANN].audits_made) == (tally, audits)
-    assert isinstance(tally, AuditCounts)
-    assert run.accounts.totals.audits == tally.audits + 1
+    assert (other.totals, other[ANN].audits_made) == (totals, audits)
+    assert isinstance(totals, AuditCounts)
+    assert run.accounts.totals.audits == totals.audits + 1
 
 
 @pytest.mark.parametrize("members", [1000])

@@ -41,7 +41,7 @@ def test_fewer_than_half_of_all_votes_do_not_move_what_is_usual() -> None:
         # Slightly fewer votes than the honest members have, in more identities.
         split = [(sum(votes) - 1) // len(lies)] * len(lies)
         of = ScoreBaseline([*zip(honest, votes, strict=True), *zip(lies, split, strict=True)]).of
-        scores = [look.score for looks in honest for look in looks]
+        scores = [audit.score for audits in honest for audit in audits]
         assert min(scores) <= of(16) <= max(scores)
         # No member has a share of four: half of what the square root gives. Integers are not exact.
         assert min(scores) - 10 <= of(4) <= max(scores) + 10
@@ -94,55 +94,55 @@ def test_who_is_audited_first_does_not_set_the_baseline(lie: int) -> None:
     assert ScoreBaseline([*honest, *liars]).of(4) == 0
 
 
-def looked(score: int, beginning: int | None, share: int = 4) -> BaselineSample:
+def sample(score: int, beginning: int | None, share: int = 4) -> BaselineSample:
     return BaselineSample(score, share, beginning)
 
 
 def test_a_half_is_as_well_in_an_update_as_is_usual() -> None:
     usually = ScoreBaseline(
-        [([looked(10_000, 8000)] * MIN_HALF_SCORES, 1) for _ in range(MIN_SIMILAR_MEMBERS)]
+        [([sample(10_000, 8000)] * MIN_HALF_SCORES, 1) for _ in range(MIN_SIMILAR_MEMBERS)]
     )
-    assert usually.halves(looked(20_000, 16_000)) == Halves(1000, 1000)
+    assert usually.halves(sample(20_000, 16_000)) == Halves(1000, 1000)
     # Only the first or only the second half was computed; the share's size makes no difference.
-    assert usually.halves(looked(9000, 10_800, 64)) == Halves(1500, 500)
-    assert usually.halves(looked(7000, 2100)) == Halves(500, 1500)
-    assert usually.halves(looked(9000, 8640)) == Halves(1200, 800)
+    assert usually.halves(sample(9000, 10_800, 64)) == Halves(1500, 500)
+    assert usually.halves(sample(7000, 2100)) == Halves(500, 1500)
+    assert usually.halves(sample(9000, 8640)) == Halves(1200, 800)
     # Whatever the reported score.
     for said in (10**12, 9000 * 4):
-        assert usually.halves(looked(9000, said)) == Halves(1500, 500)
+        assert usually.halves(sample(9000, said)) == Halves(1500, 500)
     for said in (-(10**12), -1, 0):
-        assert usually.halves(looked(9000, said)) == Halves(500, 1500)
+        assert usually.halves(sample(9000, said)) == Halves(500, 1500)
 
 
 def test_of_halves_there_is_no_telling_without_scores() -> None:
-    many = [([looked(10_000, 8000)] * MIN_HALF_SCORES, 1) for _ in range(9)]
-    assert ScoreBaseline(many).halves(looked(10_000, None)) is None
-    assert ScoreBaseline(many).halves(looked(LEAST - 1, 8000)) is None
-    assert ScoreBaseline(many[: MIN_SIMILAR_MEMBERS - 1]).halves(looked(10_000, 8000)) is None
+    many = [([sample(10_000, 8000)] * MIN_HALF_SCORES, 1) for _ in range(9)]
+    assert ScoreBaseline(many).halves(sample(10_000, None)) is None
+    assert ScoreBaseline(many).halves(sample(LEAST - 1, 8000)) is None
+    assert ScoreBaseline(many[: MIN_SIMILAR_MEMBERS - 1]).halves(sample(10_000, 8000)) is None
     # Audits without a first-half score, or with hardly any score, do not affect the baseline.
-    quiet = [([looked(10_000, None), looked(100, 8000)] * MIN_HALF_SCORES, 9) for _ in range(9)]
-    quiet += [([looked(10_000, 4000)] * (MIN_HALF_SCORES - 1), 9) for _ in range(9)]
+    quiet = [([sample(10_000, None), sample(100, 8000)] * MIN_HALF_SCORES, 9) for _ in range(9)]
+    quiet += [([sample(10_000, 4000)] * (MIN_HALF_SCORES - 1), 9) for _ in range(9)]
     assert (
-        ScoreBaseline([*many[: MIN_SIMILAR_MEMBERS - 1], *quiet]).halves(looked(10_000, 8000))
+        ScoreBaseline([*many[: MIN_SIMILAR_MEMBERS - 1], *quiet]).halves(sample(10_000, 8000))
         is None
     )
     assert ScoreBaseline([*many[:MIN_SIMILAR_MEMBERS], *quiet]).halves(
-        looked(10_000, 8000)
+        sample(10_000, 8000)
     ) == Halves(1000, 1000)
     # If first halves usually score nothing, no member is held to them.
-    none = [([looked(10_000, -1)] * MIN_HALF_SCORES, 1) for _ in range(9)]
-    assert ScoreBaseline(none).halves(looked(10_000, 8000)) is None
+    none = [([sample(10_000, -1)] * MIN_HALF_SCORES, 1) for _ in range(9)]
+    assert ScoreBaseline(none).halves(sample(10_000, 8000)) is None
 
 
 def test_fewer_than_half_of_all_votes_do_not_set_the_baseline_of_a_half() -> None:
     chance = random.Random(3)
     for _ in range(100):
         honest = [
-            [looked(10_000, chance.randrange(7000, 9000))] * MIN_HALF_SCORES for _ in range(5)
+            [sample(10_000, chance.randrange(7000, 9000))] * MIN_HALF_SCORES for _ in range(5)
         ]
-        lies = [[looked(10_000, chance.choice((-(10**12), 10**12)))] * 8 for _ in range(4)]
+        lies = [[sample(10_000, chance.choice((-(10**12), 10**12)))] * 8 for _ in range(4)]
         usually = ScoreBaseline([*((own, 1) for own in honest), *((own, 1) for own in lies)])
-        found = usually.halves(looked(10_000, 8000))
+        found = usually.halves(sample(10_000, 8000))
         assert found is not None
         assert 8000 * 1000 // 9000 <= found.first <= 8000 * 1000 // 7000 + 1
 

@@ -21,7 +21,7 @@ def aggregate(committee: Iterable[PeerId], round_: int) -> ContentId:
     return content_id(b"".join(committee) + bytes([round_]))
 
 
-class Spoken(Chain):
+class AggregatedChain(Chain):
     """A chain whose committees announce correct aggregates, except the members in `lying`."""
 
     def __init__(

@@ -18,7 +18,7 @@ from distro_node.protocol.chain.beacon import Beacon
 from distro_node.protocol.chain.record_checks import check_record
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import AuditEntry, ReauditEntry, Record
-from simulation.audited_chain import FIRST_DRAWN, GOOD, LOW, CheckedChain
+from simulation.audited_chain import FIRST_DRAWN, GOOD, LOW, AuditedChain
 from simulation.chain import Chain
 from simulation.swarm import identity
 
@@ -26,14 +26,14 @@ SINCE_ALL_VOTE = 3 * EPOCH_ROUNDS
 
 
 @cache
-def _grown() -> CheckedChain:
-    chain = CheckedChain().check(SINCE_ALL_VOTE + 2)
+def _grown() -> AuditedChain:
+    chain = AuditedChain().check(SINCE_ALL_VOTE + 2)
     assert chain.work.reputation.votes.keys() == set(chain.membership.peers)
     return chain
 
 
 @pytest.fixture
-def chain() -> CheckedChain:
+def chain() -> AuditedChain:
     """Four members with votes."""
     grown = _grown()
     chain = copy.copy(grown)
@@ -48,11 +48,11 @@ def refused(chain: Chain, record: Record) -> str:
     return str(caught.value)
 
 
-def refused_look(chain: CheckedChain, *audits: AuditEntry) -> str:
+def refused_audit(chain: AuditedChain, *audits: AuditEntry) -> str:
     return refused(chain, chain.record(audits=audits))
 
 
-def refused_again(chain: CheckedChain, *audits: ReauditEntry) -> str:
+def refused_again(chain: AuditedChain, *audits: ReauditEntry) -> str:
     return refused(chain, chain.record(reaudits=audits))
 
 
@@ -61,22 +61,22 @@ def refused_again(chain: CheckedChain, *audits: ReauditEntry) -> str:
 
 def test_an_audit_is_recorded_and_vouches() -> None:
     """Of all members only the founder has votes, and so it audits alone."""
-    chain = CheckedChain().grow_until(FIRST_DRAWN + 1)
+    chain = AuditedChain().grow_until(FIRST_DRAWN + 1)
     (entry,) = chain.audits()
     assert entry.auditor == chain.manifest.founder
-    look = chain.drawn(entry.auditor, FIRST_DRAWN)
-    assert look is not None
+    audit = chain.drawn(entry.auditor, FIRST_DRAWN)
+    assert audit is not None
     chain.grow(audits=(entry,))
-    account = chain.work.reputation[look.peer]
+    account = chain.work.reputation[audit.peer]
     assert account.audited == 1
     (seen,) = account.scores
-    dealt = [chain.work.share_sizes(round_)[look.peer] for round_ in range(1, FIRST_DRAWN + 1)]
-    assert (seen.score, seen.share) == (1000 * GOOD, dealt[-1])
+    assigned = [chain.work.share_sizes(round_)[audit.peer] for round_ in range(1, FIRST_DRAWN + 1)]
+    assert (seen.score, seen.share) == (1000 * GOOD, assigned[-1])
     # All work up to the audited round.
-    assert account.work == sum(dealt)
+    assert account.work == sum(assigned)
 
 
-def test_who_was_vouched_for_votes_and_audits(chain: CheckedChain) -> None:
+def test_who_was_vouched_for_votes_and_audits(chain: AuditedChain) -> None:
     votes = chain.work.reputation.votes
     assert len(chain.audits()) == sum(
         chain.drawn(peer, chain.round - 1) is not None for peer in votes
@@ -85,48 +85,50 @@ def test_who_was_vouched_for_votes_and_audits(chain: CheckedChain) -> None:
     chain.grow(audits=chain.audits())
 
 
-def _secret(chain: CheckedChain, who: PeerId) -> AuditEntry:
-    return chain.look(who, secret=bytes(16))
+def _secret(chain: AuditedChain, who: PeerId) -> AuditEntry:
+    return chain.audit(who, secret=bytes(16))
 
 
-def _secret_of_another_round(chain: CheckedChain, who: PeerId) -> AuditEntry:
-    return chain.look(who, secret=chain.secret(who, chain.round - 3 - DRAW_LAG_ROUNDS))
+def _secret_of_another_round(chain: AuditedChain, who: PeerId) -> AuditEntry:
+    return chain.audit(who, secret=chain.secret(who, chain.round - 3 - DRAW_LAG_ROUNDS))
 
 
-def _too_old(chain: CheckedChain, who: PeerId) -> AuditEntry:
+def _too_old(chain: AuditedChain, who: PeerId) -> AuditEntry:
     while not (chain.round > SINCE_ALL_VOTE + FRESH and chain.drawn(who, chain.round - FRESH)):
         chain.grow()
-    return chain.look(who, chain.round - FRESH)
+    return chain.audit(who, chain.round - FRESH)
 
 
-def _to_come(chain: CheckedChain, who: PeerId) -> AuditEntry:
-    return chain.look(who, chain.round)
+def _to_come(chain: AuditedChain, who: PeerId) -> AuditEntry:
+    return chain.audit(who, chain.round)
 
 
-def _twice(chain: CheckedChain, who: PeerId) -> AuditEntry:
-    entry = chain.look(who)
+def _twice(chain: AuditedChain, who: PeerId) -> AuditEntry:
+    entry = chain.audit(who)
     chain.grow(audits=(entry,))
     return entry
 
 
-def _of_an_update_that_does_not_count(chain: CheckedChain, who: PeerId) -> AuditEntry:
-    while (look := chain.drawn(who, chain.round)) is None:
+def _of_an_update_that_does_not_count(chain: AuditedChain, who: PeerId) -> AuditEntry:
+    while (audit := chain.drawn(who, chain.round)) is None:
         chain.grow()
-    chain.grow(updates=[chain.update(peer) for peer in chain.membership.peers if peer != look.peer])
-    return chain.look(who)
+    chain.grow(
+        updates=[chain.update(peer) for peer in chain.membership.peers if peer != audit.peer]
+    )
+    return chain.audit(who)
 
 
-def _of_somebody_who_went(chain: CheckedChain, who: PeerId) -> AuditEntry:
+def _of_somebody_who_went(chain: AuditedChain, who: PeerId) -> AuditEntry:
     chain.grow(departed=[chain.leave(who)])
-    return chain.look(who, chain.round - 2)
+    return chain.audit(who, chain.round - 2)
 
 
-def _unsigned(chain: CheckedChain, who: PeerId) -> AuditEntry:
-    return dataclasses.replace(chain.look(who), signature=bytes(64))
+def _unsigned(chain: AuditedChain, who: PeerId) -> AuditEntry:
+    return dataclasses.replace(chain.audit(who), signature=bytes(64))
 
 
-def _another_score(chain: CheckedChain, who: PeerId) -> AuditEntry:
-    return dataclasses.replace(chain.look(who), total=GOOD + 1)
+def _another_score(chain: AuditedChain, who: PeerId) -> AuditEntry:
+    return dataclasses.replace(chain.audit(who), total=GOOD + 1)
 
 
 @pytest.mark.parametrize(
@@ -144,34 +146,34 @@ def _another_score(chain: CheckedChain, who: PeerId) -> AuditEntry:
     ],
 )
 def test_a_record_holds_no_other_audit(
-    chain: CheckedChain, made: Callable[[CheckedChain, PeerId], AuditEntry], words: str
+    chain: AuditedChain, made: Callable[[AuditedChain, PeerId], AuditEntry], words: str
 ) -> None:
     entry = made(chain, chain.audits()[0].auditor)
-    assert words in refused_look(chain, entry)
+    assert words in refused_audit(chain, entry)
 
 
 def test_an_audit_that_its_secret_does_not_draw_is_refused() -> None:
     """The founder has the only vote and audits once in ten thousand rounds."""
-    chain = CheckedChain(every=10_000).grow_until(FIRST_DRAWN + 1)
+    chain = AuditedChain(every=10_000).grow_until(FIRST_DRAWN + 1)
     assert chain.drawn(chain.manifest.founder, FIRST_DRAWN) is None
-    assert "was not drawn" in refused_look(chain, chain.look(chain.manifest.founder))
+    assert "was not drawn" in refused_audit(chain, chain.audit(chain.manifest.founder))
 
 
 def test_who_has_no_votes_audits_nobody() -> None:
-    chain = CheckedChain().grow_until(FIRST_DRAWN + 2)
+    chain = AuditedChain().grow_until(FIRST_DRAWN + 2)
     for peer in chain.membership.peers:
         if peer != chain.manifest.founder:
-            assert "was not drawn" in refused_look(chain, chain.look(peer))
+            assert "was not drawn" in refused_audit(chain, chain.audit(peer))
 
 
-def test_audits_are_sorted_and_unique(chain: CheckedChain) -> None:
+def test_audits_are_sorted_and_unique(chain: AuditedChain) -> None:
     first, second, *_ = chain.audits()
-    assert "not sorted" in refused_look(chain, second, first)
-    assert "not sorted" in refused_look(chain, first, first)
+    assert "not sorted" in refused_audit(chain, second, first)
+    assert "not sorted" in refused_audit(chain, first, first)
     check_record(chain.record(audits=(first, second)), chain.ledger, chain.ledger.verify)
 
 
-def test_every_update_binds_its_author_to_a_secret(chain: CheckedChain) -> None:
+def test_every_update_binds_its_author_to_a_secret(chain: AuditedChain) -> None:
     peers = chain.membership.peers
     for bound in (b"", bytes(31)):
         updates = [chain.update(peers[0], commitment=bound), *map(chain.update, peers[1:])]
@@ -181,13 +183,13 @@ def test_every_update_binds_its_author_to_a_secret(chain: CheckedChain) -> None:
 # Re-audits
 
 
-def lookers(chain: CheckedChain, first: Audit) -> list[PeerId]:
+def reauditors(chain: AuditedChain, first: Audit) -> list[PeerId]:
     return sorted(chain.work.reputation.pending_reauditors(first))
 
 
-def test_reaudits_settle_a_dispute(chain: CheckedChain) -> None:
+def test_reaudits_settle_a_dispute(chain: AuditedChain) -> None:
     first = chain.disputed()
-    again = tuple(chain.again(who, first) for who in lookers(chain, first))
+    again = tuple(chain.again(who, first) for who in reauditors(chain, first))
     # All but the audited member.
     assert len(again) == 3
     chain.grow(reaudits=again)
@@ -195,11 +197,11 @@ def test_reaudits_settle_a_dispute(chain: CheckedChain) -> None:
     assert chain.work.reputation[first.peer].sums.work.sum > 0
 
 
-def test_reaudits_contradict_a_liar(chain: CheckedChain) -> None:
+def test_reaudits_contradict_a_liar(chain: AuditedChain) -> None:
     before = chain.work.reputation.copy()
     first = chain.disputed()
     fine = [GOOD] * 8
-    others = [peer for peer in lookers(chain, first) if peer != first.auditor]
+    others = [peer for peer in reauditors(chain, first) if peer != first.auditor]
     chain.grow(reaudits=tuple(chain.again(who, first, fine) for who in others))
     assert not chain.work.reputation.disputes
     word = chain.work.reputation[first.auditor].sums.own_audits
@@ -207,13 +209,13 @@ def test_reaudits_contradict_a_liar(chain: CheckedChain) -> None:
     assert chain.work.reputation[first.peer].sums.work.sum <= 0
 
 
-def test_nobody_is_called_before_the_beacon_of_a_later_round(chain: CheckedChain) -> None:
+def test_nobody_is_called_before_the_beacon_of_a_later_round(chain: AuditedChain) -> None:
     """The leader decides what its record holds, and does not know that beacon."""
     chain.grow(audits=chain.audits(LOW)[:1])
     (first,) = chain.work.reputation.disputes
     peers = [peer for peer in chain.membership.peers if peer not in (first.auditor, first.peer)]
     for _ in range(DRAW_LAG_ROUNDS):
-        assert lookers(chain, first) == []
+        assert reauditors(chain, first) == []
         assert "not drawn" in refused_again(chain, chain.again(peers[0], first))
         chain.grow()
     record = chain.record(reaudits=(chain.again(peers[0], first),))
@@ -229,17 +231,17 @@ def test_nobody_is_called_before_the_beacon_of_a_later_round(chain: CheckedChain
     ],
 )
 def test_a_reaudit_is_what_was_drawn(
-    chain: CheckedChain, changes: dict[str, object], words: str
+    chain: AuditedChain, changes: dict[str, object], words: str
 ) -> None:
     first = chain.disputed()
     assert first.share >= 8
-    entry = chain.again(lookers(chain, first)[0], first, **changes)  # type: ignore[arg-type]
+    entry = chain.again(reauditors(chain, first)[0], first, **changes)  # type: ignore[arg-type]
     assert words in refused_again(chain, entry)
 
 
-def test_whose_reaudits_do_not_count(chain: CheckedChain) -> None:
+def test_whose_reaudits_do_not_count(chain: AuditedChain) -> None:
     first = chain.disputed()
-    who, other, _ = lookers(chain, first)
+    who, other, _ = reauditors(chain, first)
     assert "has no vote" in refused_again(chain, chain.again(first.peer, first))
     unsigned = dataclasses.replace(chain.again(who, first), signature=bytes(64))
     assert "did not sign" in refused_again(chain, unsigned)
@@ -250,46 +252,46 @@ def test_whose_reaudits_do_not_count(chain: CheckedChain) -> None:
 
 
 def test_where_votes_are_many_sixteen_seats_are_drawn() -> None:
-    chain = CheckedChain(30).grow_until(FIRST_DRAWN + 1)
+    chain = AuditedChain(30).grow_until(FIRST_DRAWN + 1)
     chain.work.reputation.earned = dict.fromkeys(chain.membership.peers, 1)
     # Earned votes are reported by epoch; the first one is not over.
     chain.work._earned[0] = chain.work.reputation.votes = chain.work.reputation.earned
     first = chain.disputed()
-    called = lookers(chain, first)
+    called = reauditors(chain, first)
     assert JURY_SEATS - 1 <= len(called) <= JURY_SEATS
     for who in set(chain.membership.peers) - set(called):
         assert "not drawn" in refused_again(chain, chain.again(who, first))
 
 
 def test_no_leader_can_vary_who_reaudits_what(
-    chain: CheckedChain,
+    chain: AuditedChain,
 ) -> None:
     """The draw depends neither on the record that holds the audit nor on any later one, whatever its
     leader states about itself."""
-    (look, *_) = chain.audits(LOW)
+    (audit, *_) = chain.audits(LOW)
     other = copy.copy(chain)
     other.ledger = chain.ledger.truncated(len(chain.ledger))
     found = []
     for number, each in enumerate((chain, other)):
-        for recorded in ((look,), *[()] * DRAW_LAG_ROUNDS):
+        for recorded in ((audit,), *[()] * DRAW_LAG_ROUNDS):
             updates = [
                 each.update(peer, tokens=500 + number * (peer == each.leaders[0]))
                 for peer in each.membership.peers
             ]
             each.grow(audits=recorded, updates=updates)
         (first,) = each.work.reputation.disputes
-        who = lookers(each, first)
+        who = reauditors(each, first)
         found.append([each.work.reaudit_sequences(peer, first) for peer in who])
     assert chain.ledger.head != other.ledger.head
     assert found[0] == found[1]
 
 
-def test_a_dispute_ends(chain: CheckedChain) -> None:
+def test_a_dispute_ends(chain: AuditedChain) -> None:
     first = chain.disputed()
     since = chain.work.reputation.disputes[first].since
     chain.grow_until(since + OPEN_ROUNDS)
     # The last record that may hold one.
-    said = chain.again(lookers(chain, first)[0], first)
+    said = chain.again(reauditors(chain, first)[0], first)
     check_record(chain.record(reaudits=(said,)), chain.ledger, chain.ledger.verify)
     chain.grow()
     assert "without an open dispute" in refused_again(chain, said)
@@ -300,7 +302,7 @@ def test_a_dispute_ends(chain: CheckedChain) -> None:
 
 def test_what_nobody_can_audit_does_not_count_and_earns_nothing() -> None:
     """A member that states that it needs several rounds for a sequence."""
-    chain = CheckedChain(4)
+    chain = AuditedChain(4)
     slow = next(peer for peer in chain.membership.peers if peer != chain.manifest.founder)
     little = 4_000_000 // (3 * chain.manifest.rounds.sequences)
     seen = 0
@@ -343,7 +345,7 @@ def test_what_is_known_at_any_length_is_what_was_known_then(
     # A chain as long as the real bound takes minutes.
     monkeypatch.setattr(audits, "_SPACING", 2 * EPOCH_ROUNDS)
     monkeypatch.setattr(audits, "_LATEST", EPOCH_ROUNDS)
-    chain = CheckedChain()
+    chain = AuditedChain()
     then, votes = [known(chain.work)], [dict(chain.work.votes(1))]
     while chain.round < 5 * EPOCH_ROUNDS + 3:
         gone = [chain.leave(3)] if chain.round == 40 else []
@@ -369,13 +371,13 @@ def test_what_is_known_at_any_length_is_what_was_known_then(
 # Without audits
 
 
-def test_without_audits_records_hold_none(chain: CheckedChain) -> None:
+def test_without_audits_records_hold_none(chain: AuditedChain) -> None:
     without = Chain().grow_until(3)
     assert without.ledger.find(AuditLedger) is None
     assert without.ledger.find(Beacon) is None
     assert "does not audit work" in refused(without, without.record(audits=chain.audits()))
     first = chain.disputed()
-    again = chain.again(lookers(chain, first)[0], first)
+    again = chain.again(reauditors(chain, first)[0], first)
     assert "does not audit work" in refused(without, without.record(reaudits=(again,)))
     peers = without.membership.peers
     bound = [without.update(peers[0], commitment=bytes(32)), *map(without.update, peers[1:])]

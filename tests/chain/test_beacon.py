@@ -11,13 +11,13 @@ from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.record_checks import check_record
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Record
-from simulation.audited_chain import CheckedChain
+from simulation.audited_chain import AuditedChain
 from simulation.chain import Chain
 
 
 @pytest.fixture
-def chain() -> CheckedChain:
-    return CheckedChain().grow_until(REVEALED_AFTER + 4)
+def chain() -> AuditedChain:
+    return AuditedChain().grow_until(REVEALED_AFTER + 4)
 
 
 def refused(chain: Chain, record: Record) -> str:
@@ -27,7 +27,7 @@ def refused(chain: Chain, record: Record) -> str:
     return str(caught.value)
 
 
-def test_it_is_the_hash_of_all_that_was_revealed(chain: CheckedChain) -> None:
+def test_it_is_the_hash_of_all_that_was_revealed(chain: AuditedChain) -> None:
     beacon = chain.ledger.find(Beacon)
     assert beacon is not None
     value = next_value(chain.manifest.swarm, b"")
@@ -46,7 +46,7 @@ def test_it_is_the_hash_of_all_that_was_revealed(chain: CheckedChain) -> None:
         beacon[chain.round]
 
 
-def test_nothing_else_that_a_leader_says_is_in_it(chain: CheckedChain) -> None:
+def test_nothing_else_that_a_leader_says_is_in_it(chain: AuditedChain) -> None:
     other = chain.fork()
     chain.grow(updates=[chain.update(peer, tokens=501) for peer in chain.membership.peers])
     other.grow(updates=[other.update(peer) for peer in other.membership.peers[1:]])
@@ -55,7 +55,7 @@ def test_nothing_else_that_a_leader_says_is_in_it(chain: CheckedChain) -> None:
     assert chain.ledger.index(Beacon)[round_] == other.ledger.index(Beacon)[round_]
 
 
-def test_a_leader_reveals_what_it_was_bound_to_and_nothing_else(chain: CheckedChain) -> None:
+def test_a_leader_reveals_what_it_was_bound_to_and_nothing_else(chain: AuditedChain) -> None:
     check_record(chain.record(), chain.ledger, chain.ledger.verify)
     for secret in (
         b"",
@@ -66,7 +66,7 @@ def test_a_leader_reveals_what_it_was_bound_to_and_nothing_else(chain: CheckedCh
         assert "does not reveal" in refused(chain, record)
 
 
-def test_each_slot_has_its_own_leader_s(chain: CheckedChain) -> None:
+def test_each_slot_has_its_own_leader_s(chain: AuditedChain) -> None:
     leaders = chain.leaders
     slot = next(number for number in range(2, 5) if leaders[number - 1] != leaders[0])
     assert chain.reveal(slot) != chain.reveal(1)
@@ -75,7 +75,7 @@ def test_each_slot_has_its_own_leader_s(chain: CheckedChain) -> None:
     assert "does not reveal" in refused(chain, record)
 
 
-def test_whoever_had_no_update_then_reveals_nothing(chain: CheckedChain) -> None:
+def test_whoever_had_no_update_then_reveals_nothing(chain: AuditedChain) -> None:
     leader = chain.leaders[0]
     others = [peer for peer in chain.membership.peers if peer != leader]
     chain.grow(updates=[chain.update(peer) for peer in others])
@@ -89,7 +89,7 @@ def test_whoever_had_no_update_then_reveals_nothing(chain: CheckedChain) -> None
     assert "had not committed" in refused(chain, record)
 
 
-def test_at_any_length_it_is_what_it_was(chain: CheckedChain) -> None:
+def test_at_any_length_it_is_what_it_was(chain: AuditedChain) -> None:
     beacon = chain.ledger.find(Beacon)
     assert beacon is not None
     for length in range(chain.round + 1):

@@ -260,8 +260,8 @@ def test_who_lies_rests() -> None:
 
     ours, rests = sides(0, 1, 2, rounds=1).ledger, FetchBackoff()
     peers = {identity(3).peer: two_faced}
-    looks = [compared_with(ours, peers, rests, now=now)[0] for now in (0.0, 5.0)]
-    assert [any(question.most for question in asked) for asked in looks] == [True, False]
+    comparisons = [compared_with(ours, peers, rests, now=now)[0] for now in (0.0, 5.0)]
+    assert [any(question.most for question in asked) for asked in comparisons] == [True, False]
 
 
 def test_nobody_rests_for_ever() -> None:

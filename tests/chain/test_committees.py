@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chain.committee_chain import LIE, Spoken, aggregate
+from chain.committee_chain import LIE, AggregatedChain, aggregate
 from distro_node.protocol.chain.committee_draw import AggregatorStanding
 from distro_node.protocol.chain.committees import CommitteeChain
 from distro_node.protocol.chain.ledger import Ledger
@@ -21,12 +21,14 @@ from simulation.chain import Chain
 
 
 @pytest.fixture
-def chain() -> Spoken:
+def chain() -> AggregatedChain:
     """At round 1, with members 0 to 5."""
-    return Spoken()
+    return AggregatedChain()
 
 
-def test_members_train_in_odd_rounds_and_committees_aggregate_in_even_ones(chain: Spoken) -> None:
+def test_members_train_in_odd_rounds_and_aggregate_in_even_ones(
+    chain: AggregatedChain,
+) -> None:
     for _ in range(3):
         assert chain.ledger.assignments.due(chain.round) == {*chain.membership.peers}
         chain.grow()
@@ -37,7 +39,9 @@ def test_members_train_in_odd_rounds_and_committees_aggregate_in_even_ones(chain
     assert chain.round == 7
 
 
-def test_each_sample_is_assigned_once_though_a_step_takes_two_rounds(chain: Spoken) -> None:
+def test_each_sample_is_assigned_once_though_a_step_takes_two_rounds(
+    chain: AggregatedChain,
+) -> None:
     plain, streams = Chain(6), chain.ledger.assignments.order.streams
     for step in range(1, 6):
         assignments, now = chain.ledger.assignments, chain.round
@@ -51,7 +55,7 @@ def test_each_sample_is_assigned_once_though_a_step_takes_two_rounds(chain: Spok
         plain.grow()
 
 
-def test_what_is_left_untrained_is_assigned_again_in_the_next_step(chain: Spoken) -> None:
+def test_what_is_left_untrained_is_assigned_again_in_the_next_step(chain: AggregatedChain) -> None:
     absent = chain.membership.peers[0]
     share = set(chain.ledger.assignments.share(1, absent) or ())
     assert share
@@ -63,7 +67,7 @@ def test_what_is_left_untrained_is_assigned_again_in_the_next_step(chain: Spoken
     assert share <= again
 
 
-def test_an_aggregate_counts_once_however_many_announce_it(chain: Spoken) -> None:
+def test_an_aggregate_counts_once_however_many_announce_it(chain: AggregatedChain) -> None:
     chain.grow()
     committees = chain.committee_chain.epoch(2).committees
     record = chain.record(updates=chain.aggregates())
@@ -78,18 +82,18 @@ def test_an_aggregate_counts_once_however_many_announce_it(chain: Spoken) -> Non
     assert chain.ledger.update_bytes(0, 3) - before == 2 * 700
 
 
-def test_sign_votes_are_not_replayed(chain: Spoken) -> None:
+def test_sign_votes_are_not_replayed(chain: AggregatedChain) -> None:
     chain.grow()
     assert chain.ledger.update_bytes(1, 2) == 0
 
 
-def test_two_sign_votes_cannot_be_the_same(chain: Spoken) -> None:
+def test_two_sign_votes_cannot_be_the_same(chain: AggregatedChain) -> None:
     updates = [chain.update(peer, update=LIE) for peer in chain.membership.peers]
     with pytest.raises(ProtocolError, match="one update under two members"):
         chain.grow(updates=updates)
 
 
-def test_nobody_aggregates_who_was_not_drawn(chain: Spoken) -> None:
+def test_nobody_aggregates_who_was_not_drawn(chain: AggregatedChain) -> None:
     chain.grow()
     chain.grow(admitted=[chain.admission(6)])
     chain.grow()
@@ -99,7 +103,7 @@ def test_nobody_aggregates_who_was_not_drawn(chain: Spoken) -> None:
 
 
 def test_a_liar_voids_its_committees_aggregate_and_is_not_drawn_for_two_epochs(
-    chain: Spoken,
+    chain: AggregatedChain,
 ) -> None:
     liar = chain.membership.peers[2]
     chain.grow()
@@ -129,7 +133,7 @@ def test_a_liar_voids_its_committees_aggregate_and_is_not_drawn_for_two_epochs(
 
 
 def test_who_comes_later_waits_and_who_was_there_when_training_began_does_not() -> None:
-    chain = Spoken(6, epoch=1)
+    chain = AggregatedChain(6, epoch=1)
     chain.grow(admitted=[chain.admission(6)])
     (newcomer,) = set(chain.membership.peers) - set(chain.ledger.membership(1).peers)
     first = None
@@ -145,7 +149,7 @@ def test_who_comes_later_waits_and_who_was_there_when_training_began_does_not() 
     assert newcomer in chain.committee_chain.epoch(first - 2).standings
 
 
-def test_others_are_drawn_for_the_next_epoch(chain: Spoken) -> None:
+def test_others_are_drawn_for_the_next_epoch(chain: AggregatedChain) -> None:
     first = chain.committee_chain.epoch(1).committees
     chain.grow_until(5)
     assert chain.committee_chain.epoch(4).committees == first
@@ -153,7 +157,7 @@ def test_others_are_drawn_for_the_next_epoch(chain: Spoken) -> None:
 
 
 def test_the_last_of_a_committee_aggregates_alone() -> None:
-    chain = Spoken(3)
+    chain = AggregatedChain(3)
     chain.grow(departed=[chain.leave(peer) for peer in chain.membership.peers[:2]])
     (left,) = chain.membership.peers
     record = chain.record(updates=chain.aggregates())
@@ -163,7 +167,7 @@ def test_the_last_of_a_committee_aggregates_alone() -> None:
 
 @pytest.mark.parametrize("length", range(19))
 def test_a_shorter_chain_knows_what_it_knew_then(length: int) -> None:
-    chain = Spoken(7)
+    chain = AggregatedChain(7)
     again = Ledger(chain.manifest)
     liar = chain.membership.peers[1]
     while chain.round < 18:
@@ -189,7 +193,7 @@ def test_a_shorter_chain_knows_what_it_knew_then(length: int) -> None:
 
 
 def test_a_run_ends_behind_its_last_step() -> None:
-    chain = Spoken(4, total=4)
+    chain = AggregatedChain(4, total=4)
     while not chain.ledger.finished:
         chain.grow()
     assert chain.round == 4 + 1 + 8
@@ -206,13 +210,13 @@ def test_a_run_ends_behind_its_last_step() -> None:
 )
 def test_what_does_not_go_with_committees(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        Spoken(1, **changes)
+        AggregatedChain(1, **changes)
 
 
 def test_a_committee_holds_what_counted_since_it_began() -> None:
     """A step without an aggregate restarts the committee, and so does an epoch; a shorter chain has the
     same state."""
-    long = Spoken(epoch=4)
+    long = AggregatedChain(epoch=4)
     lengths: list[list[int]] = []
     for step in range(6):
         long.grow()
@@ -235,7 +239,7 @@ def test_a_committee_holds_what_counted_since_it_began() -> None:
 
 
 def test_who_abstains_is_not_waited_for_and_contradicts_nobody() -> None:
-    chain = Spoken(epoch=5)
+    chain = AggregatedChain(epoch=5)
     chain.grow()
     quiet, *others = chain.committee_chain.committee(2, 0)
     said = [
@@ -260,7 +264,7 @@ def test_who_abstains_is_not_waited_for_and_contradicts_nobody() -> None:
         assert aggregates[1] is not None
 
 
-def test_a_manifest_with_committees_comes_back(chain: Spoken) -> None:
+def test_a_manifest_with_committees_comes_back(chain: AggregatedChain) -> None:
     manifest: Manifest = chain.manifest
     assert decode_manifest(manifest.encode(), manifest.swarm) == manifest
 

@@ -27,7 +27,7 @@ def chains() -> tuple[Chain, Chain]:
     return ours, theirs
 
 
-def look(ours: Ledger, theirs: Ledger, who: int) -> ChainComparison:
+def compare(ours: Ledger, theirs: Ledger, who: int) -> ChainComparison:
     """Compare with one peer."""
     ours.binding = True
     comparison = ChainComparison(ours, [identity(who).peer], FetchBackoff(), me=A, abandoned=False)
@@ -40,24 +40,24 @@ def look(ours: Ledger, theirs: Ledger, who: int) -> ChainComparison:
 
 def test_a_member_on_such_a_chain_is_named_and_not_followed(chains: tuple[Chain, Chain]) -> None:
     ours, theirs = chains
-    comparison = look(ours.ledger, theirs.ledger, 1)
+    comparison = compare(ours.ledger, theirs.ledger, 1)
     assert comparison.reported == {B: theirs.ledger.parent(ours.ledger.final_round + 1)}
     assert comparison.better is None
 
 
 def test_who_has_our_final_record_is_named_as_such(chains: tuple[Chain, Chain]) -> None:
     ours, _ = chains
-    assert look(ours.ledger, ours.ledger.truncated(len(ours.ledger)), 1).reported == {B: None}
+    assert compare(ours.ledger, ours.ledger.truncated(len(ours.ledger)), 1).reported == {B: None}
 
 
 def test_a_strangers_message_is_not_noted(chains: tuple[Chain, Chain]) -> None:
     ours, theirs = chains
-    assert look(ours.ledger, theirs.ledger, 40).reported == {}
+    assert compare(ours.ledger, theirs.ledger, 40).reported == {}
 
 
 def test_who_has_nothing_of_that_round_is_not_named(chains: tuple[Chain, Chain]) -> None:
     ours, theirs = chains
-    assert look(ours.ledger, theirs.ledger.truncated(1), 1).reported == {}
+    assert compare(ours.ledger, theirs.ledger.truncated(1), 1).reported == {}
 
 
 def test_a_chain_is_told_of_once() -> None:

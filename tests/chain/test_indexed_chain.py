@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from chain.committee_chain import Spoken
+from chain.committee_chain import AggregatedChain
 from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.chain.beacon import Beacon
 from distro_node.protocol.chain.chain_index import VoteSource
 from distro_node.protocol.chain.committees import CommitteeChain
 from distro_node.protocol.chain.indexed_chain import IndexedChain
 from distro_node.protocol.chain.ledger import Ledger
-from simulation.audited_chain import CheckedChain
+from simulation.audited_chain import AuditedChain
 from simulation.chain import Chain
 
 # Private here: `_chain`, `_indexes`: the chain that a ledger consists of, and its list of indexes.
 
 CHAINS: dict[str, Callable[[], Chain]] = {
     "plain": lambda: Chain(4),
-    "audits": CheckedChain,
-    "committees": lambda: Spoken(7),
+    "audits": AuditedChain,
+    "committees": lambda: AggregatedChain(7),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chain.committee_chain import Spoken
+from chain.committee_chain import AggregatedChain
 from distro_node.protocol.chain.step_inputs import StepBody, needed_for
 from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_aggregate
 from distro_node.protocol.codec.sections import sections
@@ -20,14 +20,14 @@ def test_without_committees_all_updates_are_needed() -> None:
 
 
 def test_nobody_needs_a_sign_vote_to_take_the_step() -> None:
-    chain = Spoken()
+    chain = AggregatedChain()
     record = chain.grow().record
     assert len(record.updates) == 6
     assert needed_for(chain.ledger, record) == ()
 
 
 def test_one_of_each_aggregate_is_needed() -> None:
-    chain = Spoken()
+    chain = AggregatedChain()
     chain.grow()
     record = chain.grow().record
     needed = needed_for(chain.ledger, record)
@@ -41,7 +41,7 @@ def test_one_of_each_aggregate_is_needed() -> None:
 
 
 def test_an_aggregate_that_does_not_count_is_not_needed() -> None:
-    chain = Spoken()
+    chain = AggregatedChain()
     chain.grow()
     liar = chain.committee_chain.committee(2, 1)[0]
     chain.lying = {liar}
@@ -51,7 +51,7 @@ def test_an_aggregate_that_does_not_count_is_not_needed() -> None:
 
 def test_a_committee_aggregates_its_own_section_alone() -> None:
     """Otherwise two byzantine members in one committee could undo another's aggregate."""
-    chain = Spoken()
+    chain = AggregatedChain()
     optimizer = chain.manifest.optimizer
     layout = update_layout(chain.manifest.parameters, optimizer.chunk, optimizer.top_k)
     cut = sections(layout, 2)

@@ -92,7 +92,7 @@ class Driver:
                 heapq.heappop(self._agenda)[2]()
             if self._elapsed >= next_sample:
                 next_sample = self._elapsed + _SAMPLE_SECONDS
-                self._look()
+                self._sample()
             time.sleep(_POLL_SECONDS)
 
     # Private
@@ -104,7 +104,7 @@ class Driver:
     def _at(self, when: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._agenda, (when, next(self._counter), act))
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         """Record the memory of all processes; none may have ended by itself."""
         for node in self._nodes.values():
             if node.running:

@@ -15,7 +15,7 @@ from chaos.test_chaos import RECOVERY_SECONDS, check_end, on_one_chain
 from distro_node.crypto.identity import PeerId, peer_from_text
 from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.chain.ledger import Ledger
-from e2e.audited_swarm import IDLE_NODE, TOP_K, make_checked
+from e2e.audited_swarm import IDLE_NODE, TOP_K, make_audited
 from e2e.program import wait_for
 from e2e.support import Node, Place, Swarm, check_agreement, wait_for_round
 
@@ -60,7 +60,7 @@ def at_work(root: Path, *, honest: int, liars: Sequence[str], seconds: float) ->
         lease_seconds=LEASE_SECONDS,
         places={name: Place(prefix=(sys.executable, str(LIARS[name]))) for name in liars},
     ) as swarm:
-        make_checked(swarm)
+        make_audited(swarm)
         started = swarm.start(*names, *liars)
         nodes, lying = started[:honest], started[honest:]
         peers = [peer_from_text(node.peer) for node in nodes]

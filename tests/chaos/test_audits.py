@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from distro_node.crypto.identity import PeerId, peer_from_text
 from distro_node.protocol.chain.audits import AuditLedger
-from e2e.audited_swarm import IDLE_NODE, TOP_K, looks, make_checked
+from e2e.audited_swarm import IDLE_NODE, TOP_K, audits_of, make_audited
 from e2e.program import wait_for
 from e2e.support import Node, Place, Swarm, check_agreement, wait_for_round
 
@@ -35,7 +35,7 @@ def test_two_cheats_among_six(tmp_path: Path, *, overlap: bool) -> None:
         overlap=overlap,
         places=places,
     ) as swarm:
-        make_checked(swarm)
+        make_audited(swarm)
         founder, second, third, *cheating = swarm.start("founder", "second", "third", *CHEATS)
         cheats = [peer_from_text(node.peer) for node in cheating]
         wait_for_round([founder], 6)
@@ -64,7 +64,7 @@ def test_two_cheats_among_six(tmp_path: Path, *, overlap: bool) -> None:
         assert max(found.values()) <= FOUND_WITHIN
         assert all(work.reputation.updates_count(peer) for peer in honest)
         assert not work.reputation.votes.keys() & set(cheats)
-        assert {peer for _, peer, _ in looks(ledger)} >= set(honest) | set(cheats)
+        assert {peer for _, peer, _ in audits_of(ledger)} >= set(honest) | set(cheats)
         for node in honest_nodes:
             assert not node.events("mismatch")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chain.committee_chain import Spoken
+from chain.committee_chain import AggregatedChain
 from cli.schemas import conforms
 from create.test_checkpoint import write_tokenizer
 from distro_node.node import memory_fit
@@ -104,7 +104,11 @@ def test_what_does_not_fit_is_another_exit_code(command, there, manifest: Path) 
             replace(Chain(0).manifest, audits=AuditsSpec()),
             "audit each other's work",
         ),
-        ("aggregator_room", Spoken(6).manifest, "Committees of members aggregate the updates"),
+        (
+            "aggregator_room",
+            AggregatedChain(6).manifest,
+            "Committees of members aggregate the updates",
+        ),
     ],
 )
 def test_what_else_wants_memory_is_told_where_there_is_any_of_it(

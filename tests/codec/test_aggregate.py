@@ -29,7 +29,7 @@ def section_of(count: int = 2, number: int = 0) -> Section:
     return sections(LAYOUT, count)[number]
 
 
-def sheets_of(section: Section, members: int, step: int, rotation_steps: int = 4) -> list:
+def sign_votes_of(section: Section, members: int, step: int, rotation_steps: int = 4) -> list:
     generator = np.random.default_rng([members, step])
     return [
         (
@@ -49,15 +49,15 @@ def sheets_of(section: Section, members: int, step: int, rotation_steps: int = 4
     ]
 
 
-def tally_of(section: Section, members: int, number: int = 0, count: int = 2) -> Aggregate:
+def aggregate_of(section: Section, members: int, number: int = 0, count: int = 2) -> Aggregate:
     momentum = Momentum(section)
-    momentum.add(summed(section, 4, 0, sheets_of(section, members, 0)), 4, 0)
+    momentum.add(summed(section, 4, 0, sign_votes_of(section, members, 0)), 4, 0)
     return Aggregate(number, count, (True,) * members, momentum.take_strongest(0))
 
 
 def test_the_order_of_sign_votes_makes_no_difference():
     section = section_of()
-    sign_votes = sheets_of(section, 7, 3)
+    sign_votes = sign_votes_of(section, 7, 3)
 
     for one, other in zip(
         summed(section, 4, 3, sign_votes), summed(section, 4, 3, sign_votes[::-1]), strict=True
@@ -74,7 +74,7 @@ def test_an_aggregate_holds_the_strongest_of_all_sign_votes():
     )
 
     for step in range(9):
-        sums = summed(section, 4, step, sheets_of(section, 5, step))
+        sums = summed(section, 4, step, sign_votes_of(section, 5, step))
         momentum.add(sums, 4, step)
         said = momentum.take_strongest(step)
         for index, (values, told) in enumerate(zip(model, sums, strict=True)):
@@ -92,7 +92,7 @@ def test_an_aggregate_holds_the_strongest_of_all_sign_votes():
 def test_a_copy_goes_its_own_way():
     section = section_of()
     momentum = Momentum(section)
-    momentum.add(summed(section, 4, 0, sheets_of(section, 3, 0)), 4, 0)
+    momentum.add(summed(section, 4, 0, sign_votes_of(section, 3, 0)), 4, 0)
 
     copied = momentum.copy()
     first = momentum.take_strongest(0)
@@ -134,7 +134,7 @@ def test_a_momentum_of_which_all_agree_stays_in_its_numbers():
 def test_an_aggregate_comes_back(members, number):
     section = section_of(2, number)
     counted = tuple(place % 3 != 0 for place in range(members))
-    told = tally_of(section, 3, number)
+    told = aggregate_of(section, 3, number)
     aggregate = Aggregate(number, 2, counted, told.update)
 
     body = encode_aggregate(section, aggregate)
@@ -161,7 +161,7 @@ def test_an_aggregate_comes_back(members, number):
     ],
 )
 def test_what_is_no_aggregate_is_refused(change):
-    body = encode_aggregate(section_of(), tally_of(section_of(), 3))
+    body = encode_aggregate(section_of(), aggregate_of(section_of(), 3))
 
     with pytest.raises(ProtocolError):
         decode_aggregate(LAYOUT, change(body))

@@ -15,7 +15,7 @@ LAYOUT: UpdateLayout = update_layout([ParameterSpec(name="a", shape=(64, 16))], 
 SECTION = sections(LAYOUT, 2)[1]
 
 
-def speaker() -> Aggregator:
+def aggregator() -> Aggregator:
     return Aggregator(SECTION, 1, 2, ONE_OF)
 
 
@@ -34,7 +34,7 @@ def told(step: int, *, without: int | None = None) -> list[tuple[bytes | None, i
 
 
 def test_aggregators_of_the_same_sign_votes_agree():
-    first, second = speaker(), speaker()
+    first, second = aggregator(), aggregator()
     for step in range(6):
         said = first.aggregate(step, told(step))
         assert second.aggregate(step, told(step)) == said
@@ -45,7 +45,7 @@ def test_aggregators_of_the_same_sign_votes_agree():
 
 def test_who_lacked_a_sign_vote_that_nobody_counted_goes_on_with_the_others():
     """One of three had a sign vote that the others lacked: the agreed aggregate decides."""
-    more, less = speaker(), speaker()
+    more, less = aggregator(), aggregator()
     agreed = less.aggregate(0, told(0, without=3))
     assert more.aggregate(0, told(0)) != agreed
 
@@ -56,7 +56,7 @@ def test_who_lacked_a_sign_vote_that_nobody_counted_goes_on_with_the_others():
 
 
 def test_who_lacks_a_sign_vote_that_was_counted_cannot_follow():
-    more, less = speaker(), speaker()
+    more, less = aggregator(), aggregator()
     agreed = more.aggregate(0, told(0))
     less.aggregate(0, told(0, without=3))
 
@@ -64,7 +64,7 @@ def test_who_lacks_a_sign_vote_that_was_counted_cannot_follow():
 
 
 def test_what_does_not_decode_counts_as_no_vote():
-    one, other = speaker(), speaker()
+    one, other = aggregator(), aggregator()
     garbled = told(0)
     garbled[3] = b"\1nothing", 1
 
@@ -72,7 +72,7 @@ def test_what_does_not_decode_counts_as_no_vote():
 
 
 def test_an_honest_member_does_not_follow_a_committee_of_liars():
-    honest, liar = speaker(), speaker()
+    honest, liar = aggregator(), aggregator()
     honest.aggregate(0, told(0))
     # It claims to have counted all, and has counted other parts.
     lie = liar.aggregate(0, [(part(m, 7), 1) for m in range(5)])
@@ -81,5 +81,5 @@ def test_an_honest_member_does_not_follow_a_committee_of_liars():
 
 
 def test_with_no_sign_vote_at_all_there_is_an_aggregate():
-    said = speaker().aggregate(0, [(None, 1)] * 3)
+    said = aggregator().aggregate(0, [(None, 1)] * 3)
     assert decode_aggregate(LAYOUT, said).counted == (False,) * 3

@@ -15,7 +15,7 @@ from distro_node.protocol.wire.work_specs import CommitteesSpec
 from simulation.chain import Chain
 
 LAYOUT = update_layout([ParameterSpec(name="weight", shape=(512, 128))], 64, 64)
-SPEAKERS = CommitteesSpec(rotation_steps=4)
+COMMITTEES = CommitteesSpec(rotation_steps=4)
 BILLION = (ParameterSpec(name="weight", shape=(1 << 17, 1 << 13)),)
 
 
@@ -25,10 +25,10 @@ def test_without_committees_everybody_gets_everybodys_update() -> None:
 
 
 def test_a_committee_gets_one_part_of_each_sign_vote_and_all_get_each_aggregate() -> None:
-    assert sent(LAYOUT, SPEAKERS) == 1 + 512 * 128 // 4 // 8
+    assert sent(LAYOUT, COMMITTEES) == 1 + 512 * 128 // 4 // 8
     cut = sections(LAYOUT, 4)
     parts = sum(part_bytes(own, 4, 0) + proof_bytes(n, 4) for n, own in enumerate(cut)) // 4
-    assert received(LAYOUT, SPEAKERS, 12) == 11 * parts + sum(
+    assert received(LAYOUT, COMMITTEES, 12) == 11 * parts + sum(
         aggregate_bytes(own, 12) for own in cut
     )
 
@@ -38,12 +38,12 @@ def test_sign_votes_cost_about_the_same_however_many_members_there_are() -> None
     table = [ParameterSpec(name="weight", shape=(8192, 1024))]
     layout = update_layout(table, 64, 64)
     assert most_sections(layout) == 2048
-    few, many = (received(layout, SPEAKERS, members) for members in (32, 256))
+    few, many = (received(layout, COMMITTEES, members) for members in (32, 256))
     assert many < 1.4 * few
     assert received(layout, None, 256) > 8 * received(layout, None, 32)
 
 
-@pytest.mark.parametrize("committees", [None, SPEAKERS])
+@pytest.mark.parametrize("committees", [None, COMMITTEES])
 def test_alone_a_member_receives_nothing(committees: CommitteesSpec | None) -> None:
     assert received(LAYOUT, committees, 1) == 0
 
@@ -53,7 +53,7 @@ def size(top_k: int, committees: CommitteesSpec | None) -> int:
     return layout.body_bytes if committees is None else max_aggregate_bytes(layout)
 
 
-@pytest.mark.parametrize("committees", [None, SPEAKERS])
+@pytest.mark.parametrize("committees", [None, COMMITTEES])
 def test_as_many_coefficients_as_can_be_sent_as_one(committees: CommitteesSpec | None) -> None:
     most = largest_top_k(BILLION, 64, committees, 1000)
     assert size(most, committees) <= MAX_BLOB_BYTES < size(most + 1, committees)

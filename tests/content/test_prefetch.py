@@ -38,7 +38,7 @@ class World:
         self.fetched: list[ContentId] = []
         self.lists: list[BlobList] = []
         self.wanting = {content_id(body) for body in scarce or ()}
-        self.looks = 0
+        self.reads = 0
         specs = [self._shard(number) for number in range(SHARDS + 1)]
         self.data = DataSpec(
             sequence_length=LENGTH,
@@ -79,7 +79,7 @@ class World:
         }
 
     async def scarce(self, blob: ContentId, listed: BlobList) -> list[ContentId]:
-        self.looks += 1
+        self.reads += 1
         return [chunk for chunk in reversed(listed.chunks) if chunk in self.wanting]
 
     # Substitutes for downloads and a fetcher
@@ -150,10 +150,10 @@ async def test_what_too_few_have_is_kept_when_nothing_else_is_missing(
     assert world.has() == {(0, 1), (0, 3), (1, 0), (2, 2)}
     assert world.others[world.fetched[1]] == b"0 1"
     # Every shard is scanned, and then not for a minute, whatever others lack by then.
-    assert world.looks == SHARDS + 1
+    assert world.reads == SHARDS + 1
     world.wanting = {content_id(b"1 3")}
     await run(world, [PER_CHUNK * 2 - 2], lambda: (1, 3) in world.has())
-    assert world.looks >= SHARDS + 3
+    assert world.reads >= SHARDS + 3
 
 
 async def test_of_what_is_scarce_and_gone_nothing_else_suffers(
@@ -227,12 +227,12 @@ def test_what_comes_next_is_what_a_round_will_assign(overlap: bool) -> None:
     chain = Chain(3, overlap=overlap)
     me = identity(1).peer
     ahead = upcoming_samples(chain.ledger, me, 5)
-    dealt: list[int] = []
+    assigned: list[int] = []
     for _ in range(6 + overlap):
-        dealt += chain.ledger.assignments.share(chain.round, me) or ()
+        assigned += chain.ledger.assignments.share(chain.round, me) or ()
         chain.grow()
     # What is assigned already, and five rounds more.
-    assert ahead == dealt
+    assert ahead == assigned
     # A newcomer includes itself.
     assert upcoming_samples(chain.ledger, identity(9).peer, 3)
 
@@ -252,19 +252,19 @@ async def test_what_an_audit_needs_is_fetched_while_others_wait(
 ) -> None:
     world = World(tmp_path)
     per_shard = world.data.samples_in(world.data.shards[0])
-    look, ahead = 2 * per_shard, [0, per_shard]
-    assert not world.prefetch.has((look,))
-    world.prefetch.want_for_audit((look,))
+    audited, ahead = 2 * per_shard, [0, per_shard]
+    assert not world.prefetch.has((audited,))
+    world.prefetch.want_for_audit((audited,))
 
-    await run(world, ahead, lambda: world.prefetch.has((look,)))
+    await run(world, ahead, lambda: world.prefetch.has((audited,)))
     chunk = world.lists[2].chunks[0]
     fetched = [each for each in world.fetched if each in {c for b in world.lists for c in b.chunks}]
     assert fetched[0] == chunk
     assert world.has() >= {(0, 0), (1, 0), (2, 0)}
     # Only that one sample is here.
-    assert not world.prefetch.has((look + 1,))
-    world.prefetch.want_for_audit((look + 1,))
-    assert not world.prefetch.has((look,))
+    assert not world.prefetch.has((audited + 1,))
+    world.prefetch.want_for_audit((audited + 1,))
+    assert not world.prefetch.has((audited,))
 
 
 async def test_a_wish_is_heard_at_once_and_what_nobody_has_is_not_waited_for(

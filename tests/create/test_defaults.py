@@ -22,7 +22,7 @@ sequence_length = 64
 NOW, OLDER = ("muon", 0.97, 0.7, "scaled"), ("orthogonal", 0.95, 0.0, "sign")
 # With k = 8 an update has 8 coefficients of each block.
 ENOUGH = MUON_MINIMUM // 8
-CHECKED = "[audits]\n"
+AUDITED = "[audits]\n"
 
 
 def model(blocks: int) -> list[ParameterSpec]:
@@ -74,7 +74,7 @@ def test_members_with_private_data_are_not_audited(tmp_path: Path) -> None:
         ("[optimizer]\npreconditioner = 'orthogonal'", OLDER),
         ("[optimizer]\npreconditioner = 'rms'\nstep = 'scaled'", ("rms", 0.95, 0.0, "scaled")),
         ("policy = 'private'", OLDER),
-        (CHECKED, OLDER),
+        (AUDITED, OLDER),
     ],
 )
 def test_the_settings_go_together(
@@ -93,7 +93,7 @@ def test_the_settings_go_together(
     ],
 )
 def test_nobody_makes_a_swarm_whose_audits_accuse_the_honest(said: str, tmp_path: Path) -> None:
-    more = f"{CHECKED}[optimizer]\n{said}"
+    more = f"{AUDITED}[optimizer]\n{said}"
     assert update_layout(model(ENOUGH), 64, 8).coefficients == MUON_MINIMUM
     usual(tmp_path, more, ENOUGH)
     with pytest.raises(UserError) as caught:

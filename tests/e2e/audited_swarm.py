@@ -29,7 +29,7 @@ tie_word_embeddings = false
 """
 
 
-def make_checked(swarm: Swarm) -> None:
+def make_audited(swarm: Swarm) -> None:
     """Rewrite the founder's file: a model large enough for audits, texts with something new in each
     sample, and audits in every round."""
     path = swarm.root / "swarm.toml"
@@ -46,7 +46,7 @@ def make_checked(swarm: Swarm) -> None:
     swarm.create()
 
 
-def looks(ledger: Ledger) -> Iterator[tuple[PeerId, PeerId, float]]:
+def audits_of(ledger: Ledger) -> Iterator[tuple[PeerId, PeerId, float]]:
     """Yield auditor, audited member and score of all audits in the chain."""
     for number in range(len(ledger)):
         for entry in ledger[number].record.audits:

@@ -10,7 +10,7 @@ from statistics import median, median_low
 import pytest
 from distro_node.crypto.identity import peer_from_text
 from distro_node.protocol.chain.audits import AuditLedger
-from e2e.audited_swarm import IDLE_NODE, TOP_K, looks, make_checked
+from e2e.audited_swarm import IDLE_NODE, TOP_K, audits_of, make_audited
 from e2e.program import wait_for
 from e2e.support import Place, Swarm, check_agreement
 
@@ -29,7 +29,7 @@ def test_who_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
         top_k=TOP_K,
         places=places,
     ) as swarm:
-        make_checked(swarm)
+        make_audited(swarm)
         nodes = swarm.start(*NAMES)
         *honest, idle = (peer_from_text(node.peer) for node in nodes)
         second = nodes[1]
@@ -52,7 +52,7 @@ def test_who_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
         assert work is not None
         assert all(work.reputation.updates_count(peer) for peer in honest)
         scores: dict[bool, list[float]] = {True: [], False: []}
-        for _, peer, score in looks(ledger):
+        for _, peer, score in audits_of(ledger):
             scores[peer == idle].append(score)
         # Scores below half of the usual are low; in the first epoch, without a usual score, the
         # bound is lower.

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 LYING_AGGREGATOR = Path(__file__).with_name("lying_aggregator.py")
 # Two sections at first, for one of which the liar is an aggregator. Members that contradict each
 # other in a committee of two are both left out for a while, and then there is one section.
-SPEAKERS = "[committees]\nrotation_steps = 2\nmin_members = 2\nepoch_steps = 2\n"
+COMMITTEES = "[committees]\nrotation_steps = 2\nmin_members = 2\nepoch_steps = 2\n"
 
 
 def spoken(ledger: Ledger) -> Iterator[dict[PeerId, int]]:
@@ -30,7 +30,7 @@ def spoken(ledger: Ledger) -> Iterator[dict[PeerId, int]]:
 def test_some_aggregate_for_the_others(tmp_path: Path) -> None:
     liar_runs = Place(prefix=(sys.executable, str(LYING_AGGREGATOR)))
     with Swarm(
-        tmp_path / "swarm", start_members=4, tables=SPEAKERS, places={"liar": liar_runs}
+        tmp_path / "swarm", start_members=4, tables=COMMITTEES, places={"liar": liar_runs}
     ) as swarm:
         swarm.create()
         nodes = swarm.start("founder", "second", "third", "liar")

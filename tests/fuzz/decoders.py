@@ -138,7 +138,7 @@ def targets() -> Iterator[Target]:
     yield Target(
         "record",
         partial(decode, Record, max_bytes=1 << 20),
-        (formats["record"], formats["record_looks"], formats["record_second_looks"]),
+        (formats["record"], formats["record_audits"], formats["record_reaudits"]),
         ("protocol.wire.encoding:decode",),
     )
     yield Target(
@@ -241,7 +241,7 @@ def targets() -> Iterator[Target]:
         structured=False,
         most=len(body) + 8,
     )
-    yield from _panels()
+    yield from _committees()
     yield from _nat()
     yield from _texts()
     yield Target(
@@ -360,7 +360,7 @@ def _introductions() -> Iterator[Target]:
     )
 
 
-def _panels() -> Iterator[Target]:
+def _committees() -> Iterator[Target]:
     """Yield the targets for messages to and from committees."""
     own, signs = sections(LAYOUT, 2)[1], []
     for tensor in own.layout.tensors:
@@ -382,11 +382,13 @@ def _panels() -> Iterator[Target]:
     )
     momentum = Momentum(own)
     momentum.add(summed(own, 2, 0, [(signs, 1)]), 2, 0)
-    tally = encode_aggregate(own, Aggregate(1, 2, (True, False, True), momentum.take_strongest(0)))
+    aggregate = encode_aggregate(
+        own, Aggregate(1, 2, (True, False, True), momentum.take_strongest(0))
+    )
     yield Target(
-        "tally",
+        "aggregate",
         partial(decode_aggregate, LAYOUT),
-        (tally,),
+        (aggregate,),
         ("protocol.codec.aggregate:decode_aggregate",),
         structured=False,
         most=max_aggregate_bytes(LAYOUT),

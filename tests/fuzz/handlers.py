@@ -67,7 +67,7 @@ from distro_node.protocol.wire.relay_requests import relay_request
 from fuzz.decoders import SWARM
 from fuzz.loops import idle
 from fuzz.targets import Target, packed, repacked, unpacked
-from simulation.audited_chain import CheckedChain
+from simulation.audited_chain import AuditedChain
 from simulation.swarm import identity
 
 ASKER = identity(41)
@@ -231,7 +231,7 @@ def targets() -> Iterator[Target]:
         structured=False,
     )
     yield handler(
-        "parts of sheets",
+        "parts of sign votes",
         PARTS,
         lambda line: serve_parts(line, store),
         blob,
@@ -279,9 +279,9 @@ _KINDS = [*MESSAGE_TYPES, "unknown"]
 
 
 @cache
-def _chain() -> CheckedChain:
+def _chain() -> AuditedChain:
     """Return a chain whose members audit each other's work, with some disputes."""
-    chain = CheckedChain(4).check(2 * EPOCH_ROUNDS)
+    chain = AuditedChain(4).check(2 * EPOCH_ROUNDS)
     chain.disputed()
     chain.grow()
     return chain
@@ -326,7 +326,7 @@ def _relayed(data: bytes) -> bytes:
 # Gossip
 
 
-def _messages(chain: CheckedChain) -> list[list[Any]]:
+def _messages(chain: AuditedChain) -> list[list[Any]]:
     """Return one message of each kind that the member in `_gossip` uses, by some other member."""
     numbers = {identity(number).peer: number for number in range(4)}
     leader = numbers[chain.leaders[0]]
@@ -334,7 +334,7 @@ def _messages(chain: CheckedChain) -> list[list[Any]]:
     ballot = chain.ballot(record.id)
     skip = chain.ballot(NO_BLOCK)
     me = identity(0).peer
-    look = next(entry for entry in chain.audits() if entry.auditor != me)
+    audit = next(entry for entry in chain.audits() if entry.auditor != me)
     (first,) = chain.work.reputation.disputes
     reauditor = next(peer for peer in chain.work.reputation.pending_reauditors(first) if peer != me)
     again = chain.again(reauditor, first)
@@ -349,7 +349,7 @@ def _messages(chain: CheckedChain) -> list[list[Any]]:
         ("skip", 2, skip),
         ("finalize", 3, ballot),
         ("evidence", 1, chain.evidence(2)),
-        ("audit", numbers[look.auditor], look.message(parent(look.round))),
+        ("audit", numbers[audit.auditor], audit.message(parent(audit.round))),
         ("reaudit", numbers[reauditor], again.message(parent(first.round))),
     ]
     return [

@@ -18,7 +18,7 @@ from distro_node.protocol.member.effects import RunReaudit, ScoreAudit, Train
 from distro_node.protocol.member.inputs import AuditScored, ReauditDone
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import AuditEntry, AuditMessage, ReauditMessage, Record
-from simulation.audited_chain import FIRST_DRAWN, GOOD, LOW, CheckedChain
+from simulation.audited_chain import FIRST_DRAWN, GOOD, LOW, AuditedChain
 from simulation.chain import Chain, identity
 
 # Private here: `_kept`, `_drawn`, `_audits`: what is kept is counted; `_earned`, `_disputes`: they are
@@ -38,20 +38,20 @@ def _refused(record: Callable[[], Record], chain: Chain) -> bool:
 
 
 @cache
-def _grown(count: int = 4) -> CheckedChain:
-    return CheckedChain(count).check(VOTED)
+def _grown(count: int = 4) -> AuditedChain:
+    return AuditedChain(count).check(VOTED)
 
 
-def _chain() -> CheckedChain:
+def _chain() -> AuditedChain:
     """Return a new chain in which all members have votes."""
     grown = _grown()
     assert len(grown.work.reputation.votes) == 4
-    chain = CheckedChain(0)
+    chain = AuditedChain(0)
     chain.manifest, chain.ledger = grown.manifest, grown.ledger.truncated(len(grown.ledger))
     return chain
 
 
-def _disputed() -> tuple[CheckedChain, Audit]:
+def _disputed() -> tuple[AuditedChain, Audit]:
     chain = _chain()
     return chain, chain.disputed()
 
@@ -61,12 +61,12 @@ def _disputed() -> tuple[CheckedChain, Audit]:
 
 def test_nobody_chooses_its_secret() -> None:
     chain = _chain()
-    assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER, secret=bytes(16)),)), chain)
+    assert _refused(lambda: chain.record(audits=(chain.audit(FOUNDER, secret=bytes(16)),)), chain)
 
 
 def test_who_was_not_drawn_audits_nobody() -> None:
-    chain = CheckedChain(4, every=10_000).check(5)
-    assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER),)), chain)
+    chain = AuditedChain(4, every=10_000).check(5)
+    assert _refused(lambda: chain.record(audits=(chain.audit(FOUNDER),)), chain)
 
 
 def test_what_does_not_count_is_not_audited() -> None:
@@ -75,30 +75,30 @@ def test_what_does_not_count_is_not_audited() -> None:
     assert drawn is not None
     due = [p for p in chain.ledger.assignments.due(chain.round) if p != drawn.peer]
     chain.grow(updates=[chain.update(peer) for peer in due])
-    assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER),)), chain)
+    assert _refused(lambda: chain.record(audits=(chain.audit(FOUNDER),)), chain)
 
 
 def test_an_audit_is_of_a_decided_round() -> None:
     chain = _chain()
-    assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER, chain.round),)), chain)
+    assert _refused(lambda: chain.record(audits=(chain.audit(FOUNDER, chain.round),)), chain)
 
 
 def test_an_audit_is_recorded_once() -> None:
     chain = _chain()
-    look = chain.look(FOUNDER)
-    chain.grow(audits=(look,))
-    assert _refused(lambda: chain.record(audits=(look,)), chain)
+    audit = chain.audit(FOUNDER)
+    chain.grow(audits=(audit,))
+    assert _refused(lambda: chain.record(audits=(audit,)), chain)
 
 
 def test_each_audit_is_proposed_once() -> None:
     chain = _chain()
-    assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER),) * 2), chain)
+    assert _refused(lambda: chain.record(audits=(chain.audit(FOUNDER),) * 2), chain)
 
 
 def test_audits_are_signed() -> None:
     chain = _chain()
-    look = dataclasses.replace(chain.look(FOUNDER), total=GOOD - 1)
-    assert _refused(lambda: chain.record(audits=(look,)), chain)
+    audit = dataclasses.replace(chain.audit(FOUNDER), total=GOOD - 1)
+    assert _refused(lambda: chain.record(audits=(audit,)), chain)
 
 
 def test_reaudits_are_signed() -> None:
@@ -116,8 +116,8 @@ def test_reaudits_are_proposed_once() -> None:
 
 def test_without_audits_no_audit_is_valid() -> None:
     chain = Chain(4).grow_until(4)
-    look = AuditEntry(FOUNDER, 3, bytes(16), 1, 1, bytes(64))
-    assert _refused(lambda: chain.record(audits=(look,)), chain)
+    audit = AuditEntry(FOUNDER, 3, bytes(16), 1, 1, bytes(64))
+    assert _refused(lambda: chain.record(audits=(audit,)), chain)
 
 
 def test_all_bind_themselves() -> None:
@@ -125,7 +125,7 @@ def test_all_bind_themselves() -> None:
     assert _refused(lambda: chain.record(updates=[chain.update(FOUNDER, commitment=b"")]), chain)
 
 
-def _reaudits(chain: CheckedChain, first: Audit) -> tuple:
+def _reaudits(chain: AuditedChain, first: Audit) -> tuple:
     """Return the re-audits that the next record may hold."""
     found = []
     for peer in chain.membership.peers:
@@ -156,7 +156,7 @@ def test_some_of_a_large_share_are_reaudited() -> None:
 
 def test_who_is_not_drawn_does_not_reaudit() -> None:
     """Beside a member with nearly all votes the rest hardly ever have a seat."""
-    chain = CheckedChain(20).grow_until(FIRST_DRAWN + 1)
+    chain = AuditedChain(20).grow_until(FIRST_DRAWN + 1)
     votes = {**dict.fromkeys(chain.membership.peers, 1), FOUNDER: 1 << 40}
     accounts = chain.work.reputation
     accounts.earned = accounts.votes = chain.work._earned[0] = votes
@@ -173,14 +173,14 @@ def test_old_reputation_tables_are_recomputed() -> None:
 
 
 def test_few_reputation_tables_are_kept() -> None:
-    chain = CheckedChain(1)
+    chain = AuditedChain(1)
     while chain.round < 14 * EPOCH_ROUNDS:
         chain.grow(updates=[])
     assert len(chain.work._kept) <= 10
 
 
 def test_some_old_reputation_tables_are_kept() -> None:
-    chain = CheckedChain(1)
+    chain = AuditedChain(1)
     while chain.round < 45 * EPOCH_ROUNDS:
         chain.grow(updates=[])
     assert sorted(chain.work._kept)[:2] == [0, 32 * EPOCH_ROUNDS]
@@ -194,25 +194,25 @@ def test_a_secret_is_too_long_to_be_tried() -> None:
 # One member
 
 
-class _Looker:
+class _Founder:
     """The founder at work, reduced to its audits."""
 
-    def __init__(self, chain: CheckedChain) -> None:
+    def __init__(self, chain: AuditedChain) -> None:
         self.chain = chain
         self.ledger = chain.ledger
-        self.looking = Auditor(FOUNDER, self._sign)
+        self.auditor = Auditor(FOUNDER, self._sign)
 
     def _sign(self, kind: str, body: bytes) -> Envelope:
         swarm = self.chain.manifest.swarm
         signature = identity(0).sign(signing_bytes(kind, swarm, body))
         return Envelope(kind=kind, swarm=swarm, sender=FOUNDER, body=body, signature=signature)
 
-    def told(self, dealt: int | None = None) -> Train:
+    def told(self, assigned: int | None = None) -> Train:
         """Return what it is asked to compute in the next round."""
         round_ = self.ledger_round
         samples = self.ledger.assignments.share(round_, FOUNDER) or (0,)
-        effect = Train(round_, self.ledger.head, samples, round_ if dealt is None else dealt)
-        return self.looking.extend(effect, self.ledger)
+        effect = Train(round_, self.ledger.head, samples, round_ if assigned is None else assigned)
+        return self.auditor.extend(effect, self.ledger)
 
     @property
     def ledger_round(self) -> int:
@@ -221,13 +221,13 @@ class _Looker:
     def judges(self) -> list[ScoreAudit]:
         """Decide and apply the next record; return what it is asked to score."""
         self.chain.grow()
-        effects = self.looking.applied(self.ledger_round - 1, self.ledger)
+        effects = self.auditor.applied(self.ledger_round - 1, self.ledger)
         return [effect for effect in effects if isinstance(effect, ScoreAudit)]
 
     def screens(self, sender: PeerId, message: AuditMessage | ReauditMessage) -> str:
         """Return why a message is refused; empty if it is not."""
         try:
-            self.looking.screen(sender, message, self.ledger)
+            self.auditor.screen(sender, message, self.ledger)
         except ProtocolError as error:
             return error.reason
         return ""
@@ -236,175 +236,175 @@ class _Looker:
         said = entry.message(self.ledger.parent(entry.round))
         refused = self.screens(entry.auditor, said)
         if not refused:
-            self.looking.put(entry.auditor, said, entry.signature)
+            self.auditor.put(entry.auditor, said, entry.signature)
         return refused
 
 
-def _looker() -> _Looker:
-    return _Looker(_chain())
+def _founder() -> _Founder:
+    return _Founder(_chain())
 
 
 def test_an_audit_is_computed_beside_training() -> None:
-    looker = _looker()
-    told, drawn = looker.told(), looker.chain.drawn(FOUNDER, looker.ledger_round)
+    founder = _founder()
+    told, drawn = founder.told(), founder.chain.drawn(FOUNDER, founder.ledger_round)
     assert drawn is not None
-    dealt = looker.ledger.assignments.share(looker.ledger_round, drawn.peer)
-    assert dealt is not None
-    assert (told.audit, told.audit_share) == (dealt[drawn.sequence], len(dealt))
+    assigned = founder.ledger.assignments.share(founder.ledger_round, drawn.peer)
+    assert assigned is not None
+    assert (told.audit, told.audit_share) == (assigned[drawn.sequence], len(assigned))
 
 
 def test_who_has_several_rounds_audits_nobody() -> None:
-    looker = _looker()
-    assert looker.told(dealt=looker.ledger_round - 1).audit is None
+    founder = _founder()
+    assert founder.told(assigned=founder.ledger_round - 1).audit is None
 
 
 def test_a_restart_changes_no_secret() -> None:
-    one, other = _looker(), _looker()
+    one, other = _founder(), _founder()
     place = one.ledger_round, one.ledger.head
-    assert one.looking.commitment(*place) == other.looking.commitment(*place)
+    assert one.auditor.commitment(*place) == other.auditor.commitment(*place)
 
 
 def test_what_is_decided_is_judged() -> None:
-    looker = _looker()
-    looker.told()
-    drawn = looker.chain.drawn(FOUNDER, looker.ledger_round)
+    founder = _founder()
+    founder.told()
+    drawn = founder.chain.drawn(FOUNDER, founder.ledger_round)
     assert drawn is not None
-    (judge,) = looker.judges()
-    record = looker.ledger[judge.round].record
+    (judge,) = founder.judges()
+    record = founder.ledger[judge.round].record
     assert [judge.update] == [e.update for e in record.updates if e.peer == drawn.peer]
 
 
 def test_nothing_seen_is_nothing_said() -> None:
-    looker = _looker()
-    looker.told()
-    (judge,) = looker.judges()
-    assert looker.looking.scored(AuditScored(judge.round, 0, 0), looker.ledger) == []
+    founder = _founder()
+    founder.told()
+    (judge,) = founder.judges()
+    assert founder.auditor.scored(AuditScored(judge.round, 0, 0), founder.ledger) == []
 
 
 def test_what_was_seen_is_said_once() -> None:
-    looker = _looker()
-    looker.told()
-    (judge,) = looker.judges()
+    founder = _founder()
+    founder.told()
+    (judge,) = founder.judges()
     seen = AuditScored(judge.round, GOOD, 1)
-    said = [len(looker.looking.scored(seen, looker.ledger)) for _ in range(2)]
+    said = [len(founder.auditor.scored(seen, founder.ledger)) for _ in range(2)]
     assert said == [1, 0]
 
 
 def test_what_is_never_judged_is_forgotten() -> None:
-    looker = _looker()
+    founder = _founder()
     for _ in range(40):
-        looker.told()
-        looker.judges()
-    assert len(looker.looking._drawn) < 20
+        founder.told()
+        founder.judges()
+    assert len(founder.auditor._drawn) < 20
 
 
 def test_another_chain_begins_anew() -> None:
-    looker = _looker()
-    looker.told()
-    looker.hears(looker.chain.look(_other(looker.chain)))
-    looker.looking.start_over()
-    assert not looker.looking._drawn
-    assert not looker.looking._audits
+    founder = _founder()
+    founder.told()
+    founder.hears(founder.chain.audit(_other(founder.chain)))
+    founder.auditor.start_over()
+    assert not founder.auditor._drawn
+    assert not founder.auditor._audits
 
 
-def _other(chain: CheckedChain) -> PeerId:
+def _other(chain: AuditedChain) -> PeerId:
     return next(peer for peer in chain.membership.peers if peer != FOUNDER)
 
 
-def _called() -> tuple[_Looker, list[RunReaudit]]:
+def _called() -> tuple[_Founder, list[RunReaudit]]:
     """Return the founder, called to re-audit another member's audit."""
     chain = _chain()
     while True:
         audits = [e for e in chain.audits(LOW) if e.auditor != FOUNDER]
         chain.grow(audits=audits[:1])
         chain.grow_until(chain.round + DRAW_LAG_ROUNDS)
-        looker = _Looker(chain)
-        effects = [e for e in looker.looking.decided(chain.ledger) if isinstance(e, RunReaudit)]
+        founder = _Founder(chain)
+        effects = [e for e in founder.auditor.decided(chain.ledger) if isinstance(e, RunReaudit)]
         if effects:
-            return looker, effects
+            return founder, effects
 
 
 def test_who_is_drawn_reaudits_the_share() -> None:
-    looker, (again,) = _called()
-    share = looker.ledger.assignments.share(again.low_audit.round, again.low_audit.peer)
-    record = looker.ledger[again.low_audit.round].record
+    founder, (again,) = _called()
+    share = founder.ledger.assignments.share(again.low_audit.round, again.low_audit.peer)
+    record = founder.ledger[again.low_audit.round].record
     updates = [e.update for e in record.updates if e.peer == again.low_audit.peer]
     assert [again.update] == updates
     assert set(again.samples) <= set(share or ())
 
 
 def test_who_is_called_is_called_once() -> None:
-    looker, _ = _called()
-    looker.chain.grow()
-    assert looker.looking.decided(looker.ledger) == []
+    founder, _ = _called()
+    founder.chain.grow()
+    assert founder.auditor.decided(founder.ledger) == []
 
 
 def test_a_reaudit_is_sent_once() -> None:
-    looker, (again,) = _called()
-    scores = looker.chain.again(FOUNDER, again.low_audit).scores
-    looker.looking.on_input(ReauditDone(again.low_audit, scores), looker.ledger)
-    assert [len(looker.looking.messages_due(looker.ledger)) for _ in range(2)] == [1, 0]
+    founder, (again,) = _called()
+    scores = founder.chain.again(FOUNDER, again.low_audit).scores
+    founder.auditor.on_input(ReauditDone(again.low_audit, scores), founder.ledger)
+    assert [len(founder.auditor.messages_due(founder.ledger)) for _ in range(2)] == [1, 0]
 
 
 def test_who_could_not_reaudit_sends_nothing() -> None:
-    looker, (again,) = _called()
-    looker.looking.on_input(ReauditDone(again.low_audit, ()), looker.ledger)
-    looker.chain.grow()
-    assert looker.looking.messages_due(looker.ledger) == []
+    founder, (again,) = _called()
+    founder.auditor.on_input(ReauditDone(again.low_audit, ()), founder.ledger)
+    founder.chain.grow()
+    assert founder.auditor.messages_due(founder.ledger) == []
 
 
 def test_old_audits_are_not_passed_on() -> None:
-    looker = _looker()
-    entry = looker.chain.look(_other(looker.chain), 12)
-    assert looker.hears(entry) == "other_round"
+    founder = _founder()
+    entry = founder.chain.audit(_other(founder.chain), 12)
+    assert founder.hears(entry) == "other_round"
 
 
 def test_audits_on_other_chains_are_not_passed_on() -> None:
-    looker = _looker()
-    entry = looker.chain.look(_other(looker.chain))
-    said = dataclasses.replace(entry.message(looker.ledger.head), parent=bytes(32))
-    assert looker.screens(entry.auditor, said) == "wrong_parent"
+    founder = _founder()
+    entry = founder.chain.audit(_other(founder.chain))
+    said = dataclasses.replace(entry.message(founder.ledger.head), parent=bytes(32))
+    assert founder.screens(entry.auditor, said) == "wrong_parent"
 
 
 def test_another_message_is_not_passed_on() -> None:
-    looker = _looker()
-    peer = _other(looker.chain)
-    first = looker.hears(looker.chain.look(peer))
-    assert (first, looker.hears(looker.chain.look(peer, score=LOW))) == ("", "equivocation")
+    founder = _founder()
+    peer = _other(founder.chain)
+    first = founder.hears(founder.chain.audit(peer))
+    assert (first, founder.hears(founder.chain.audit(peer, score=LOW))) == ("", "equivocation")
 
 
 def test_what_is_recorded_is_not_said_again() -> None:
-    looker = _looker()
-    entry = looker.chain.look(_other(looker.chain))
-    looker.hears(entry)
-    looker.chain.grow(audits=(entry,))
-    looker.looking.forget(looker.ledger)
-    assert not looker.looking._audits
+    founder = _founder()
+    entry = founder.chain.audit(_other(founder.chain))
+    founder.hears(entry)
+    founder.chain.grow(audits=(entry,))
+    founder.auditor.forget(founder.ledger)
+    assert not founder.auditor._audits
 
 
 def test_a_bounded_number_of_audits_waits() -> None:
-    looker = _looker()
+    founder = _founder()
     for number in range(1000):
-        said = AuditMessage(number, looker.ledger.head, bytes(16), 1, 1)
-        looker.looking.put(FOUNDER, said, bytes(64))
-    assert len(looker.looking._audits) == 256
+        said = AuditMessage(number, founder.ledger.head, bytes(16), 1, 1)
+        founder.auditor.put(FOUNDER, said, bytes(64))
+    assert len(founder.auditor._audits) == 256
 
 
 def test_a_bounded_number_of_audits_is_recorded() -> None:
-    looker = _looker()
-    looker.looking.forget = lambda ledger: None  # type: ignore[method-assign]
+    founder = _founder()
+    founder.auditor.forget = lambda ledger: None  # type: ignore[method-assign]
     for number in range(100):
-        said = AuditMessage(number, looker.ledger.head, bytes(16), 1, 1)
-        looker.looking.put(FOUNDER, said, bytes(64))
-    firsts, _ = looker.looking.entries(looker.ledger)
+        said = AuditMessage(number, founder.ledger.head, bytes(16), 1, 1)
+        founder.auditor.put(FOUNDER, said, bytes(64))
+    firsts, _ = founder.auditor.entries(founder.ledger)
     assert [entry.round for entry in firsts] == list(range(64))
 
 
 def test_a_bounded_number_of_reaudits_is_recorded() -> None:
-    looker = _looker()
-    looker.looking.forget = lambda ledger: None  # type: ignore[method-assign]
+    founder = _founder()
+    founder.auditor.forget = lambda ledger: None  # type: ignore[method-assign]
     for number in range(100):
-        said = ReauditMessage(number, looker.ledger.head, FOUNDER, ())
-        looker.looking.put(FOUNDER, said, bytes(64))
-    _, seconds = looker.looking.entries(looker.ledger)
+        said = ReauditMessage(number, founder.ledger.head, FOUNDER, ())
+        founder.auditor.put(FOUNDER, said, bytes(64))
+    _, seconds = founder.auditor.entries(founder.ledger)
     assert [entry.round for entry in seconds] == list(range(64))

@@ -42,7 +42,7 @@ from distro_node.protocol.wire.messages import (
     RecordId,
     decode_message,
 )
-from simulation.audited_chain import GOOD, LOW, CheckedChain
+from simulation.audited_chain import GOOD, LOW, AuditedChain
 from simulation.chain import FINGERPRINT, Chain, update_of
 from simulation.hostile import hostile, mutate_plain
 
@@ -61,11 +61,11 @@ def said(kind: type[E], effects: Iterable[Effect]) -> list[E]:
 
 
 @cache
-def _grown() -> CheckedChain:
-    return CheckedChain().check(3 * EPOCH_ROUNDS + 2)
+def _grown() -> AuditedChain:
+    return AuditedChain().check(3 * EPOCH_ROUNDS + 2)
 
 
-def grown() -> CheckedChain:
+def grown() -> AuditedChain:
     """Return a chain of four members with votes."""
     known = _grown()
     chain = copy.copy(known)
@@ -106,7 +106,7 @@ class Seat:
         return caught.value.reason
 
 
-def who_looks(chain: CheckedChain, *but: PeerId) -> PeerId:
+def drawn_auditor(chain: AuditedChain, *but: PeerId) -> PeerId:
     """Return a member that audits in this round."""
     return next(
         peer
@@ -115,9 +115,9 @@ def who_looks(chain: CheckedChain, *but: PeerId) -> PeerId:
     )
 
 
-def check_of(chain: CheckedChain, who: PeerId, score: int = GOOD) -> AuditMessage:
+def check_of(chain: AuditedChain, who: PeerId, score: int = GOOD) -> AuditMessage:
     """Return a member's message about its audit of the last round."""
-    entry = chain.look(who, score=score)
+    entry = chain.audit(who, score=score)
     return entry.message(chain.ledger.parent(entry.round))
 
 
@@ -139,19 +139,19 @@ def test_an_audit_from_its_draw_to_the_next_proposal() -> None:
     while True:
         votes = chain.ledger.votes(chain.round)
         me = Leaders(swarm, chain.round + 1, chain.membership, votes)[1]
-        look = chain.drawn(me, chain.round)
-        if look is not None:
+        audit = chain.drawn(me, chain.round)
+        if audit is not None:
             break
         chain.grow()
     round_, seat = chain.round, Seat(chain, me)
     (train,) = of(Train, seat.loads())
-    share = chain.ledger.assignments.share(round_, look.peer)
+    share = chain.ledger.assignments.share(round_, audit.peer)
     assert share is not None
-    assert (train.audit, train.audit_share) == (share[look.sequence], len(share))
+    assert (train.audit, train.audit_share) == (share[audit.sequence], len(share))
     assert train.audit not in train.samples
     seat.trains()
     effects = seat.decides()
-    assert of(ScoreAudit, effects) == [ScoreAudit(round_, update_of(look.peer, round_))]
+    assert of(ScoreAudit, effects) == [ScoreAudit(round_, update_of(audit.peer, round_))]
     (check,) = said(AuditMessage, seat.member.handle(AuditScored(round_, GOOD, 1), 0.0))
     assert check == check_of(chain, me)
     # Announced once.
@@ -163,24 +163,24 @@ def test_an_audit_from_its_draw_to_the_next_proposal() -> None:
             effects += seat.hears(peer, "announcement", announcement)
             effects += seat.member.handle(UpdateHeld(announcement.update), 0.0)
     (proposal,) = said(Proposal, effects)
-    assert proposal.record.audits == (chain.look(me),)
+    assert proposal.record.audits == (chain.audit(me),)
 
 
 def test_what_was_seen_of_a_beginning_is_said_and_recorded() -> None:
     chain = grown()
-    seat = Seat(chain, who_looks(chain))
+    seat = Seat(chain, drawn_auditor(chain))
     seat.loads()
     (judge,) = of(ScoreAudit, seat.decides())
     judged = AuditScored(judge.round, GOOD, 1, AuditScore(LOW, 1))
     (check,) = said(AuditMessage, seat.member.handle(judged, 0.0))
     assert check.first_half == AuditScore(LOW, 1)
-    entry = chain.look(seat.me, first_half=AuditScore(LOW, 1))
+    entry = chain.audit(seat.me, first_half=AuditScore(LOW, 1))
     chain.grow(audits=(entry,))
     (seen,) = {
-        look
+        audit
         for peer in chain.membership.peers
-        for look in chain.work.reputation[peer].scores
-        if look.first_half is not None
+        for audit in chain.work.reputation[peer].scores
+        if audit.first_half is not None
     }
     assert (seen.score, seen.first_half) == (1000 * GOOD, 1000 * LOW)
     # It is covered by the signature.
@@ -191,18 +191,18 @@ def test_what_was_seen_of_a_beginning_is_said_and_recorded() -> None:
 
 def test_an_audit_of_an_update_that_does_not_count_is_dropped() -> None:
     chain = grown()
-    me = who_looks(chain)
-    look = chain.drawn(me, chain.round)
-    assert look is not None
+    me = drawn_auditor(chain)
+    audit = chain.drawn(me, chain.round)
+    assert audit is not None
     seat = Seat(chain, me)
     assert of(Train, seat.loads())[0].audit is not None
-    others = [chain.update(peer) for peer in chain.membership.peers if peer != look.peer]
+    others = [chain.update(peer) for peer in chain.membership.peers if peer != audit.peer]
     assert not of(ScoreAudit, seat.decides(updates=others))
 
 
 def test_nothing_is_said_where_there_was_nothing_to_compare() -> None:
     chain = grown()
-    seat = Seat(chain, who_looks(chain))
+    seat = Seat(chain, drawn_auditor(chain))
     seat.loads()
     (judge,) = of(ScoreAudit, seat.decides())
     assert not said(AuditMessage, seat.member.handle(AuditScored(judge.round, 0, 0), 0.0))
@@ -211,18 +211,18 @@ def test_nothing_is_said_where_there_was_nothing_to_compare() -> None:
 # Re-audits
 
 
-def low_look(chain: CheckedChain) -> tuple[Audit, int]:
+def low_audit(chain: AuditedChain) -> tuple[Audit, int]:
     """Record a low audit; return it and the round whose record holds it."""
-    auditor = who_looks(chain)
+    auditor = drawn_auditor(chain)
     chain.grow()
-    chain.grow(audits=(chain.look(auditor, score=LOW),))
+    chain.grow(audits=(chain.audit(auditor, score=LOW),))
     (first,) = chain.work.reputation.disputes
     return first, chain.round - 1
 
 
 def test_a_reaudit_from_its_draw_to_its_message() -> None:
     chain = grown()
-    first, since = low_look(chain)
+    first, since = low_audit(chain)
     # The first auditor covers the whole share as well.
     for me in (first.auditor, next(p for p in chain.membership.peers if p != first.peer)):
         other = copy.copy(chain)
@@ -249,7 +249,7 @@ def test_a_reaudit_from_its_draw_to_its_message() -> None:
 
 def test_who_was_audited_is_not_drawn() -> None:
     chain = grown()
-    first, since = low_look(chain)
+    first, since = low_audit(chain)
     chain.grow_until(since + DRAW_LAG_ROUNDS)
     seat = Seat(chain, first.peer)
     seat.loads()
@@ -259,10 +259,10 @@ def test_who_was_audited_is_not_drawn() -> None:
 def test_a_reaudit_is_accepted_while_the_dispute_lasts() -> None:
     """However late the audit was recorded."""
     chain = grown()
-    auditor = who_looks(chain)
+    auditor = drawn_auditor(chain)
     at = chain.round
     chain.grow_until(at + FRESH - 1)
-    chain.grow(audits=(chain.look(auditor, at, LOW),))
+    chain.grow(audits=(chain.audit(auditor, at, LOW),))
     (first,) = chain.work.reputation.disputes
     chain.grow_until(at + FRESH + OPEN_ROUNDS - 1)
     who, me, _ = sorted(chain.work.reputation.pending_reauditors(first))
@@ -276,7 +276,7 @@ def test_a_reaudit_is_accepted_while_the_dispute_lasts() -> None:
 
 def test_junk_is_refused() -> None:
     chain = grown()
-    auditor = who_looks(chain)
+    auditor = drawn_auditor(chain)
     chain.grow()
     me = next(peer for peer in chain.membership.peers if peer != auditor)
     seat = Seat(chain, me)
@@ -309,12 +309,12 @@ def test_any_bytes_that_a_member_signs(kind: str) -> None:
     chain = grown()
     first = chain.disputed()
     at = chain.round
-    auditor = who_looks(chain)
+    auditor = drawn_auditor(chain)
     chain.grow()
     parent = chain.ledger.parent
     reauditor, *_ = sorted(chain.work.reputation.pending_reauditors(first) - {auditor})
     sender, honest = {
-        "audit": (auditor, chain.look(auditor).message(parent(at))),
+        "audit": (auditor, chain.audit(auditor).message(parent(at))),
         "reaudit": (reauditor, chain.again(reauditor, first).message(parent(first.round))),
     }[kind]
     me = next(peer for peer in chain.membership.peers if peer not in (auditor, reauditor))
@@ -355,7 +355,7 @@ def test_an_announcement_that_binds_nobody_is_refused() -> None:
     assert without.refuses(who, "announcement", announcement) == "audit"
 
 
-def looking_at(chain: CheckedChain) -> Auditor:
+def auditor_of(chain: AuditedChain) -> Auditor:
     """Return the auditor of a member that announces nothing itself."""
 
     def sign(kind: str, body: bytes) -> object:
@@ -366,37 +366,37 @@ def looking_at(chain: CheckedChain) -> Auditor:
 
 def test_what_waits_is_bounded() -> None:
     chain = grown()
-    looking = looking_at(chain)
+    auditor = auditor_of(chain)
     parent = chain.ledger.head
     check = AuditMessage(3, parent, bytes(16), GOOD, 1)
     recheck = ReauditMessage(3, parent, chain.manifest.founder, (AuditScore(LOW, 1),))
     for number in range(8 * MAX_AUDITS):
         sender = PeerId(content_id(b"%d" % number))
-        looking.put(sender, check, bytes(64))
-        looking.put(sender, recheck, bytes(64))
-    assert len(looking._audits) == len(looking._reaudits) == 4 * MAX_AUDITS
+        auditor.put(sender, check, bytes(64))
+        auditor.put(sender, recheck, bytes(64))
+    assert len(auditor._audits) == len(auditor._reaudits) == 4 * MAX_AUDITS
     # None of them fits into a record.
-    assert looking.entries(chain.ledger) == ((), ())
-    assert not looking._audits
-    assert not looking._reaudits
+    assert auditor.entries(chain.ledger) == ((), ())
+    assert not auditor._audits
+    assert not auditor._reaudits
 
 
 def test_what_was_heard_waits_for_the_next_record_of_this_chain() -> None:
     chain = grown()
-    looking = looking_at(chain)
+    auditor = auditor_of(chain)
     entries = chain.audits()
     for entry in reversed(entries):
-        looking.put(entry.auditor, check_of(chain, entry.auditor), entry.signature)
-    assert looking.entries(chain.ledger) == (entries, ())
+        auditor.put(entry.auditor, check_of(chain, entry.auditor), entry.signature)
+    assert auditor.entries(chain.ledger) == (entries, ())
     shorter = chain.ledger.truncated(len(chain.ledger))
     chain.grow(audits=entries)
-    looking.forget(chain.ledger)
-    assert looking.entries(chain.ledger) == ((), ())
+    auditor.forget(chain.ledger)
+    assert auditor.entries(chain.ledger) == ((), ())
     for entry in entries:
         message = entry.message(shorter.parent(entry.round))
-        looking.put(entry.auditor, message, entry.signature)
-    looking.start_over()
-    assert looking.entries(shorter) == ((), ())
+        auditor.put(entry.auditor, message, entry.signature)
+    auditor.start_over()
+    assert auditor.entries(shorter) == ((), ())
 
 
 def test_without_audits_nothing_happens() -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
-from chain.committee_chain import Spoken
+from chain.committee_chain import AggregatedChain
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.committees import CommitteeChain
@@ -47,7 +47,7 @@ class Seat:
     """Member of six, in two committees, at the tip of a chain."""
 
     def __init__(self, grown: int) -> None:
-        self.chain = Spoken()
+        self.chain = AggregatedChain()
         for _ in range(grown):
             self.chain.grow()
         self.me = self.chain.leaders[-1]

@@ -55,9 +55,9 @@ def test_a_member_tells_what_a_record_has_changed() -> None:
     members = chain.membership.peers
     for round_ in (1, 2):
         look = Audit(founder, ann, 1, 4, 15_000)
-        looks = (look,) if round_ == 2 else ()
+        audits = (look,) if round_ == 2 else ()
         member.view.ledger.index(AuditLedger).reputation.close(
-            RecordedWork(round_, {ann: 4}, looks), members
+            RecordedWork(round_, {ann: 4}, audits), members
         )
     told: list[Note] = []
     while chain.round < EPOCH_ROUNDS:

@@ -304,8 +304,8 @@ def test_every_sample_is_trained_once_with_churn(seed: int) -> None:
         # Of what was assigned so far, the next two rounds are not decided.
         ledger, streams = chain.ledger, np.arange(sequences)
         ends = ledger.assignments.cursors(round_ + 2).fresh(sequences).tolist()
-        dealt = [(stream, row) for stream, end in enumerate(ends) for row in range(end)]
-        due = Counter(ledger.assignments.order.samples_at(*np.array(dealt).T))
+        assigned = [(stream, row) for stream, end in enumerate(ends) for row in range(end)]
+        due = Counter(ledger.assignments.order.samples_at(*np.array(assigned).T))
         for ahead in (1, 2):
             rows = ledger.assignments.cursors(round_ + ahead).rows(sequences)
             due -= Counter(ledger.assignments.order.samples_at(streams, rows))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from home_networks import PORT, Families, Router, Street, has_upnpd
+from home_networks import PORT, Families, HomeNetworks, Router, has_upnpd
 from namespaces import available, run
 from network import home_program
 
@@ -29,14 +29,14 @@ _PATIENCE_SECONDS = 90.0
 class Homes:
     """Nodes that run in a street; each reports its state."""
 
-    def __init__(self, street: Street, folder: Path) -> None:
-        self._street = street
+    def __init__(self, networks: HomeNetworks, folder: Path) -> None:
+        self._networks = networks
         self._folder = folder
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, number: int, host: str, *bootstrap: str, listen: str | None = None) -> None:
         """`listen` as `home_program` takes it; without it at one port in IPv4."""
-        where = self._street.hosts[host]
+        where = self._networks.hosts[host]
         at = where.address if not bootstrap else "0.0.0.0"
         with (self._folder / f"{number}.log").open("wb") as log:
             self._processes[number] = subprocess.Popen(
@@ -71,8 +71,8 @@ class Homes:
 
 
 def test_nodes_in_one_network_find_each_other_with_nobody_to_ask(tmp_path: Path) -> None:
-    with Street([], {"home": "preserving"}, guests=2) as street:
-        homes = Homes(street, tmp_path)
+    with HomeNetworks([], {"home": "preserving"}, guests=2) as networks:
+        homes = Homes(networks, tmp_path)
         try:
             for number, host in enumerate(["home", "home-guest1", "home-guest2"], 1):
                 homes.start(number, host, "local")
@@ -87,8 +87,8 @@ def test_nodes_in_one_network_find_each_other_with_nobody_to_ask(tmp_path: Path)
 def homes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Homes]:
     kinds: list[Router] = request.param
     names: dict[str, Router] = {f"home{number}": kind for number, kind in enumerate(kinds, 1)}
-    with Street(["bootstrap"], names) as street:
-        homes = Homes(street, tmp_path)
+    with HomeNetworks(["bootstrap"], names) as networks:
+        homes = Homes(networks, tmp_path)
         try:
             homes.start(0, "bootstrap")
             homes.until(lambda: homes.last_report(0))
@@ -174,8 +174,8 @@ ALL_INTERFACES = f"/ip4/0.0.0.0/tcp/{PORT},/ip6/::/tcp/{PORT}"
 def test_hosts_of_either_family_meet_with_nothing_said_about_it(
     tmp_path: Path, families: dict[str, Families], prefix: str
 ) -> None:
-    with Street(["bootstrap", "one", "other"], families=families, prefix=prefix) as street:
-        homes = Homes(street, tmp_path)
+    with HomeNetworks(["bootstrap", "one", "other"], families=families, prefix=prefix) as networks:
+        homes = Homes(networks, tmp_path)
         try:
             homes.start(0, "bootstrap", listen=ALL_INTERFACES)
             homes.until(lambda: homes.last_report(0))
@@ -199,21 +199,21 @@ def test_hosts_of_either_family_meet_with_nothing_said_about_it(
 def test_a_name_whose_ip6_leads_nowhere_is_reached_by_ip4(tmp_path: Path) -> None:
     """There is an address and a route, and the packets are dropped, as in many homes."""
     both: dict[str, Families] = {"bootstrap": "both", "one": "both"}
-    with Street(["bootstrap", "one"], families=both) as street:
-        homes = Homes(street, tmp_path)
+    with HomeNetworks(["bootstrap", "one"], families=both) as networks:
+        homes = Homes(networks, tmp_path)
         try:
             homes.start(0, "bootstrap", listen=ALL_INTERFACES)
             homes.until(lambda: homes.last_report(0))
             addresses = homes.last_report(0)["addresses"]
             hosts = [address.split("/")[2] for address in addresses]
             assert [":" in host for host in hosts] == [False, True]
-            street.name("one", "boot.example.org", hosts[1], hosts[0])
+            networks.name("one", "boot.example.org", hosts[1], hosts[0])
             swallow = (
                 "add table inet f",
                 "add chain inet f out { type filter hook output priority 0; }",
                 f"add rule inet f out ip6 daddr {hosts[1]} tcp dport {PORT} drop",
             )
-            run(*street.hosts["one"].prefix, "nft", "; ".join(swallow))
+            run(*networks.hosts["one"].prefix, "nft", "; ".join(swallow))
             address = f"/dns/boot.example.org/tcp/{PORT}/p2p/{addresses[0].rpartition('/')[2]}"
             homes.start(1, "one", address, listen="default")
             homes.until(lambda: homes.last_report(1).get("direct") == [0])

@@ -105,10 +105,10 @@ def test_a_sheet_of_images_is_drawn(swarm: Made, tmp_path: Path, capsys) -> None
     said = capsys.readouterr().out
     assert f"Wrote images of the model after round 5 to {file}" in said
     assert "from left to right: bar, beam" in said
-    with Image.open(file) as sheet:
-        assert (sheet.format, sheet.mode) == ("PNG", "L")
+    with Image.open(file) as grid:
+        assert (grid.format, grid.mode) == ("PNG", "L")
         # Two columns and three rows of 64 pixels, with 2 around each.
-        assert sheet.size == (2 + 2 * 66, 2 + 3 * 66)
+        assert grid.size == (2 + 2 * 66, 2 + 3 * 66)
     before = file.read_bytes()
     trio.run(draw_grid, settings(swarm, file, count=6, steps=3))
     assert file.read_bytes() == before
@@ -190,8 +190,8 @@ def test_a_sheet_has_a_column_for_each_class_or_is_a_square() -> None:
     assert columns_for(17, replace(SETTINGS, classes=tuple(map(str, range(17))))) == 5
     assert columns_for(1000, replace(SETTINGS, classes=())) == 16
     colour = ImageSettings(size=4)
-    with Image.open(io.BytesIO(png([bytes([255, 0, 0] * 16)] * 3, colour, 2))) as sheet:
-        assert sheet.size == (134, 134)
-        assert sheet.getpixel((3, 3)) == (255, 0, 0)
+    with Image.open(io.BytesIO(png([bytes([255, 0, 0] * 16)] * 3, colour, 2))) as grid:
+        assert grid.size == (134, 134)
+        assert grid.getpixel((3, 3)) == (255, 0, 0)
         # Between the images, and in an empty place.
-        assert sheet.getpixel((1, 1)) == sheet.getpixel((100, 100)) == (128, 128, 128)
+        assert grid.getpixel((1, 1)) == grid.getpixel((100, 100)) == (128, 128, 128)

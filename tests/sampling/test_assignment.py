@@ -57,7 +57,7 @@ def assigned(
     )
 
 
-def lanes_in(runs: Iterable[range]) -> list[int]:
+def streams_in(runs: Iterable[range]) -> list[int]:
     return [stream for run in runs for stream in run]
 
 
@@ -86,11 +86,13 @@ def test_shares_are_together_exactly_the_round(
     order = StreamOrder(
         seed, samples, streams, max(1, samples // streams), max(1, samples // streams)
     )
-    everybody, deal = members(count), StreamCursors(round_)
+    everybody, cursors = members(count), StreamCursors(round_)
     assignment = assigned(order, everybody, round_)
-    shares = [samples_of(order, [deal], [assignment.streams_of(peer)]) for peer in everybody.peers]
-    dealt = Counter(sample for mine in shares for sample in mine)
-    assert dealt == Counter(order.samples_at(np.arange(streams), deal.rows(streams)))
+    shares = [
+        samples_of(order, [cursors], [assignment.streams_of(peer)]) for peer in everybody.peers
+    ]
+    trained = Counter(sample for mine in shares for sample in mine)
+    assert trained == Counter(order.samples_at(np.arange(streams), cursors.rows(streams)))
     counts = [len(mine) for mine in shares]
     assert max(counts) - min(counts) <= 1
 
@@ -175,7 +177,7 @@ def test_who_is_slower_than_a_sequence_a_round_has_several_rounds_time() -> None
     assert sizes(everybody, second) == [3, 3, 2, 0]
     # No other member's streams move.
     for peer in everybody.peers[:3]:
-        assert set(lanes_in(first.runs[peer])) <= set(lanes_in(second.runs[peer]))
+        assert set(streams_in(first.runs[peer])) <= set(streams_in(second.runs[peer]))
     # In the last rounds of a run, no assignment would be due after the end.
     last = assigned(order, everybody, 5, values, max_share=0.5, trains=lambda round_: round_ <= 5)
     assert not last.lent_streams
@@ -204,7 +206,7 @@ def test_a_member_keeps_its_streams_while_a_block_lasts_and_the_remainder_rotate
         streams = [each.streams_of(peer) for each in rounds]
         for first in range(0, 300, 50):
             assert len(set(streams[first : first + 50])) == 1
-        assert sorted(len(lanes_in(streams[first])) for first in range(0, 300, 50)) == [
+        assert sorted(len(streams_in(streams[first])) for first in range(0, 300, 50)) == [
             1,
             1,
             1,
@@ -226,7 +228,7 @@ def test_a_member_trains_on_its_part_of_a_large_corpus() -> None:
     chunk = 16
     order, everybody = StreamOrder(1, 256 * 8 * chunk, 32, 8 * chunk, chunk), members(4)
     begins = [StreamCursors(round_) for round_ in range(1, 8 * 8 * chunk + 1)]
-    rounds = [assigned(order, everybody, deal.round) for deal in begins]
+    rounds = [assigned(order, everybody, cursors.round) for cursors in begins]
     for peer in everybody.peers:
         streams = [each.streams_of(peer) for each in rounds]
         touched = {sample // chunk for sample in samples_of(order, begins, streams)}
@@ -235,8 +237,8 @@ def test_a_member_trains_on_its_part_of_a_large_corpus() -> None:
 
 def moved(before: Assignment, after: Assignment) -> int:
     """Return how many streams have moved to another member."""
-    had = {peer: set(lanes_in(own)) for peer, own in before.runs.items()}
-    return sum(len(set(lanes_in(own)) - had.get(peer, set())) for peer, own in after.runs.items())
+    had = {peer: set(streams_in(own)) for peer, own in before.runs.items()}
+    return sum(len(set(streams_in(own)) - had.get(peer, set())) for peer, own in after.runs.items())
 
 
 def test_a_changed_weight_moves_no_more_streams_than_it_must() -> None:
@@ -271,7 +273,7 @@ def test_streams_move_as_little_as_can_be_with_any_changes(seed: int) -> None:
         assert streams_of(now) == Counter(range(order.streams))
         if before is not None:
             had, has = (
-                {peer: len(lanes_in(own)) for peer, own in each.before_lending.items()}
+                {peer: len(streams_in(own)) for peer, own in each.before_lending.items()}
                 for each in (before, now)
             )
             needed = sum(max(0, count - had.get(peer, 0)) for peer, count in has.items())

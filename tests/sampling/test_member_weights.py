@@ -63,8 +63,8 @@ class Played:
     def part(self, *who: int, last: int = 100) -> float:
         """Return the fraction of the streams that these members had in the last rounds."""
         streams = self.streams[-last:]
-        dealt = sum(sum(each.values()) for each in streams)
-        return sum(each.get(number, 0) for each in streams for number in who) / dealt
+        assigned = sum(sum(each.values()) for each in streams)
+        return sum(each.get(number, 0) for each in streams for number in who) / assigned
 
     def late(self, who: int, last: int = 100) -> float:
         """Return the fraction of a member's updates that did not count in the last rounds."""

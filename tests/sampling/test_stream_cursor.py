@@ -39,8 +39,8 @@ def test_every_row_of_a_stream_is_trained_once_with_churn(seed: int, ahead: bool
         )
         failing = chance.choice([0.0, 0.1, 0.5, 1.0]) if round_ < 150 else 0.0
         counted = {peer for peer in membership.peers if chance.random() >= failing}
-        deal = begins.pop(0)
-        rows = deal.rows(streams).tolist()
+        cursors = begins.pop(0)
+        rows = cursors.rows(streams).tolist()
         rules, weights = (
             AssignmentRules(order, 1 / 3, bool),
             dict.fromkeys(membership.peers, MemberWeight()),
@@ -49,7 +49,7 @@ def test_every_row_of_a_stream_is_trained_once_with_churn(seed: int, ahead: bool
         for peer in counted:
             trained.update((stream, rows[stream]) for run in runs.get(peer, ()) for stream in run)
         lost = [run for peer, own in runs.items() if peer not in counted for run in own]
-        begins.append((begins[-1] if begins else deal).next_cursors(deal, lost, streams))
+        begins.append((begins[-1] if begins else cursors).next_cursors(cursors, lost, streams))
         # An assigned sample is trained or in progress, at any time.
         under_way = {
             (stream, row)
@@ -57,23 +57,23 @@ def test_every_row_of_a_stream_is_trained_once_with_churn(seed: int, ahead: bool
             for stream, row in enumerate(each.rows(streams).tolist())
         }
         assert len(under_way) == len(begins) * streams
-        dealt = {
+        assigned = {
             (stream, row)
             for stream, end in enumerate(begins[-1].fresh(streams))
             for row in range(end)
         }
-        assert set(trained) | under_way == dealt
+        assert set(trained) | under_way == assigned
         assert not set(trained) & under_way
     assert set(trained.values()) == {1}
 
 
 def test_rounds_that_lose_nothing_have_nothing_to_remember() -> None:
-    deal = StreamCursors(1)
+    cursors = StreamCursors(1)
     for round_ in range(1, 5):
-        assert deal == StreamCursors(round_)
-        assert deal.rows(3).tolist() == [round_ - 1] * 3
-        assert deal.fresh(3).tolist() == [round_] * 3
-        deal = deal.next_cursors(deal, [], 3)
+        assert cursors == StreamCursors(round_)
+        assert cursors.rows(3).tolist() == [round_ - 1] * 3
+        assert cursors.fresh(3).tolist() == [round_] * 3
+        cursors = cursors.next_cursors(cursors, [], 3)
 
 
 def test_a_stream_that_lost_a_sample_is_behind_from_then_on() -> None:
@@ -93,7 +93,7 @@ def test_a_round_ahead_a_lost_sample_is_assigned_two_rounds_later() -> None:
     second = first.next_cursors(first, [], 2)
     third = second.next_cursors(first, [range(1)], 2)
     fourth = third.next_cursors(second, [], 2)
-    assert [deal.rows(2).tolist() for deal in (first, second, third, fourth)] == [
+    assert [cursors.rows(2).tolist() for cursors in (first, second, third, fourth)] == [
         [0, 0], [1, 1], [0, 2], [2, 3],
     ]  # fmt: skip
     # Lost once more, while others succeed.
@@ -103,9 +103,9 @@ def test_a_round_ahead_a_lost_sample_is_assigned_two_rounds_later() -> None:
 
 
 def test_an_empty_record_returns_everything() -> None:
-    deal = StreamCursors(1).next_cursors(StreamCursors(1), [range(3)], 3)
-    assert deal.round == 2
-    assert deal.rows(3).tolist() == [0, 0, 0]
+    cursors = StreamCursors(1).next_cursors(StreamCursors(1), [range(3)], 3)
+    assert cursors.round == 2
+    assert cursors.rows(3).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -95,12 +95,14 @@ def test_counts_follow_what_was_assigned() -> None:
         weights = dict(
             zip([e.peer for e in record.updates], chain.ledger.update_weights(record), strict=True)
         )
-        dealt = {peer: len(chain.ledger.assignments.share(round_, peer) or ()) for peer in weights}
-        assert weights == by_share(dealt)
-        assert dealt == dict(chain.ledger.assignments.shares(round_).sequences)
+        assigned = {
+            peer: len(chain.ledger.assignments.share(round_, peer) or ()) for peer in weights
+        }
+        assert weights == by_share(assigned)
+        assert assigned == dict(chain.ledger.assignments.shares(round_).sequences)
         if slow in weights and round_ > 10:
             # A sequence over several rounds is one sequence.
-            assert (dealt[slow], weights[slow], weights[fast]) == (1, 1, 2)
+            assert (assigned[slow], weights[slow], weights[fast]) == (1, 1, 2)
             works += 1
     assert works
     assert chain.ledger.update_weights(chain.ledger[0].record) == ()

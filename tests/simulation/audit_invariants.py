@@ -55,7 +55,7 @@ class _Page:
     """Number of consecutive updates without work that counted."""
 
 
-class Books:
+class AuditInvariants:
     """The watch's own account of every chain."""
 
     def __init__(
@@ -129,12 +129,12 @@ class Books:
                 worked=page.worked or worked,
                 idle=0 if worked or not counts else page.idle + (not lying - {entry.peer}),
             )
-        for look in record.audits:
-            drawn = work.drawn(look.auditor, look.secret, look.round)
-            if drawn is None or SignSums(look.total, look.squares).thousandths < LEAST:
+        for audit in record.audits:
+            drawn = work.drawn(audit.auditor, audit.secret, audit.round)
+            if drawn is None or SignSums(audit.total, audit.squares).thousandths < LEAST:
                 continue
             page = pages[drawn.peer]
-            shown = sum(n for round_, n in page.by_round.items() if round_ <= look.round)
+            shown = sum(n for round_, n in page.by_round.items() if round_ <= audit.round)
             pages[drawn.peer] = replace(page, shown=max(page.shown, shown))
         for first, ending in work.reputation.ended:
             if ending == "dropped" and first.peer in pages:

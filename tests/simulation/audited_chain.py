@@ -22,7 +22,7 @@ FIRST_DRAWN = 2 + DRAW_LAG_ROUNDS
 """The first round in which a member audits, without overlap."""
 
 
-class CheckedChain(Chain):
+class AuditedChain(Chain):
     """A chain with audits; by default they are an honest member's."""
 
     def __init__(self, count: int = 4, *, every: int = 1, **changes: Any) -> None:
@@ -45,7 +45,7 @@ class CheckedChain(Chain):
         secret = self.secret(who, max(0, self.work.commitment_round(round_)))
         return self.work.drawn(who, secret, round_)
 
-    def look(
+    def audit(
         self, who: PeerId, round_: int | None = None, score: int = GOOD, **changes: Any
     ) -> AuditEntry:
         """Return a member's audit of a round, by default the last one."""
@@ -73,7 +73,7 @@ class CheckedChain(Chain):
         """Return all audits of the last round that the next record may contain."""
         if self.round <= FIRST_DRAWN:
             return ()
-        entries = [self.look(peer, score=score) for peer in self.membership.peers]
+        entries = [self.audit(peer, score=score) for peer in self.membership.peers]
         return tuple(entry for entry in entries if self._holds(entry))
 
     def check(self, rounds: int) -> Self:
@@ -98,7 +98,7 @@ class CheckedChain(Chain):
         return True
 
 
-class VouchedChain(CheckedChain):
+class VouchedChain(AuditedChain):
     """Each record has all audits of the round before, and each fifth one all members' contributions."""
 
     def __init__(self, count: int = 4, **changes: Any) -> None:

@@ -17,13 +17,13 @@ from distro_node.protocol.wire.messages import AuditScore
 if TYPE_CHECKING:
     from simulation.node import Node
 
-LOOK_SEQUENCES = 3
+AUDIT_SEQUENCES = 3
 """The cost of an audit, in sequences."""
 _JUDGE_SECONDS = 0.02
 _RETRY_SECONDS = 2.0
 
 
-class Looks:
+class Audits:
     """Audits beside a node's trainer. Its memory is lost with the process."""
 
     def __init__(self, node: Node) -> None:

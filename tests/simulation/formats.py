@@ -164,7 +164,7 @@ ADAPTERS = dataclasses.replace(
     ),
 )
 
-CHECKED = dataclasses.replace(
+AUDITED_MANIFEST = dataclasses.replace(
     MANIFEST,
     optimizer=dataclasses.replace(MANIFEST.optimizer, preconditioner="orthogonal"),
     audits=AuditsSpec(interval=5, deviation=300),
@@ -218,7 +218,7 @@ RECORD = Record(
 # With audits: one update with a commitment, and audits of all kinds.
 _SECRET = bytes(range(16))
 _SCORES = (AuditScore(-1, 2**62), AuditScore(2**62, 1))
-LOOKED = dataclasses.replace(
+AUDITED_RECORD = dataclasses.replace(
     RECORD,
     updates=(dataclasses.replace(RECORD.updates[0], commitment=_id("secret")),),
     audits=(AuditEntry(PEERS[0], 50, _SECRET, -(2**62), 25, _signature(10)),),
@@ -226,12 +226,12 @@ LOOKED = dataclasses.replace(
     slot=3,
     secret=_SECRET,
 )
-FIRST_LOOKS = dataclasses.replace(LOOKED, reaudits=())
+FIRST_AUDITS = dataclasses.replace(AUDITED_RECORD, reaudits=())
 HALVED = dataclasses.replace(
-    FIRST_LOOKS,
-    audits=(dataclasses.replace(LOOKED.audits[0], first_half=AuditScore(-(2**62), 2**62)),),
+    FIRST_AUDITS,
+    audits=(dataclasses.replace(AUDITED_RECORD.audits[0], first_half=AuditScore(-(2**62), 2**62)),),
 )
-SECOND_LOOKS = dataclasses.replace(LOOKED, audits=(), slot=1)
+REAUDITS = dataclasses.replace(AUDITED_RECORD, audits=(), slot=1)
 
 _BALLOT = Ballot(51, RECORD.parent, 3, RECORD.id, b"\x04")
 _SKIP = Ballot(51, RECORD.parent, 2, NO_BLOCK, b"\x00")
@@ -277,10 +277,12 @@ FORMATS: dict[str, Format] = {
             51, RECORD.parent, _id("update 0"), 2_800_000, 4096, 2.75, 2**64 - 2, 86_400, 4
         ),
     ),
-    "announcement_bound": _message("announcement", LOOKED.announcement(LOOKED.updates[0])),
-    "audit": _message("audit", LOOKED.audits[0].message(RecordId(_id("record 49")))),
+    "announcement_bound": _message(
+        "announcement", AUDITED_RECORD.announcement(AUDITED_RECORD.updates[0])
+    ),
+    "audit": _message("audit", AUDITED_RECORD.audits[0].message(RecordId(_id("record 49")))),
     "audit_halves": _message("audit", HALVED.audits[0].message(RecordId(_id("record 49")))),
-    "reaudit": _message("reaudit", LOOKED.reaudits[0].message(RecordId(_id("record 48")))),
+    "reaudit": _message("reaudit", AUDITED_RECORD.reaudits[0].message(RecordId(_id("record 48")))),
     "join": _message("join", JoinRequest(50, _signature(3))),
     "leave": _message("leave", Leave(51)),
     "heartbeat": _message("heartbeat", Heartbeat(51, 1_700_000_000 << 20)),
@@ -294,9 +296,9 @@ FORMATS: dict[str, Format] = {
     **{
         name: Format(record, lambda data: decode(Record, data, max_bytes=1 << 20))
         for name, record in {
-            "record_looks": LOOKED,
-            "record_first_looks": FIRST_LOOKS,
-            "record_second_looks": SECOND_LOOKS,
+            "record_audits": AUDITED_RECORD,
+            "record_first_audits": FIRST_AUDITS,
+            "record_reaudits": REAUDITS,
             "record_halves": HALVED,
             "record_of_slot": dataclasses.replace(RECORD, evidence=(TWO_ANNOUNCEMENTS,), slot=4),
         }.items()
@@ -306,7 +308,7 @@ FORMATS: dict[str, Format] = {
     "manifest": Format(MANIFEST, _decode_manifest, named=True),
     "manifest_additions": Format(ADDITIONS, _decode_manifest, named=True),
     "manifest_adapters": Format(ADAPTERS, _decode_manifest, named=True),
-    "manifest_checks": Format(CHECKED, _decode_manifest, named=True),
+    "manifest_audits": Format(AUDITED_MANIFEST, _decode_manifest, named=True),
     "manifest_probe": Format(PROBED, _decode_manifest, named=True),
     "blob_list": Format(BLOBS, lambda data: decode_blob_list(data, "snapshot", BLOBS.size)),
     "sync_request": Format(SyncRequest(bytes(range(32)), 51, (1, 25, 50), 64), decode_request),

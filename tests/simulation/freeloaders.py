@@ -49,19 +49,19 @@ FAINT_PRAISE = "faint praise"
 """It reports that others' work barely passes, so it is not re-audited."""
 FALSE_HALVES = "false halves"
 """It reports that one half of each sequence is missing in others' work, or omits the halves."""
-FALSE_LOOKS = "false looks"
+FALSE_AUDITS = "false audits"
 """It reports audits that were not drawn, duplicates, ones with wrong secrets, and ones of nothing."""
-WITHHOLDS_LOOKS = "withholds looks"
+WITHHOLDS_AUDITS = "withholds audits"
 """As leader it puts no audits into the record."""
-FORGED_LOOKS = "forged looks"
+FORGED_AUDITS = "forged audits"
 """As leader it puts audits into the record that no member has signed."""
-LATE_LOOKS = "late looks"
+LATE_AUDITS = "late audits"
 """It publishes its audits at any time at which they may still be recorded."""
 GRINDS = "grinds"
 """As leader it varies its own announcement until it likes the record's id."""
 KEEPS_SECRET = "keeps its secret"
 """As leader it lets its slot pass half of the time."""
-TOO_SMALL = "too small to be looked at"
+TOO_SMALL = "too small to be audited"
 """It does nothing, and states that it needs several rounds for a sequence."""
 
 IDLE = (OTHER_DATA, AT_TIMES, BEGINNINGS, UNTIL_VOTES, CROWD, "copycat", TOO_SMALL)
@@ -69,10 +69,10 @@ UNTRUE = (
     FALSE_VERDICTS,
     FAINT_PRAISE,
     FALSE_HALVES,
-    FALSE_LOOKS,
-    WITHHOLDS_LOOKS,
-    FORGED_LOOKS,
-    LATE_LOOKS,
+    FALSE_AUDITS,
+    WITHHOLDS_AUDITS,
+    FORGED_AUDITS,
+    LATE_AUDITS,
     GRINDS,
     KEEPS_SECRET,
 )
@@ -83,7 +83,7 @@ _LATEST_SECONDS = 6.0
 _SLOWER = 20
 
 
-def draw_idlers(count: int, chance: random.Random, idle: Sequence[str] = IDLE) -> Liars:
+def draw_freeloaders(count: int, chance: random.Random, idle: Sequence[str] = IDLE) -> Liars:
     """Draw liars, fewer than a third of `count` nodes, never the founder, each of whom does not work in
     one of the `idle` ways; sometimes all are one crowd."""
     number = chance.randrange(1, (count - 1) // 3 + 1)
@@ -153,7 +153,7 @@ class WorkLies:
 
     def lateness(self, kind: str) -> float | None:
         """Return how long it holds back a message of this kind; None if it does not."""
-        if LATE_LOOKS in self._liar.tells and kind in ("audit", "reaudit"):
+        if LATE_AUDITS in self._liar.tells and kind in ("audit", "reaudit"):
             return self._chance.uniform(0.0, _LATEST_SECONDS)
         return None
 
@@ -167,17 +167,17 @@ class WorkLies:
                 (self._with_tokens(record, tokens) for tokens in range(_GROUND)),
                 key=lambda ground: ground.id,
             )
-        if WITHHOLDS_LOOKS in tells:
+        if WITHHOLDS_AUDITS in tells:
             record = dataclasses.replace(record, audits=(), reaudits=())
-        if FORGED_LOOKS in tells and record.round > 3 and self._chance.random() < 0.5:
-            record = dataclasses.replace(record, audits=(self._forged_look(record.round - 1),))
+        if FORGED_AUDITS in tells and record.round > 3 and self._chance.random() < 0.5:
+            record = dataclasses.replace(record, audits=(self._forged_audit(record.round - 1),))
         return record
 
-    def false_looks(self) -> Iterator[tuple[str, Message]]:
+    def false_audits(self) -> Iterator[tuple[str, Message]]:
         """Yield audits that were not drawn, to be sent after its announcement."""
         member, chance = self._liar.member, self._chance
         ledger, work = member.view.ledger, member.view.ledger.find(AuditLedger)
-        if FALSE_LOOKS not in self._liar.tells or work is None or len(ledger) < 4:
+        if FALSE_AUDITS not in self._liar.tells or work is None or len(ledger) < 4:
             return
         round_ = len(ledger) - chance.randrange(1, min(20, len(ledger)))
         parent, base = ledger.parent(round_), max(0, work.commitment_round(round_))
@@ -219,7 +219,7 @@ class WorkLies:
                 updates.append(entry)
         return dataclasses.replace(record, updates=tuple(updates))
 
-    def _forged_look(self, round_: int) -> AuditEntry:
+    def _forged_audit(self, round_: int) -> AuditEntry:
         liar = self._liar
         secret = self._chance.randbytes(SECRET_BYTES)
         forged = AuditEntry(liar.peer, round_, secret, 0, 1, b"")
@@ -227,7 +227,7 @@ class WorkLies:
         return dataclasses.replace(forged, signature=liar.sign("audit", encode(said)).signature)
 
 
-class Idler(Liar):
+class Freeloader(Liar):
     """A liar that also lies about work."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -257,7 +257,7 @@ class Idler(Liar):
             return
         super().perform(effect)
         if told == "announcement":
-            for kind, message in self._work.false_looks():
+            for kind, message in self._work.false_audits():
                 self._say(kind, message)
 
     def _propose(self, envelope: Envelope, proposal: Proposal) -> None:

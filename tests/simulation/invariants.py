@@ -56,7 +56,7 @@ from distro_node.protocol.wire.messages import (
     UpdateEntry,
     round_of,
 )
-from simulation.audit_invariants import Books
+from simulation.audit_invariants import AuditInvariants
 from simulation.message_cache import read
 from simulation.oracle import Chains, Judgement, least_quorum, may_be_quorum
 from simulation.samples import Samples
@@ -91,7 +91,7 @@ class Watch:
         self._swarm = swarm
         self.chains = Chains(swarm.manifest, swarm.keys)
         self.samples = Samples(swarm.manifest)
-        self.books = Books(swarm.manifest, swarm.scores, self.expected)
+        self.audit_invariants = AuditInvariants(swarm.manifest, swarm.scores, self.expected)
         self.liars: set[int] = set()
         """Nodes from which nothing good is expected."""
         self.forgetful: set[int] = set()
@@ -398,9 +398,9 @@ class Watch:
         if ledger.head == record.id and not moved and ledger.final_round != known:
             raise Violation("final", f"{where}: it takes {ledger.final_round} for final", record.id)
         if ledger.head == record.id:
-            self._check_books(self.books.compare, ledger, where)
+            self._check_audits(self.audit_invariants.compare, ledger, where)
             if record.round % _AGAIN_EVERY == node.index % _AGAIN_EVERY:
-                self._check_books(self.books.compare_again, ledger, where)
+                self._check_audits(self.audit_invariants.compare_again, ledger, where)
 
     def _check_company(self, node: Node, decided: Decided, where: str) -> None:
         """Check that liars alone are believed only where they are a third of the members present."""
@@ -487,11 +487,11 @@ class Watch:
         wrong = self.samples.check(record, self.chains)
         if wrong:
             raise Violation("samples", f"{where}: {wrong}", record.id)
-        self._check_books(self.books.add, self.chains.ledger(record.id), where)
+        self._check_audits(self.audit_invariants.add, self.chains.ledger(record.id), where)
         return judgement
 
-    def _check_books(self, look: Callable[[Ledger], str], ledger: Ledger, where: str) -> None:
-        wrong = look(ledger) if ledger.find(AuditLedger) is not None else ""
+    def _check_audits(self, check: Callable[[Ledger], str], ledger: Ledger, where: str) -> None:
+        wrong = check(ledger) if ledger.find(AuditLedger) is not None else ""
         if wrong:
             raise Violation("accounts", f"{where}: {wrong}", ledger.head)
 

@@ -98,7 +98,7 @@ HISTORY = "another history"
 BOTH_SIDES = "both sides"
 """During a cut, it belongs to one side and signs with all others as well."""
 
-FALSE_TALLY = "false tally"
+FALSE_AGGREGATE = "false aggregate"
 """As an aggregator, it sends an aggregate that does not follow from the sign votes: the same as all such
 liars, or one of its own."""
 
@@ -278,7 +278,7 @@ class Liar(Node):
 
     def heard(self, effect: MakeAggregate) -> ContentId:
         told = super().heard(effect)
-        if FALSE_TALLY not in self.tells:
+        if FALSE_AGGREGATE not in self.tells:
             return told
         return content_id(told + self._chance.choice((b"", self.peer)))
 

@@ -40,7 +40,7 @@ from distro_node.protocol.member import (
 )
 from distro_node.protocol.wire.membership import quorum
 from simulation.faults import Family
-from simulation.liars import FALSE_TALLY, HISTORY
+from simulation.liars import FALSE_AGGREGATE, HISTORY
 from simulation.oracle import judging_under
 from simulation.scenario import Failure, Scenario, draw_scenario, run
 
@@ -153,8 +153,8 @@ def _votes_for_every_proposal() -> list[Patch]:
 
     def votable(self: Any) -> Any:
         state = self._state(self.slot)
-        tally = state.ballots["vote"].get(state.proposal)
-        if state.proposal is None or (tally is not None and self._me in tally):
+        votes = state.ballots["vote"].get(state.proposal)
+        if state.proposal is None or (votes is not None and self._me in votes):
             return None
         return self.records[state.proposal]
 
@@ -249,7 +249,7 @@ def _judges_by_size() -> list[Patch]:
     return [(update_fetch.UpdateDownloads, "arrived", arrived)]
 
 
-def _believes_anybody_of_a_panel() -> list[Patch]:
+def _believes_any_aggregator() -> list[Patch]:
     def first(
         committee: Committee, said: Mapping[PeerId, ContentId], present: object
     ) -> ContentId | None:
@@ -332,12 +332,12 @@ MUTATIONS = (
     ),
     Mutation("accounts are not copied", _shares_accounts, "audits", 10, "accounts"),
     Mutation(
-        "a panel's loudest is believed",
-        _believes_anybody_of_a_panel,
+        "any aggregator is believed",
+        _believes_any_aggregator,
         "committees",
         20,
         "counts",
-        (FALSE_TALLY,),
+        (FALSE_AGGREGATE,),
         shown_by=9,
     ),
 )

@@ -73,7 +73,7 @@ from distro_node.protocol.member.update_fetch import FETCH_PAUSE_SECONDS, Update
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import AuditScore, Decided, SnapshotEntry, round_of
-from simulation.audits import LOOK_SEQUENCES, Looks
+from simulation.audits import AUDIT_SEQUENCES, Audits
 from simulation.keys import identity
 from simulation.message_cache import read
 from simulation.toy import INITIAL, ToyTrainer
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 
 UPDATE_BYTES = 2_800_000
 APPLY_SECONDS = 0.05
-TALLY_SECONDS = 0.2
+AGGREGATE_SECONDS = 0.2
 
 # A peer that does not answer is given up when its connection breaks.
 BROKEN_SECONDS = 4.0
@@ -207,7 +207,7 @@ class Node:
         self.disk.salt += 1
         self.trainer = self.disk.trainer or ToyTrainer(self.peer)
         self.disk.trainer = self.trainer
-        self._looks = Looks(self)
+        self._audits = Audits(self)
         # The last aggregate that it made: a new process has no state for a section.
         self._said: ContentId | None = None
 
@@ -432,13 +432,13 @@ class Node:
             case Train():
                 self._train(effect)
             case MakeAggregate():
-                self._tally(effect)
+                self._aggregate(effect)
             case Apply():
                 self._apply(effect)
             case ScoreAudit():
-                self._looks.judge(effect)
+                self._audits.judge(effect)
             case RunReaudit():
-                self._looks.again(effect)
+                self._audits.again(effect)
             case StoreEntry(decided):
                 swarm.watch.kept(self, decided)
                 swarm.trace.note(
@@ -621,8 +621,8 @@ class Node:
         rounds = self.swarm.manifest.rounds
         usual = rounds.sequences / rounds.start_members
         seconds = self.training_seconds * len(effect.samples) / usual
-        self._looks.beside(effect)
-        looking = 0.0 if effect.audit is None else self.training_seconds * LOOK_SEQUENCES / usual
+        self._audits.beside(effect)
+        auditing = 0.0 if effect.audit is None else self.training_seconds * AUDIT_SEQUENCES / usual
 
         def done() -> None:
             if self.alive and not self._frozen:
@@ -633,22 +633,22 @@ class Node:
             elif self.alive:
                 self.swarm.clock.after(0.5, done)
 
-        self.swarm.clock.after(seconds + looking, done)
+        self.swarm.clock.after(seconds + auditing, done)
 
-    def _tally(self, effect: MakeAggregate) -> None:
+    def _aggregate(self, effect: MakeAggregate) -> None:
         """Send the aggregate of the sign votes, as all honest aggregators do that received them all."""
 
         def done() -> None:
             if not self.alive:
                 return
-            tally = self.aggregates(effect)
-            self.disk.made.add(tally)
-            self._arrivals.note(effect.round, tally)
-            self.swarm.store(self, tally)
+            aggregate = self.aggregates(effect)
+            self.disk.made.add(aggregate)
+            self._arrivals.note(effect.round, aggregate)
+            self.swarm.store(self, aggregate)
             size = self.swarm.update_bytes
-            self.tell(Trained(effect.round, effect.round, tally, size, 0, 0.0))
+            self.tell(Trained(effect.round, effect.round, aggregate, size, 0, 0.0))
 
-        self.swarm.clock.after(TALLY_SECONDS, done)
+        self.swarm.clock.after(AGGREGATE_SECONDS, done)
 
     def aggregates(self, effect: MakeAggregate) -> ContentId:
         """Return its aggregate of a section: an abstention, unless the last that counted was its own or

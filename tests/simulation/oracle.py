@@ -224,17 +224,19 @@ class Chains:
             return ledger.update_weights(record)
         committee_chain = ledger.find(CommitteeChain)
         if committee_chain is not None:
-            return self._tallied(record, committee_chain)
+            return self._aggregates_counted(record, committee_chain)
         if record.id not in self._update_weights:
-            dealt = [len(self.share(record.parent, e.peer) or ()) for e in record.updates]
-            unequal = self._manifest.optimizer.update_weight == "share" and len(set(dealt)) > 1
-            mean = Fraction(sum(dealt), max(1, len(dealt)))
+            assigned = [len(self.share(record.parent, e.peer) or ()) for e in record.updates]
+            unequal = self._manifest.optimizer.update_weight == "share" and len(set(assigned)) > 1
+            mean = Fraction(sum(assigned), max(1, len(assigned)))
             self._update_weights[record.id] = tuple(
-                2 if unequal and n >= mean else 1 for n in dealt
+                2 if unequal and n >= mean else 1 for n in assigned
             )
         return self._update_weights[record.id]
 
-    def _tallied(self, record: Record, committee_chain: CommitteeChain) -> tuple[int, ...]:
+    def _aggregates_counted(
+        self, record: Record, committee_chain: CommitteeChain
+    ) -> tuple[int, ...]:
         """Count one of each aggregate that two aggregators made and none of their committee denies; one,
         if it is alone."""
         weights = dict.fromkeys((entry.peer for entry in record.updates), 0)
@@ -257,7 +259,7 @@ class Chains:
         streams, shares, last = (
             ledger.assignments.order.streams,
             ledger.assignments.shares(length),
-            self.last_deal(parent),
+            self.last_cursors(parent),
         )
         found: list[tuple[int, int]] = []
         # A step of two rounds assigns samples in the first of them.
@@ -272,7 +274,7 @@ class Chains:
             found.append((work.stream, int(rows[work.stream])))
         return [*found, *last.owed]
 
-    def last_deal(self, parent: RecordId) -> StreamCursors:
+    def last_cursors(self, parent: RecordId) -> StreamCursors:
         """Return the last assignment that a decided record settles: with `overlap` a round ahead."""
         ledger, length = self._home[parent]
         return ledger.assignments.cursors(max(1, length) + ledger.manifest.rounds.overlap)

@@ -32,7 +32,7 @@ class Chains(Protocol):
         """Return streams and rows that were assigned, and are neither trained nor given up."""
         ...
 
-    def last_deal(self, parent: RecordId) -> StreamCursors:
+    def last_cursors(self, parent: RecordId) -> StreamCursors:
         """Return the last assignment that this record settles."""
         ...
 
@@ -43,7 +43,7 @@ class Samples:
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
         self._order = order_of(manifest)
-        self._lanes = np.arange(self._order.streams)
+        self._streams = np.arange(self._order.streams)
         self._told: dict[tuple[RecordId, int, PeerId], tuple[int, ...]] = {}
         self._parents: dict[RecordId, RecordId] = {}
         self._trained: dict[RecordId, _Counts] = {}
@@ -67,10 +67,10 @@ class Samples:
         if self._manifest.aggregates_in(record.round + 1):
             # The next samples are assigned once the committees have aggregated.
             return ""
-        last = chains.last_deal(record.id)
+        last = chains.last_cursors(record.id)
         places = np.array(chains.under_way(record.id), np.int64).reshape(-1, 2)
         left = self._count(tuple(self._order.samples_at(places[:, 0], places[:, 1])))
-        before = chains.last_deal(record.parent).fresh(self._order.streams)
+        before = chains.last_cursors(record.parent).fresh(self._order.streams)
         due = self._count_until(last.fresh(self._order.streams), before)
         for sample in np.flatnonzero(trained + left != due)[:1]:
             what = "twice in an epoch" if (trained + left)[sample] > due[sample] else "never"
@@ -107,7 +107,7 @@ class Samples:
 
     def _count_rows(self, rows: Streams, streams: npt.NDArray[np.bool_] | None = None) -> _Counts:
         chosen = slice(None) if streams is None else streams
-        return self._count(tuple(self._order.samples_at(self._lanes[chosen], rows[chosen])))
+        return self._count(tuple(self._order.samples_at(self._streams[chosen], rows[chosen])))
 
     def _count(self, samples: tuple[int, ...]) -> _Counts:
         return np.bincount(np.asarray(samples, np.int64), minlength=self._order.samples)

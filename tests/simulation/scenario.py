@@ -23,13 +23,13 @@ from distro_node.protocol.wire.membership import max_byzantine_votes
 from distro_node.protocol.wire.work_specs import CommitteesSpec
 from simulation.clock import Standstill
 from simulation.faults import Family, Faults, Schedule, draw_absences, draw_schedule, with_wipes
-from simulation.freeloaders import Idler, draw_idlers
+from simulation.freeloaders import Freeloader, draw_freeloaders
 from simulation.invariants import Violation
 from simulation.keys import Keys
 from simulation.liars import (
     BOTH_SIDES,
     CONSPIRACY,
-    FALSE_TALLY,
+    FALSE_AGGREGATE,
     LIES,
     Liars,
     draw_founder,
@@ -56,9 +56,9 @@ CUT_SECONDS = 1200.0
 for it again for up to 160 seconds, and what liars alone may have signed is doubted for sixteen leases,
 each of which may have grown to a minute while rounds were slow. If it is longer, `CUT_LEASES` leases."""
 CUT_LEASES = 18
-LOOKS_SECONDS = 900.0
+AUDITS_SECONDS = 900.0
 """The same where the run is long enough for epochs of votes to change."""
-LOOKS_ROUNDS = 56
+AUDITS_ROUNDS = 56
 """Three and a half epochs of votes."""
 RECOVERY_ROUNDS = 3
 """Rounds to be decided within that time, with contributions of all members."""
@@ -148,7 +148,7 @@ def draw_scenario(
     if family == "down":
         return _many_down(seed, members, rounds or 8, overlap)
     if family == "audits":
-        return _auditor(seed, members, rounds or LOOKS_ROUNDS, overlap)
+        return _auditor(seed, members, rounds or AUDITS_ROUNDS, overlap)
     if family == "committees":
         return _speaking(seed, members, rounds)
     cut = family == "cut"
@@ -201,7 +201,7 @@ def _speaking(seed: int, members: int | None, rounds: int | None) -> Scenario:
     others: tuple[Family, ...] = ("none", "crash", "network", "liars", "liars", "all", "all")
     drawn = draw_scenario(seed, chance.choice(others), members, rounds or 12)
     liars = tuple(
-        (index, (*lies, FALSE_TALLY) if chance.random() < 0.7 else lies)
+        (index, (*lies, FALSE_AGGREGATE) if chance.random() < 0.7 else lies)
         for index, lies in drawn.liars
     )
     epoch = chance.choice((1, 2, 3))
@@ -239,7 +239,7 @@ def draw_say(seed: int, family: Family) -> UpdateWeightRule:
 def _auditor(seed: int, members: int | None, rounds: int, overlap: bool) -> Scenario:
     chance, size = random.Random(f"scenario {seed} looks"), random.Random(f"size {seed} looks")
     count = members or size.choice((3, 4, 4, 5, 5, 6, 7))
-    liars = draw_idlers(count, chance) if count >= 4 and chance.random() < 0.6 else ()
+    liars = draw_freeloaders(count, chance) if count >= 4 and chance.random() < 0.6 else ()
     model = "byzantine" if liars or chance.random() < 0.6 else "crash"
     # The founder may be away for long where liars are less than a third of the others.
     long = count - 1 > 3 * len(liars)
@@ -304,8 +304,8 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
         samples=150,
         overlap=scenario.overlap,
         optimizer=OptimizerSpec(update_weight=scenario.say, outlier_filter=not scenario.epoch),
-        **_with_looks(scenario),
-        **_with_panels(scenario),
+        **_with_audits(scenario),
+        **_with_committees(scenario),
     )
     size = 20_000 if scenario.links.up < 1e7 else 2_800_000
     swarm = Swarm(manifest, scenario.seed, links=scenario.links, keys=keys, update_bytes=size)
@@ -332,7 +332,7 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
     return swarm
 
 
-def _with_looks(scenario: Scenario) -> dict[str, Any]:
+def _with_audits(scenario: Scenario) -> dict[str, Any]:
     """Return the additional manifest fields with audits."""
     if not scenario.every:
         return {}
@@ -343,7 +343,7 @@ def _with_looks(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _with_panels(scenario: Scenario) -> dict[str, Any]:
+def _with_committees(scenario: Scenario) -> dict[str, Any]:
     """Return the additional manifest fields with committees."""
     if not scenario.epoch:
         return {}
@@ -393,7 +393,7 @@ def _smaller(scenario: Scenario) -> list[Scenario]:
 
 
 def _start_liar(swarm: Swarm, index: int, lies: tuple[str, ...]) -> None:
-    class Chosen(Idler):
+    class Chosen(Freeloader):
         tells = frozenset(lies)
 
     swarm.add(index, kind=Chosen)
@@ -426,7 +426,7 @@ def _play(swarm: Swarm, scenario: Scenario) -> bool:
     if scenario.family == "cut":
         patience = CUT_SECONDS
     elif scenario.every:
-        patience = LOOKS_SECONDS
+        patience = AUDITS_SECONDS
     deadline = max(clock.now, faults_over) + patience
     while (problem := lacking(swarm, target)) is not None:
         if clock.next > deadline and scenario.family == "cut" and patience < _doubting(swarm):

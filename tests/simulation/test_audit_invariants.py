@@ -15,7 +15,7 @@ from simulation.scenario import Failure, draw_scenario, run
 # Private here: `_settle`: broken on purpose.
 
 
-def failure_of_idlers() -> Failure | None:
+def failure_of_freeloaders() -> Failure | None:
     """Return the failure of a run in which nothing else goes wrong."""
     drawn = draw_scenario(36, "audits")
     quiet = dataclasses.replace(drawn.schedule, actions=())
@@ -33,13 +33,13 @@ def test_who_idles_and_stays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(ReputationTable, "_settle", lambda *_: None)
     # The run is a short one.
     monkeypatch.setattr(audit_invariants, "IDLE_ROUNDS", 30)
-    assert "count that are no work" in noticed(failure_of_idlers())
+    assert "count that are no work" in noticed(failure_of_freeloaders())
 
 
 def test_votes_for_what_nobody_saw_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every audit passes."""
     monkeypatch.setattr(ReputationTable, "bound", lambda *_: -(1 << 60))
-    assert "votes for 0 sequences" in noticed(failure_of_idlers())
+    assert "votes for 0 sequences" in noticed(failure_of_freeloaders())
 
 
 def test_an_honest_member_that_is_accused_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,8 +49,8 @@ def test_an_honest_member_that_is_accused_is_noticed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         ReputationTable, "_settle", lambda self, first, _: settles(self, first, "failed")
     )
-    assert "an honest member is accused" in noticed(failure_of_idlers())
+    assert "an honest member is accused" in noticed(failure_of_freeloaders())
 
 
 def test_without_faults_there_is_nothing_to_notice() -> None:
-    assert failure_of_idlers() is None
+    assert failure_of_freeloaders() is None

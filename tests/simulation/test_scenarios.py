@@ -50,7 +50,7 @@ FOUND: tuple[tuple[Family, int, int, int], ...] = (
 """Family, seed, members, rounds."""
 
 FAULTY: list[Family] = ["all", "liars", "network", "crash", "cut", "down", "audits", "committees"]
-LOOKS = (6, 8793)
+AUDITS = (6, 8793)
 """With crowds, false audits and re-audits. In the last one a single high score, of a member with most of
 the votes, was held against all."""
 
@@ -131,7 +131,7 @@ def test_one_seed_of_each_family(family: Family) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [pytest.param(LOOKS[0], marks=pytest.mark.soak), *LOOKS[1:]])
+@pytest.mark.parametrize("seed", [pytest.param(AUDITS[0], marks=pytest.mark.soak), *AUDITS[1:]])
 def test_seeds_of_audits(seed: int) -> None:
     """They take many rounds each, so there are few."""
     assert_sound(draw_scenario(seed, "audits"))

@@ -18,7 +18,7 @@ from distro_node.protocol.chain import fork_choice, fork_search
 from distro_node.protocol.chain.initial_sync import InitialSync
 from simulation.faults import Action, Family, Schedule
 from simulation.freeloaders import IDLE, UNTRUE
-from simulation.liars import BOTH_SIDES, FALSE_TALLY, LEADING, LEAVES, STRANGER
+from simulation.liars import BOTH_SIDES, FALSE_AGGREGATE, LEADING, LEAVES, STRANGER
 from simulation.whole import loop, scenario
 from simulation.whole.disk import Disks
 from simulation.whole.liars import LIES
@@ -41,7 +41,7 @@ def test_every_lie_is_in_some_seed() -> None:
     drawn = [draw_scenario(seed, family) for family in SEEDS for seed in range(200)]
     told = {lie for one in drawn for _, lies in one.liars for lie in lies}
     of_work = {*IDLE, *UNTRUE} - {"copycat"}
-    assert told == {*LIES, *LEADING, BOTH_SIDES, LEAVES, STRANGER, FALSE_TALLY, *of_work}
+    assert told == {*LIES, *LEADING, BOTH_SIDES, LEAVES, STRANGER, FALSE_AGGREGATE, *of_work}
 
 
 @pytest.mark.slow

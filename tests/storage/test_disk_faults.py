@@ -158,7 +158,7 @@ def parts_are_sound(root: Path) -> None:
 
 
 @scenario(parts_are_sound)
-def parts_of_sheets(root: Path) -> None:
+def parts_of_sign_votes(root: Path) -> None:
     earlier, store = (SignVotePartStore(root / "sign-votes") for _ in range(2))
     earlier.register(OLD, lambda data: True)
     earlier.keep(OLD, b"of a step that is over")

@@ -71,8 +71,8 @@ def test_a_bootstrap_peer_is_told_from_a_node() -> None:
     assert decode_any_status(json.loads(json.dumps(encode_status(mine)))) == mine
     assert decode_any_status(encode_status(TRAINING)) == TRAINING
     assert [row.name for row in rows(mine)][:3] == ["peer", "swarms", "connections"]
-    looking = replace(mine, observes="swarm-1", dashboard="http://127.0.0.1:9466/")
-    told = {row.name: row.value for row in rows(looking)}
+    observing = replace(mine, observes="swarm-1", dashboard="http://127.0.0.1:9466/")
+    told = {row.name: row.value for row in rows(observing)}
     assert (told["follows"], told["page"]) == ("swarm-1", "http://127.0.0.1:9466/")
     with pytest.raises(UserError):
         decode_status(encode_status(mine))

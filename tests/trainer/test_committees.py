@@ -50,7 +50,7 @@ def aggregates(
 ) -> list[bytes]:
     """Return the aggregates that the committees of all sections make of these sign votes."""
     (whole,) = sections(cut[0].whole, 1)
-    parts = [cut_sign_vote(whole, cut, ONE_OF, turn, sheet) for sheet in sign_votes]
+    parts = [cut_sign_vote(whole, cut, ONE_OF, turn, vote) for vote in sign_votes]
     bodies = []
     for number, (section, momentum) in enumerate(zip(cut, momenta, strict=True)):
         told = [(decode_part(section, ONE_OF, turn, own[number]), 1) for own in parts]

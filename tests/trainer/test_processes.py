@@ -100,8 +100,8 @@ async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
         for round_, count in enumerate((7, 1, 0), 1):
             ours = await trainer.train(round_, range(count), audits=True)
             theirs = twin.train(round_, range(count), audits=True)
-            looked = await trainer.audit(round_, 50, 4)
-            assert (looked is not None) == twin.audit(round_, AssignedSample(sample=50, share=4))
+            audited = await trainer.audit(round_, 50, 4)
+            assert (audited is not None) == twin.audit(round_, AssignedSample(sample=50, share=4))
             assert ours.tokens == theirs.tokens
             judged, expected = (
                 await trainer.judge(round_, theirs.body),

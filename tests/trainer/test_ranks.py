@@ -105,12 +105,12 @@ def test_ranks_audit_as_one(tmp_path: Path, size: int) -> None:
     alone.load(chunks)
     together = Together(tmp_path, manifest, chunks, size)
     for round_ in (1, 2):
-        look = AssignedSample(sample=90 + round_, share=4)
+        audit = AssignedSample(sample=90 + round_, share=4)
         body = alone.train(round_, range(5), audits=True).body
         found, *_ = together.call("train", round_, range(5), audits=True)
         assert same_signs(alone, found.body, body) > 0.99
-        assert alone.audit(round_, look)
-        assert together.call("audit", round_, look) == [True] * size
+        assert alone.audit(round_, audit)
+        assert together.call("audit", round_, audit) == [True] * size
         expected = alone.judge(round_, body)
         found, *others = together.call("judge", round_, body)
         assert expected is not None
@@ -143,9 +143,9 @@ def test_ranks_tell_as_one_member(tmp_path: Path, size: int) -> None:
         pairs = zip(told, decode_part(whole, 3, turn, ours.body), strict=True)
         assert np.mean(np.concatenate([(a == b).ravel() for a, b in pairs])) > 0.99
         momentum.add(summed(whole, 3, turn, [(told, 1)]), 3, turn)
-        tally = encode_aggregate(whole, Aggregate(0, 1, (True,), momentum.take_strongest(turn)))
-        fingerprint = alone.apply(round_ + 1, [tally], RATE, False, [1])
-        assert together.apply(round_ + 1, [tally], RATE, False, [1]) == fingerprint
+        aggregate = encode_aggregate(whole, Aggregate(0, 1, (True,), momentum.take_strongest(turn)))
+        fingerprint = alone.apply(round_ + 1, [aggregate], RATE, False, [1])
+        assert together.apply(round_ + 1, [aggregate], RATE, False, [1]) == fingerprint
 
 
 def same_signs(session: TrainingSession, ours: bytes, theirs: bytes) -> float:

@@ -57,13 +57,13 @@ class World:
         self.specs: list[TrainerSpec] = []
         self.brought: list[int] = []
         self.heard: list[ReauditDone] = []
-        self.looking: Callable[[], Any] = trio.lowlevel.checkpoint
+        self.reauditing: Callable[[], Any] = trio.lowlevel.checkpoint
         self.found = [SignSums(30, 9), SignSums(-1, 4)]
         self.open = 0
         self.starting: Exception | None = None
         # Only the attributes with the same names here are used of each.
         world: Any = self
-        self.looks = ReauditWorker(
+        self.reaudits = ReauditWorker(
             manifest=self.chain.manifest,
             spec=TrainerSpec(b"", tmp_path, TrainerSettings(device="cuda", micro_batch=8)),
             store=self.store,
@@ -93,7 +93,7 @@ class World:
         for round_ in rounds:
             self.first = Audit(CHECKER, IDLE, round_, 3, 100)
             self.disputes[self.first] = Dispute(since, 3000, CALLED)
-            self.looks.put(self.effect)
+            self.reaudits.put(self.effect)
 
     async def at_hand(self) -> list[LocalSnapshot]:
         return self.snapshots
@@ -132,14 +132,14 @@ class World:
     async def run_reaudit(
         self, round_: int, body: bytes, samples: Any, others: Any, share: int
     ) -> list[SignSums]:
-        await self.looking()
+        await self.reauditing()
         self.others = others
         self.did.append(f"look again at {round_}: {samples} of {share}")
         return self.found
 
     async def run(self, seconds: float = 600.0) -> None:
         with trio.move_on_after(seconds):
-            await self.looks.run(self)
+            await self.reaudits.run(self)
 
 
 class _Ledger:
@@ -162,7 +162,7 @@ async def test_it_recomputes_the_parameters_and_reaudits(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
     world = World(tmp_path)
-    world.looks.put(world.effect)
+    world.reaudits.put(world.effect)
     await world.run()
     assert world.did == [
         *("load", "apply 0", "apply 1", "apply 2", "apply 3", "momentum"),
@@ -174,10 +174,10 @@ async def test_it_recomputes_the_parameters_and_reaudits(
     assert (spec.settings.device, spec.settings.micro_batch) == ("cpu", 1)
     assert spec.nice > 0
     assert spec.settings.memory is not None
-    dealt = world.chain.ledger.assignments.share(ROUND, IDLE)
-    assert dealt is not None
+    assigned = world.chain.ledger.assignments.share(ROUND, IDLE)
+    assert assigned is not None
     assert world.others
-    assert not set(world.others) & set(dealt)
+    assert not set(world.others) & set(assigned)
     assert set(world.brought) == {1, 2, *world.others}
 
 
@@ -185,7 +185,7 @@ async def test_with_overlap_the_parameters_are_those_of_a_round_before(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
     world = World(tmp_path, overlap=True)
-    world.looks.put(world.effect)
+    world.reaudits.put(world.effect)
     await world.run()
     assert world.did[:-2] == ["load", "apply 0", "apply 1", "apply 2"]
     assert len(world.heard) == 1
@@ -206,17 +206,17 @@ async def test_a_state_that_cannot_be_made_again_is_let_go(
 ) -> None:
     world = World(tmp_path)
     world.snapshots = [LocalSnapshot(6, world.snapshots[0].blob, 4)]
-    world.looks.put(world.effect)
+    world.reaudits.put(world.effect)
     await world.run()
     assert (world.specs, world.heard) == ([], [])
     # Nor a round whose updates, or whose own update, are gone.
     world = World(tmp_path)
     world.store.remove(world.chain.ledger[2].record.updates[0].update)
-    world.looks.put(world.effect)
+    world.reaudits.put(world.effect)
     await world.run()
     assert (world.specs, world.heard) == ([], [])
     world = World(tmp_path)
-    world.looks.put(world.effect)
+    world.reaudits.put(world.effect)
     world.store.remove(world.effect.update)
     await world.run()
     assert (world.did, world.heard) == ([], [])
@@ -249,14 +249,14 @@ async def test_a_trainer_without_anything_to_do_goes(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
     world = World(tmp_path)
-    world.looks.put(world.effect)
+    world.reaudits.put(world.effect)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.run)
         await trio.sleep(reaudit._KEEP_ALIVE_SECONDS / 2)
         assert world.open == 1
         await trio.sleep(reaudit._KEEP_ALIVE_SECONDS)
         assert world.open == 0
-        world.looks.put(world.effect)
+        world.reaudits.put(world.effect)
         await trio.sleep(1.0)
         nursery.cancel_scope.cancel()
     assert len(world.specs) == 2
@@ -276,7 +276,7 @@ async def test_a_trainer_that_refuses_or_dies_costs_the_reaudit_alone(
         if problems:
             raise problems.pop()
 
-    world.looking = fail_once
+    world.reauditing = fail_once
     world.dispute_rounds([4, 6], 5)
     await world.run()
     assert len(world.heard) == 1
@@ -297,7 +297,7 @@ async def test_where_no_trainer_starts_nothing_waits(
     # Otherwise each of them would cost another start.
     assert (world.heard, len(world.specs)) == ([], 1)
     world.starting = None
-    world.looks.put(world.effect)
+    world.reaudits.put(world.effect)
     await world.run()
     assert len(world.heard) == 1
 
@@ -307,7 +307,7 @@ async def test_nothing_is_said_where_there_was_nothing_to_compare(
 ) -> None:
     world = World(tmp_path)
     world.found = [SignSums(30, 9), SignSums(0, 0)]
-    world.looks.put(world.effect)
+    world.reaudits.put(world.effect)
     await world.run()
     assert world.heard == []
 
@@ -316,20 +316,20 @@ async def test_it_ends_with_the_dispute_and_after_its_time(
     tmp_path: Path, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path)
-    world.looking = trio.sleep_forever
-    world.looks.put(world.effect)
+    world.reauditing = trio.sleep_forever
+    world.reaudits.put(world.effect)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.run)
         await trio.sleep(10.0)
         assert len(world.specs) == 1
         world.disputes.clear()
         # A dispute that ends before its turn is not started.
-        world.looks.put(world.effect)
+        world.reaudits.put(world.effect)
     assert len(world.specs) == 1
     assert world.heard == []
     monkeypatch.setattr(reaudit, "_MAX_SECONDS", 5.0)
     world.disputes[world.first] = Dispute(5, 3000, CALLED)
-    world.looks.put(world.effect)
+    world.reaudits.put(world.effect)
     await world.run(20.0)
     assert len(world.specs) == 2
     assert world.heard == []

@@ -37,23 +37,23 @@ class AuditedSwarm:
         self.round = 0
         self.close()
         for peer in others:
-            self.close([self.look(founder, peer, GOOD)])
+            self.close([self.audit(founder, peer, GOOD)])
         step = 0
         while set(self.accounts.votes) != set(self.peers) or self.round % EPOCH_ROUNDS:
             # All members audit each other in turn; audits by members without votes do not count.
             step = step % len(others) + 1
             pairs = zip(self.peers, self.peers[step:] + self.peers[:step], strict=True)
-            self.close([self.look(auditor, peer, GOOD) for auditor, peer in pairs])
+            self.close([self.audit(auditor, peer, GOOD) for auditor, peer in pairs])
 
-    def look(self, auditor: PeerId, peer: PeerId, score: int) -> Audit:
+    def audit(self, auditor: PeerId, peer: PeerId, score: int) -> Audit:
         """Return an audit of the last round."""
         return Audit(auditor, peer, self.round - 1, SHARE, score)
 
-    def close(self, looks: Iterable[Audit] = (), again: Iterable[Reaudit] = ()) -> None:
+    def close(self, audits: Iterable[Audit] = (), again: Iterable[Reaudit] = ()) -> None:
         """Close the round with its record."""
         shares = dict.fromkeys(self.peers, SHARE) if self.round else {}
         lot = content_id(b"%d of %d" % (self.round, self.seed))
-        facts = RecordedWork(self.round, shares, tuple(looks), tuple(again), lot)
+        facts = RecordedWork(self.round, shares, tuple(audits), tuple(again), lot)
         self.accounts.close(facts, self.peers)
         self.round += 1
 
@@ -102,8 +102,8 @@ def rounds_until_left_out(choose: Choose, rounds_taken: int, *, most: int = 400)
                     swarm.round + chance.randint(max(1, rounds_taken - 1), rounds_taken + 1),
                     chosen,
                 )
-        looks = [swarm.look(auditor, swarm.cheat, LOW) for auditor in chance.sample(honest, 2)]
-        swarm.close(looks, again)
+        audits = [swarm.audit(auditor, swarm.cheat, LOW) for auditor in chance.sample(honest, 2)]
+        swarm.close(audits, again)
         for first, peer in swarm.called():
             waiting[peer].append(first)
     return swarm.round - began
@@ -118,11 +118,11 @@ def swarm() -> AuditedSwarm:
 def dispute(swarm: Any, *checkers: PeerId) -> list[Audit]:
     """Close a round in which these auditors score the byzantine member's work low, and those until
     others are called."""
-    looks = [swarm.look(auditor, swarm.cheat, 500) for auditor in checkers]
-    swarm.close(looks)
+    audits = [swarm.audit(auditor, swarm.cheat, 500) for auditor in checkers]
+    swarm.close(audits)
     for _ in range(DRAW_LAG_ROUNDS):
         swarm.close()
-    return looks
+    return audits
 
 
 def chosen(swarm: Any, waiting: Iterable[Audit], me: PeerId, rounds_taken: int = 0) -> Any:
@@ -131,11 +131,11 @@ def chosen(swarm: Any, waiting: Iterable[Audit], me: PeerId, rounds_taken: int =
 
 def test_all_choose_the_same_in_whatever_order_they_hear_of_it(swarm: Any) -> None:
     founder, *checkers, other, _ = swarm.peers
-    looks = [first for _ in range(4) for first in dispute(swarm, *checkers)]
-    first = chosen(swarm, looks, other)
+    audits = [first for _ in range(4) for first in dispute(swarm, *checkers)]
+    first = chosen(swarm, audits, other)
     assert first is not None
-    assert chosen(swarm, looks[::-1], other) == first
-    assert chosen(swarm, looks, founder) == first
+    assert chosen(swarm, audits[::-1], other) == first
+    assert chosen(swarm, audits, founder) == first
 
 
 def test_scores_do_not_change_the_order() -> None:
@@ -144,11 +144,11 @@ def test_scores_do_not_change_the_order() -> None:
         swarm = AuditedSwarm(6)
         founder, *checkers = swarm.peers[:3]
         pairs = zip(checkers, scores, strict=True)
-        looks = [swarm.look(auditor, swarm.cheat, score) for auditor, score in pairs]
-        swarm.close(looks)
+        audits = [swarm.audit(auditor, swarm.cheat, score) for auditor, score in pairs]
+        swarm.close(audits)
         for _ in range(DRAW_LAG_ROUNDS):
             swarm.close()
-        auditor: PeerId = chosen(swarm, looks, founder).auditor
+        auditor: PeerId = chosen(swarm, audits, founder).auditor
         return auditor
 
     assert len({preferred(500 + a, 500 + b) for a in range(4) for b in range(4)}) == 1
@@ -156,11 +156,11 @@ def test_scores_do_not_change_the_order() -> None:
 
 def test_what_somebody_has_reaudited_comes_first(swarm: Any) -> None:
     founder, *checkers, other, _ = swarm.peers
-    looks = dispute(swarm, *checkers)
-    best = chosen(swarm, looks, founder)
-    advanced = next(look for look in looks if look != best)
+    audits = dispute(swarm, *checkers)
+    best = chosen(swarm, audits, founder)
+    advanced = next(audit for audit in audits if audit != best)
     swarm.close(again=[Reaudit(other, advanced, low=True)])
-    assert chosen(swarm, looks, founder) == advanced
+    assert chosen(swarm, audits, founder) == advanced
 
 
 def test_what_would_be_over_before_comes_last(swarm: Any) -> None:

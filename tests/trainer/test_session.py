@@ -145,11 +145,11 @@ def opposite(session: TrainingSession, body: bytes) -> bytes:
     return encode_update(session.layout, update.positions, [-signs for signs in update.signs])
 
 
-@pytest.mark.parametrize("audit", [True, False])
-def test_the_outlier_filter_leaves_a_lie_out_of_the_step(tmp_path: Path, audit: bool) -> None:
+@pytest.mark.parametrize("filtered", [True, False])
+def test_the_outlier_filter_leaves_a_lie_out_of_the_step(tmp_path: Path, filtered: bool) -> None:
     """The step equals the one without it, in any order of the updates."""
     members = [
-        make_session(tmp_path, optimizer=OptimizerSpec(outlier_filter=audit)) for _ in range(5)
+        make_session(tmp_path, optimizer=OptimizerSpec(outlier_filter=filtered)) for _ in range(5)
     ]
     bodies = [
         member.train(1, range(8 * index, 8 * index + 8)).body
@@ -161,8 +161,8 @@ def test_the_outlier_filter_leaves_a_lie_out_of_the_step(tmp_path: Path, audit: 
     assert without.left_out == 0
     for index, member in enumerate(members):
         heard = [*honest[index:], lie, *honest[:index]]
-        assert (member.apply(1, heard, RATE, True) == expected) == audit
-        assert member.left_out == audit
+        assert (member.apply(1, heard, RATE, True) == expected) == filtered
+        assert member.left_out == filtered
 
 
 def test_in_the_audit_everyone_counts_once(tmp_path: Path) -> None:
@@ -478,16 +478,16 @@ def test_an_audit_changes_nothing_and_recognises_honest_work(
     made = auditor.train(0, range(3))
     assert made.body == other.train(0, range(3)).body == twin.train(0, range(3)).body
     for round_number in range(1, rounds + 1):
-        own, dealt = range(40 * round_number, 40 * round_number + 3), 40 * round_number + 20
-        look = AssignedSample(sample=dealt, share=3)
+        own, assigned = range(40 * round_number, 40 * round_number + 3), 40 * round_number + 20
+        audit = AssignedSample(sample=assigned, share=3)
         made = auditor.train(round_number, own, audits=True)
         assert made.body == other.train(round_number, own, audits=True).body
         assert made.body == twin.train(round_number, own).body
-        assert auditor.audit(round_number, look)
-        assert other.audit(round_number, look)
-        assert not twin.audit(round_number, look)
+        assert auditor.audit(round_number, audit)
+        assert other.audit(round_number, audit)
+        assert not twin.audit(round_number, audit)
         bodies = {
-            "honest": honest.train(round_number, range(dealt, dealt + 3)).body,
+            "honest": honest.train(round_number, range(assigned, assigned + 3)).body,
             # It has the same assignment, and trains on the samples it has at hand.
             "idle": idle.train(round_number, range(3)).body,
         }
@@ -496,7 +496,7 @@ def test_an_audit_changes_nothing_and_recognises_honest_work(
             assert found is not None
             # The result is given once.
             assert session.judge(round_number, bodies[name]) is None
-            samples = range(dealt, dealt + 3)
+            samples = range(assigned, assigned + 3)
             again = run_reaudit(session, round_number, bodies[name], samples, own, 3)
             if round_number > 2:
                 scores[name].append(found.full_sample.score)
@@ -521,8 +521,8 @@ def test_who_computes_beginnings_alone_agrees_with_them_better_than_with_the_who
         session.load(chunks)
     parts: dict[str, list[float]] = {"honest": [], "half": []}
     for round_number in range(1, 17):
-        own, dealt = range(30 * round_number, 30 * round_number + 3), 30 * round_number + 20
-        share = range(dealt, dealt + 3)
+        own, assigned = range(30 * round_number, 30 * round_number + 3), 30 * round_number + 20
+        share = range(assigned, assigned + 3)
         sums = [torch.zeros_like(parameter) for parameter in half.parameters]
         for sample in share:
             assert half.gradient(round_number, [sample], beginning=True)[1] == 16
@@ -536,7 +536,7 @@ def test_who_computes_beginnings_alone_agrees_with_them_better_than_with_the_who
         others = []
         for auditor, name in zip(checkers, ("honest", "half"), strict=True):
             others.append(auditor.train(round_number, own, audits=True).body)
-            assert auditor.audit(round_number, AssignedSample(sample=dealt, share=3))
+            assert auditor.audit(round_number, AssignedSample(sample=assigned, share=3))
             found = auditor.judge(round_number, bodies[name])
             assert found is not None
             assert found.first_half is not None
@@ -598,22 +598,22 @@ def test_there_is_no_audit_without_something_to_compare_with(
 ) -> None:
     session = make_session(tmp_path)
     body = session.train(1, [], audits=True).body
-    look = AssignedSample(sample=5, share=3)
-    assert not session.audit(1, look)
+    audit = AssignedSample(sample=5, share=3)
+    assert not session.audit(1, audit)
     # Without an audit; of another round; on other parameters; without memory.
     session.train(2, [1])
-    assert not session.audit(2, look)
+    assert not session.audit(2, audit)
     session.train(3, [1], audits=True)
-    assert not session.audit(2, look)
+    assert not session.audit(2, audit)
     session.train(4, [1], audits=True)
     session.apply(4, [body], RATE, False)
-    assert not session.audit(4, look)
+    assert not session.audit(4, audit)
     checked = dataclasses.replace(session.manifest, audits=AuditsSpec())
     wanted = Workload.of(checked).audit_bytes
     for number, free in ((5, wanted - 1), (6, wanted)):
         monkeypatch.setattr(training_session, "free_bytes", lambda device, free=free: free)
         session.train(number, [1], audits=True)
-        assert session.audit(number, look) == (free == wanted)
+        assert session.audit(number, audit) == (free == wanted)
 
 
 def test_who_has_no_second_moment_learns_one_to_reaudit(tmp_path: Path) -> None:

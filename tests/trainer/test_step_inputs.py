@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chain.committee_chain import Spoken
+from chain.committee_chain import AggregatedChain
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.training.counted_bodies import StepInputs, counted_bodies
 from distro_node.protocol.chain.step_inputs import StepBody
@@ -14,7 +14,7 @@ from distro_node.protocol.codec.update import update_layout
 
 
 def test_what_does_not_fit_is_left_out_and_what_is_lacking_is_said(tmp_path: Path) -> None:
-    chain, store = Spoken(), BlobStore(tmp_path)
+    chain, store = AggregatedChain(), BlobStore(tmp_path)
     optimizer = chain.manifest.optimizer
     layout = update_layout(chain.manifest.parameters, optimizer.chunk, optimizer.top_k)
     bodies = [

@@ -43,8 +43,8 @@ def apply_effect(round_: int) -> Apply:
     return Apply(record, (), own_counted=False, snapshot_due=False)
 
 
-def train_effect(round_: int, dealt: int | None = None) -> Train:
-    return Train(round_, RecordId(bytes(32)), (1,), round_ if dealt is None else dealt)
+def train_effect(round_: int, assigned: int | None = None) -> Train:
+    return Train(round_, RecordId(bytes(32)), (1,), round_ if assigned is None else assigned)
 
 
 class FakeTrainer:
@@ -83,13 +83,13 @@ class FakeTrainer:
         return TrainedUpdate(b"", 0.0, 0, 1, 0.0, 0.0)
 
     async def audit(self, round_: int, sample: int, share: int) -> float | None:
-        if self._shop.looks_fail:
+        if self._shop.audits_fail:
             raise TrainerFailed("missing_data", "a chunk is damaged")
         self._shop.did.append(f"look {round_}: {sample} of {share}")
         return 2.5
 
     async def judge(self, round_: int, body: bytes) -> Judgement | None:
-        if self._shop.looks_fail:
+        if self._shop.audits_fail:
             raise TrainerFailed("internal", "it does not decode")
         if f"look {round_}: 7 of 3" not in self._shop.did:
             return None
@@ -181,7 +181,7 @@ class FakeSupervisor:
         self.wished: list[tuple[int, ...]] = []
         self.here = True
         """Whether the data of audited samples is here."""
-        self.looks_fail = False
+        self.audits_fail = False
         self.telemetry = Telemetry(identity(0).peer)
         self.trained_on: dict[int, int] = {}
         self.trained_samples: list[object] = []
@@ -497,7 +497,7 @@ async def test_what_takes_several_rounds_holds_up_no_record(
     reported: list[tuple[int, int]] = []
 
     def loaded(round: int, *_: object) -> None:
-        shop.trainer_supervisor.train(train_effect(round + 9, dealt=round + 1))
+        shop.trainer_supervisor.train(train_effect(round + 9, assigned=round + 1))
 
     async def trained(what: Train, made: TrainedUpdate) -> None:
         reported.append((what.round, shop.applied_rounds[-1]))
@@ -711,7 +711,7 @@ async def test_what_is_computed_aside_is_drawn_once(
     shop = FakeSupervisor(tmp_path, draw=draws)
 
     def loaded(round: int, *_: object) -> None:
-        shop.trainer_supervisor.train(train_effect(round + 9, dealt=round + 1))
+        shop.trainer_supervisor.train(train_effect(round + 9, assigned=round + 1))
 
     monkeypatch.setattr(shop, "loaded", loaded)
     await run_until(shop, lambda: len(shop.trained_samples) > 3)
@@ -736,7 +736,7 @@ async def test_own_data_that_the_disk_lost_is_one_line(
     assert error.code == ExitCode.DATA_MISSING
 
 
-def look_effect(round_: int) -> Train:
+def audit_effect(round_: int) -> Train:
     return replace(train_effect(round_), audit=7, audit_share=3)
 
 
@@ -770,7 +770,7 @@ FIRST = LOADED_ROUND + 1
 async def test_an_audit_runs_after_the_own_update(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await do_all(shop, monkeypatch, look_effect(FIRST), train_effect(FIRST + 1))
+    await do_all(shop, monkeypatch, audit_effect(FIRST), train_effect(FIRST + 1))
     assert shop.wished == [(7,)]
     assert shop.did == ["trained 4", "look 4: 7 of 3", "trained 5"]
     # The delay by the audit belongs to the next update's time, not to the time of its sequences.
@@ -781,7 +781,7 @@ async def test_without_the_data_there_is_no_audit(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.here = False
-    await do_all(shop, monkeypatch, look_effect(FIRST), train_effect(FIRST + 1))
+    await do_all(shop, monkeypatch, audit_effect(FIRST), train_effect(FIRST + 1))
     assert shop.did == ["trained 4", "trained 5"]
 
 
@@ -794,7 +794,7 @@ async def test_with_overlap_the_record_before_waits_for_an_audit(
         shop.trainer_supervisor.apply(apply_effect(FIRST))
 
     monkeypatch.setattr(shop, "trained", trained)
-    await do_all(shop, monkeypatch, look_effect(FIRST + 1))
+    await do_all(shop, monkeypatch, audit_effect(FIRST + 1))
     assert shop.did == ["look 5: 7 of 3", "applied 4"]
 
 
@@ -805,7 +805,7 @@ async def test_who_is_behind_its_own_round_does_not_audit(
         shop.trainer_supervisor.apply(apply_effect(what.round))
 
     monkeypatch.setattr(shop, "trained", trained)
-    await do_all(shop, monkeypatch, look_effect(FIRST))
+    await do_all(shop, monkeypatch, audit_effect(FIRST))
     assert shop.did == ["applied 4"]
 
 
@@ -823,7 +823,7 @@ async def test_what_was_audited_is_judged_before_what_is_queued(
 
     monkeypatch.setattr(shop, "trained", trained)
     await do_all(
-        shop, monkeypatch, look_effect(FIRST), *(train_effect(FIRST + n) for n in range(1, 4))
+        shop, monkeypatch, audit_effect(FIRST), *(train_effect(FIRST + n) for n in range(1, 4))
     )
     assert shop.did == [
         *(
@@ -840,8 +840,8 @@ async def test_what_was_audited_is_judged_before_what_is_queued(
 async def test_an_audit_that_fails_costs_the_audit_alone(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shop.looks_fail = True
+    shop.audits_fail = True
     judge = ScoreAudit(FIRST, shop.store.put(b"an update"))
-    await do_all(shop, monkeypatch, look_effect(FIRST), train_effect(FIRST + 1), judge)
+    await do_all(shop, monkeypatch, audit_effect(FIRST), train_effect(FIRST + 1), judge)
     assert shop.did == ["trained 4", "trained 5"]
     assert len(shop.specs) == 1

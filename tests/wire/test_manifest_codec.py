@@ -23,7 +23,7 @@ from distro_node.protocol.wire.manifest import (
     SwarmId,
     decode_manifest,
 )
-from simulation.formats import ADAPTERS, ADDITIONS, CHECKED, MANIFEST
+from simulation.formats import ADAPTERS, ADDITIONS, AUDITED_MANIFEST, MANIFEST
 
 PLAIN: dict[str, Any] = msgpack.unpackb(MANIFEST.encode())
 
@@ -48,9 +48,12 @@ def test_a_manifest_is_known_by_its_hash() -> None:
 def test_work_is_audited_behind_the_preconditioners_alone_that_show_it(preconditioner: str) -> None:
     with pytest.raises(ValueError, match="orthogonal"):
         dataclasses.replace(
-            CHECKED, optimizer=dataclasses.replace(CHECKED.optimizer, preconditioner=preconditioner)
+            AUDITED_MANIFEST,
+            optimizer=dataclasses.replace(
+                AUDITED_MANIFEST.optimizer, preconditioner=preconditioner
+            ),
         )
-    plain = msgpack.unpackb(CHECKED.encode())
+    plain = msgpack.unpackb(AUDITED_MANIFEST.encode())
     reason, text = refused(
         plain | {"optimizer": plain["optimizer"] | {"preconditioner": preconditioner}}
     )
@@ -58,17 +61,17 @@ def test_work_is_audited_behind_the_preconditioners_alone_that_show_it(precondit
 
 
 def test_nobody_audits_work_on_texts_that_nobody_else_has() -> None:
-    data = dataclasses.replace(CHECKED.data, shards=(), private=PrivateSpec(epoch=1))
-    without = dataclasses.replace(CHECKED, data=data, audits=None)
+    data = dataclasses.replace(AUDITED_MANIFEST.data, shards=(), private=PrivateSpec(epoch=1))
+    without = dataclasses.replace(AUDITED_MANIFEST, data=data, audits=None)
     with pytest.raises(ValueError, match="private data"):
         dataclasses.replace(without, audits=AuditsSpec())
 
 
 def test_a_swarm_without_audits_has_no_key_for_them() -> None:
     assert "audits" not in PLAIN
-    plain = msgpack.unpackb(CHECKED.encode())
+    plain = msgpack.unpackb(AUDITED_MANIFEST.encode())
     assert plain["audits"] == {"interval": 5, "deviation": 300}
-    assert decode_manifest(CHECKED.encode(), CHECKED.swarm) == CHECKED
+    assert decode_manifest(AUDITED_MANIFEST.encode(), AUDITED_MANIFEST.swarm) == AUDITED_MANIFEST
 
 
 def test_what_is_too_long_is_not_even_hashed() -> None:

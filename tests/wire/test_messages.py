@@ -29,7 +29,7 @@ from distro_node.protocol.wire.messages import (
     parent_of,
     round_of,
 )
-from simulation.formats import CERTIFICATE, FORMATS, LOOKED, PEERS, RECORD
+from simulation.formats import AUDITED_RECORD, CERTIFICATE, FORMATS, PEERS, RECORD
 
 
 def test_every_kind_has_its_own_name() -> None:
@@ -71,8 +71,8 @@ def test_a_records_id_is_that_of_its_bytes() -> None:
 def test_entries_and_ballots_are_what_was_signed() -> None:
     said = RECORD.announcement(RECORD.updates[0])
     assert encode(said) == FORMATS["announcement"].data
-    bound = LOOKED.announcement(LOOKED.updates[0])
-    assert bound.commitment == LOOKED.updates[0].commitment
+    bound = AUDITED_RECORD.announcement(AUDITED_RECORD.updates[0])
+    assert bound.commitment == AUDITED_RECORD.updates[0].commitment
     assert encode(bound) == FORMATS["announcement_bound"].data
     signed = CERTIFICATE.ballots[0]
     assert encode(CERTIFICATE.ballot(signed)) == FORMATS["finalize"].data
@@ -124,7 +124,7 @@ def test_fields_have_bounds(kind: str, changes: dict[str, Any]) -> None:
     ],
 )
 def test_lists_have_bounds(field: str, most: int) -> None:
-    entry = getattr(LOOKED, field)[0]
+    entry = getattr(AUDITED_RECORD, field)[0]
     too_many = dataclasses.replace(RECORD, **{field: (entry,) * (most + 1)})
     with pytest.raises(ProtocolError) as caught:
         FORMATS["record"].decode(encode(too_many))

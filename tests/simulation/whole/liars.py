@@ -49,7 +49,7 @@ from distro_node.protocol.wire.messages import (
 )
 from simulation.freeloaders import WorkLies
 from simulation.hostile import hostile
-from simulation.liars import BOTH_SIDES, FALSE_TALLY, LEAVES, STRANGER, Liar, Liars, own_slot
+from simulation.liars import BOTH_SIDES, FALSE_AGGREGATE, LEAVES, STRANGER, Liar, Liars, own_slot
 from simulation.whole.network import SimulatedNetwork
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class LyingNetwork(SimulatedNetwork):
         self._echoed: set[tuple[object, ...]] = set()
         self.on_serve = self._twist
         machine.workshop.lies = "garbage update" in tells
-        machine.workshop.twists = FALSE_TALLY in tells
+        machine.workshop.twists = FALSE_AGGREGATE in tells
         self._work = machine.workshop.work = WorkLies(self, self._dice)
 
     # Its messages
@@ -223,8 +223,8 @@ class LyingNetwork(SimulatedNetwork):
             self._swarm.watch.told(envelope)
             self.pass_on(topic, self.peer, data, None)
         if isinstance(message, Announcement):
-            for kind, look in self._work.false_looks():
-                self._say(topic, kind, look)
+            for kind, audit in self._work.false_audits():
+                self._say(topic, kind, audit)
         if "flood" in tells:
             self._flood(topic, message)
         if "replay" in tells and self._heard:

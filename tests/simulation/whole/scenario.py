@@ -18,13 +18,13 @@ import trio
 from distro_node.protocol.wire.manifest import UpdateWeightRule
 from distro_node.protocol.wire.work_specs import AuditsSpec, CommitteesSpec
 from simulation.faults import Family, Schedule, draw_absences
-from simulation.freeloaders import IDLE, draw_idlers
+from simulation.freeloaders import IDLE, draw_freeloaders
 from simulation.invariants import Violation
-from simulation.liars import FALSE_TALLY, Liars, draw_leading
+from simulation.liars import FALSE_AGGREGATE, Liars, draw_leading
 from simulation.scenario import (
+    AUDITS_SECONDS,
     CUT_SECONDS,
     LEASE_SECONDS,
-    LOOKS_SECONDS,
     RECOVERY_ROUNDS,
     SHARE,
     SHORT_SECONDS,
@@ -41,7 +41,7 @@ RECOVERY_SECONDS = 240.0
 than in the fast simulation: a lost peer is dialled again after at most half a minute, and asked again
 after that."""
 _GOODBYE_SECONDS = 20.0
-_LOOKS_ROUNDS = 40
+_AUDITS_ROUNDS = 40
 """With audits: two and a half epochs of votes."""
 _IDLE = tuple(lie for lie in IDLE if lie != "copycat")
 
@@ -143,7 +143,7 @@ def _speaking(seed: int) -> Scenario:
     others: tuple[Family, ...] = ("none", "crash", "network", "liars", "liars", "all", "all")
     drawn = draw_scenario(seed, chance.choice(others))
     liars = tuple(
-        (index, (*lies, FALSE_TALLY) if chance.random() < 0.7 else lies)
+        (index, (*lies, FALSE_AGGREGATE) if chance.random() < 0.7 else lies)
         for index, lies in drawn.liars
     )
     # A step takes two rounds.
@@ -162,13 +162,13 @@ def _auditor(seed: int) -> Scenario:
     records that they lead, or leave others out of them."""
     chance = random.Random(f"whole {seed} looks")
     count = chance.choice((3, 4, 4, 5, 5))
-    liars = draw_idlers(count, chance, _IDLE) if count >= 4 and chance.random() < 0.7 else ()
+    liars = draw_freeloaders(count, chance, _IDLE) if count >= 4 and chance.random() < 0.7 else ()
     liars = draw_leading(liars, chance, 0.5)
     model = "byzantine" if liars or chance.random() < 0.6 else "crash"
     schedule = draw_schedule("audits", count, len(liars), chance)
     overlap, every = chance.random() < 0.3, chance.choice((1, 2))
     return Scenario(
-        seed, "audits", count, _LOOKS_ROUNDS, model, liars, schedule, overlap, every=every
+        seed, "audits", count, _AUDITS_ROUNDS, model, liars, schedule, overlap, every=every
     )
 
 
@@ -292,7 +292,7 @@ async def _play(swarm: WholeSwarm, scenario: Scenario, nursery: trio.Nursery) ->
     target = max(RECOVERY_ROUNDS + max(rounds, default=0), scenario.rounds)
     patience = CUT_SECONDS if watch.cut else RECOVERY_SECONDS
     if scenario.every:
-        patience = LOOKS_SECONDS
+        patience = AUDITS_SECONDS
     deadline = trio.current_time() + patience
     while (problem := _lacking(swarm, faults, target)) is not None:
         if trio.current_time() > deadline:

@@ -47,7 +47,7 @@ from distro_node.protocol.wire.manifest import (
     decode_manifest,
 )
 from distro_node.protocol.wire.messages import AuditScore
-from simulation.audits import LOOK_SEQUENCES
+from simulation.audits import AUDIT_SEQUENCES
 from simulation.freeloaders import WorkLies
 from simulation.keys import identity
 from simulation.scores import Scores
@@ -161,10 +161,10 @@ def _sums(score: AuditScore) -> SignSums:
     return SignSums(score.total, score.squares)
 
 
-def twisted(manifest: Manifest, tally: bytes, chance: random.Random) -> bytes:
+def twisted(manifest: Manifest, aggregate: bytes, chance: random.Random) -> bytes:
     """Return another aggregate: the one that all liars send, or one of its own."""
     layout = update_layout(manifest.parameters, manifest.optimizer.chunk, manifest.optimizer.top_k)
-    said = decode_aggregate(layout, tally)
+    said = decode_aggregate(layout, aggregate)
     if chance.random() < 0.2:
         # For a section of another committee.
         said = dataclasses.replace(said, section=(said.section + 1) % said.sections)
@@ -197,7 +197,7 @@ class Toy:
         self._layout = update_layout(
             manifest.parameters, manifest.optimizer.chunk, manifest.optimizer.top_k
         )
-        self._speakers = manifest.committees
+        self._committees = manifest.committees
         self._parameters = np.zeros(manifest.elements, "<f4")
         self._usual = manifest.rounds.sequences / manifest.rounds.start_members
         self._count = 0
@@ -206,7 +206,7 @@ class Toy:
         self._computed = self._momentum = self._counted = 0
         self._aside: tuple[int, Sequence[int], float] | None = None
         # By round: the audited sample, and the size of its share.
-        self._looked: dict[int, tuple[int, int]] = {}
+        self._audited: dict[int, tuple[int, int]] = {}
         self.sent: dict[int, int] = {}
 
     @property
@@ -246,15 +246,15 @@ class Toy:
         return self._trained(round, samples)
 
     async def audit(self, round: int, sample: int, share: int) -> float | None:
-        seconds = self._seconds_for((sample,) * LOOK_SEQUENCES)
+        seconds = self._seconds_for((sample,) * AUDIT_SEQUENCES)
         await self._take(seconds)
-        self._looked = {old: seen for old, seen in self._looked.items() if old == round - 1}
-        self._looked[round] = sample, share
+        self._audited = {old: seen for old, seen in self._audited.items() if old == round - 1}
+        self._audited[round] = sample, share
         return seconds
 
     async def judge(self, round: int, body: bytes) -> Judgement | None:
         await self._take(0.02)
-        found = self._looked.pop(round, None)
+        found = self._audited.pop(round, None)
         if found is None:
             return None
         return Judgement(self._workshop.seen(body, *found), self._workshop.beginning(body, *found))
@@ -276,7 +276,7 @@ class Toy:
             b"%s %d %d %d" % (self._workshop.peer, round, self._momentum, self._count)
         )
         chance = np.random.default_rng(int.from_bytes(name[:8], "big"))
-        body = self._update(chance) if self._speakers is None else self._sheet(chance, round)
+        body = self._update(chance) if self._committees is None else self._sign_vote(chance, round)
         if self._workshop.lies:
             body = bytes([body[0] ^ 1]) + body[1:]
             self._workshop.rubbish.add(content_id(body))
@@ -301,11 +301,11 @@ class Toy:
             signs.append(np.where(chance.random(order.shape) < 0.5, -1, 1).astype(np.int8))
         return encode_update(self._layout, positions, signs)
 
-    def _sheet(self, chance: np.random.Generator, round: int) -> bytes:
-        assert self._speakers is not None
+    def _sign_vote(self, chance: np.random.Generator, round: int) -> bytes:
+        assert self._committees is not None
         (whole,) = sections(self._layout, 1)
         shapes = (
-            (tensor.blocks, selected_count(tensor, self._speakers.rotation_steps, step_of(round)))
+            (tensor.blocks, selected_count(tensor, self._committees.rotation_steps, step_of(round)))
             for tensor in self._layout.tensors
         )
         return encode_part(
@@ -315,7 +315,7 @@ class Toy:
     def _read(
         self, bodies: Sequence[bytes], update_weights: Sequence[int]
     ) -> list[tuple[DecodedUpdate, int]]:
-        if self._speakers is None:
+        if self._committees is None:
             return [
                 (decode_update(self._layout, b), c)
                 for b, c in zip(bodies, update_weights, strict=True)
