@@ -61,7 +61,8 @@ class ManifestSearch:
         Raises `UserError` (`NO_BOOTSTRAP`, `VERSION`, and the codes of `search_failure`), unless `wait`
         makes it search for as long as it takes.
         """
-        lan_only = not self._introducer.has_peers_to_dial
+        introducer = self._introducer
+        lan_only = introducer.waits_for_suggestions and not introducer.has_peers_to_dial
         where = " in the local network: the swarm-id names no bootstrap peer" if lan_only else ""
         self._report(Progress(what=f"searching for the swarm{where}"))
         logged_at = float("-inf")

@@ -208,6 +208,11 @@ class Introducer:
         """Whether there is a bootstrap peer or a remembered peer to dial."""
         return bool(self._bootstrap or self._remembered_records)
 
+    @property
+    def waits_for_suggestions(self) -> bool:
+        """Whether `first_contact` waits for suggestions from the local network."""
+        return self._suggestion_seconds > 0
+
     async def first_contact(self, timeout: float = 20.0) -> None:
         """Return once a peer has introduced us; `run` must be running.
 
