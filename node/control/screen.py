@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable
 
 import trio
-from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -22,7 +21,7 @@ from ..telemetry.messages import progress_text, short, state_sentence
 from ..telemetry.status import MemberStatus, Status
 from ..util.sanitize import harmless
 from .status_rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN, StatusRow, rows
-from .terminal import redraws, sparkline
+from .terminal import redraws, sparkline, wrapped
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +42,6 @@ _MEMBER_LINES = 2
 _NOTES_WIDTH = 78
 # Rows whose note says what helps.
 _NOTED = ("reach", "your updates")
-# Indentation of the second line of something that needs more than one.
 _INDENT = 2
 # Names of the rows shown: as many as a screen of 24 lines has room for.
 _SHOWN = (
@@ -159,14 +157,14 @@ def _title(status: Status, width: int) -> list[Text]:
     whole = Text.assemble(("distro-node  ", "bold"), name, "   ", you)
     if whole.cell_len <= width:
         return [whole]
-    return [*_wrapped(name, width), *_wrapped(you, width)]
+    return [*wrapped(name, width), *wrapped(you, width)]
 
 
 def _state(status: Status, width: int) -> list[Text]:
     colour = STATE_COLOURS.get(status.state, OTHER_COLOUR)
     line = Text("● ", colour)
     line.append(status.state, f"bold {colour}")
-    return _wrapped(line.append(f"  {harmless(state_sentence(status))}"), width)
+    return wrapped(line.append(f"  {harmless(state_sentence(status))}"), width)
 
 
 def _progress(status: Status, width: int) -> list[Text]:
@@ -186,7 +184,7 @@ def _progress(status: Status, width: int) -> list[Text]:
         line.append("━" * before, "bright_black").append("━━", "green")
         line.append("━" * (length - 2 - before), "bright_black").append("  ")
     what = progress.what if progress.total else progress_text(progress)
-    return _wrapped(line.append(harmless(what), "dim"), width)
+    return wrapped(line.append(harmless(what), "dim"), width)
 
 
 def _facts(status: Status, curves: Curves, width: int) -> dict[str, list[Text]]:
@@ -212,13 +210,16 @@ def _facts(status: Status, curves: Curves, width: int) -> dict[str, list[Text]]:
 def _row(row: StatusRow, width: int) -> list[Text]:
     line = Text(row.name.ljust(_LABEL_WIDTH), "bold").append(harmless(row.value), "not bold")
     if not row.note or (width < _NOTES_WIDTH and row.name not in _NOTED):
-        return _wrapped(line, width, _LABEL_WIDTH)
+        return wrapped(line, width, _LABEL_WIDTH)
     note = Text(harmless(row.note), "dim")
     gap = " " * max(2, _LABEL_WIDTH + _VALUE_WIDTH + 2 - line.cell_len)
     beside = Text.assemble(line, gap, note)
     if beside.cell_len <= width:
         return [beside]
-    return [*_wrapped(line, width, _LABEL_WIDTH), *_wrapped(_indented(note, _INDENT), width)]
+    return [
+        *wrapped(line, width, _LABEL_WIDTH),
+        *wrapped(Text(" " * _INDENT).append_text(note), width),
+    ]
 
 
 def _foot(status: Status, width: int) -> list[Text]:
@@ -230,35 +231,7 @@ def _foot(status: Status, width: int) -> list[Text]:
     whole = Text(f"{address}  {leave}.", "dim")
     if whole.cell_len <= width:
         return [whole]
-    return [*_wrapped(Text(address, "dim"), width, 0), Text(f"{leave}.", "dim")]
-
-
-def _indented(line: Text, indent: int) -> Text:
-    return Text(" " * indent).append_text(line)
-
-
-def _wrapped(line: Text, width: int, indent: int = _INDENT) -> list[Text]:
-    """Return the line as several, broken at spaces; all but the first are indented. A word that is
-    longer than a line is broken, too."""
-    indent = min(indent, width // 2)
-    lines = []
-    while line.cell_len > width:
-        cut = _break(line.plain, width, indent)
-        head, rest = line.divide((cut,))
-        head.rstrip()
-        lines.append(head)
-        line = _indented(rest[len(rest.plain) - len(rest.plain.lstrip()) :], indent)
-    return [*lines, line]
-
-
-def _break(text: str, width: int, indent: int) -> int:
-    """Return the position at which to break a text wider than `width`; at least `indent` + 1."""
-    position = cells = 0
-    while cells + (size := cell_len(text[position])) <= width:
-        position, cells = position + 1, cells + size
-    # Only the indentation stands before a space there.
-    space = text.rfind(" ", 0, position + 1)
-    return max(space if text[:space].strip() and space > indent else position, indent + 1)
+    return [*wrapped(Text(address, "dim"), width, 0), Text(f"{leave}.", "dim")]
 
 
 def _members(status: Status, width: int) -> list[Text]:
@@ -274,7 +247,7 @@ def _members(status: Status, width: int) -> list[Text]:
         kept = more.cell_len if last and shown < len(members) - 1 else 0
         if shown and line.cell_len + entry.cell_len + 3 + kept > width:
             if last:
-                return [*lines, *_wrapped(line.append_text(more), width)]
+                return [*lines, *wrapped(line.append_text(more), width)]
             lines.append(line)
             line = Text(" " * indent)
         elif shown:
@@ -303,7 +276,7 @@ def _events(status: Status, width: int, count: int) -> list[Text]:
         when = time.strftime("%H:%M:%S", time.localtime(event.time))
         line = Text(f"{when}   ", "dim")
         line.append(f"round {event.round}: ", "dim")
-        shown = _wrapped(line.append(harmless(event.text)), width)
+        shown = wrapped(line.append(harmless(event.text)), width)
         if len(shown) + len(lines) >= count:
             break
         lines = [*shown, *lines]

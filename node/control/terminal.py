@@ -1,4 +1,5 @@
-"""Helpers for terminal output: sizes, curves in one line, and whether a terminal can be redrawn."""
+"""Helpers for terminal output: sizes, curves in one line, lines that are broken at spaces, and whether a
+terminal can be redrawn."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -46,3 +48,30 @@ def redraws(console: Console) -> bool:
     """Whether this console can redraw a picture in place. Without a terminal, or on one that obeys no
     control sequences (`TERM=dumb`, as in an editor), plain lines are printed instead."""
     return console.is_terminal and not console.is_dumb_terminal
+
+
+def wrapped(line: Text, width: int, indent: int = 2) -> list[Text]:
+    """Return the line as several, broken at spaces; all but the first are indented. A word that is
+    longer than a line is broken, too."""
+    indent = min(indent, width // 2)
+    lines = []
+    while line.cell_len > width:
+        head, rest = line.divide((_break(line.plain, width, indent),))
+        head.rstrip()
+        lines.append(head)
+        rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
+        rest.pad_left(indent)
+        line = rest
+    return [*lines, line]
+
+
+def _break(text: str, width: int, indent: int) -> int:
+    """Return the position at which to break a text wider than `width`; at least `indent` + 1."""
+    from rich.cells import cell_len
+
+    position = cells = 0
+    while cells + (size := cell_len(text[position])) <= width:
+        position, cells = position + 1, cells + size
+    # Only the indentation stands before a space there.
+    space = text.rfind(" ", 0, position + 1)
+    return max(space if text[:space].strip() and space > indent else position, indent + 1)

@@ -19,12 +19,25 @@ from rich.table import Table
 from rich.text import Text
 
 from ..control.status_rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN
-from ..control.terminal import redraws, size_text, sparkline
+from ..control.terminal import redraws, size_text, sparkline, wrapped
 from ..telemetry.status import LineStatus
 from ..util.sanitize import UNREADABLE, harmless, harmless_piece
 from .outcome import DemoPromise, reduction
 
 _CURVE_WIDTH = 48
+_CURVE_START = 23
+# Widths of the cells of a node's row. A narrower screen leaves out columns of `_GIVE_WAY`, the first of
+# these first.
+_COLUMNS = {
+    "name": 10,
+    "peer": 8,
+    "state": 12,
+    "round": 6,
+    "counted": 9,
+    "sent": 10,
+    "received": 10,
+}
+_GIVE_WAY = ("peer", "received", "sent", "counted")
 _SAMPLE_LINES = 16
 # Rounds between two lines about the loss if there is no terminal.
 _LINE_ROUNDS = 5
@@ -111,31 +124,35 @@ class View(AbstractContextManager["View"]):
 
 
 def view_text(picture: DemoPicture, width: int, height: int) -> Text:
-    """Return the picture in at most `height` - 1 lines; the oldest events are dropped first."""
+    """Return the picture in at most `height` - 1 lines of `width` characters; the oldest events are
+    dropped first."""
     top = [
         Text.assemble(("distro-node demo", "bold"), f"   {picture.seconds:.0f} s"),
-        Text(f"now: {picture.doing}", "yellow"),
+        *wrapped(Text(f"now: {picture.doing}", "yellow"), width),
         Text(),
-        _bar(picture),
-        _curve("training", picture.training, "blue"),
-        _curve("held-out", [loss for _, loss in picture.heldout], "red"),
+        _bar(picture, width),
+        _curve("training", picture.training, "blue", width),
+        _curve("held-out", [loss for _, loss in picture.heldout], "red", width),
         Text(),
     ]
+    columns = _columns(width)
     table = [
-        Text(
-            f"{'':10}{'peer':8}{'state':12}{'round':>6}{'counted':>9}{'sent':>10}{'received':>10}",
-            "dim",
+        _cells({name: name if name != "name" else "" for name in columns}, columns, "dim"),
+        *(_node(row, columns) for row in picture.nodes),
+        *wrapped(
+            Text.assemble(f"{'bootstrap':18}", (picture.bootstrap, _style(picture.bootstrap))),
+            width,
         ),
-        *(_node(row) for row in picture.nodes),
-        Text.assemble(f"{'bootstrap':18}", (picture.bootstrap, _style(picture.bootstrap))),
         Text(),
     ]
     room = max(0, height - 1 - len(top) - len(table))
-    happened = [
-        Text.assemble((f"{seconds:4.0f} s  ", "dim"), harmless(what))
-        for seconds, what in picture.happened
-    ]
-    lines = [*top, *table, *happened[len(happened) - min(room, len(happened)) :]][: height - 1]
+    happened: list[Text] = []
+    for seconds, what in reversed(picture.happened):
+        event = wrapped(Text.assemble((f"{seconds:4.0f} s  ", "dim"), harmless(what)), width, 8)
+        if len(happened) + len(event) > room:
+            break
+        happened = [*event, *happened]
+    lines = [*top, *table, *happened][: height - 1]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return Text("\n", no_wrap=True).join(lines)
@@ -197,25 +214,55 @@ def _figures(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _bar(picture: DemoPicture) -> Text:
-    filled = _CURVE_WIDTH * picture.round // picture.rounds
+def _curve_width(width: int) -> int:
+    return max(1, min(_CURVE_WIDTH, width - _CURVE_START))
+
+
+def _bar(picture: DemoPicture, width: int) -> Text:
+    length = _curve_width(width)
+    filled = length * picture.round // picture.rounds
     line = Text(f"{'round':10}{picture.round:>4} of {picture.rounds:<4} ")
     line.append("━" * filled, "green")
-    return line.append("━" * (_CURVE_WIDTH - filled), "bright_black")
+    return line.append("━" * (length - filled), "bright_black")
 
 
-def _curve(label: str, values: Sequence[float], colour: str) -> Text:
+def _curve(label: str, values: Sequence[float], colour: str, width: int) -> Text:
     value = f"{values[-1]:.4f}" if values else UNKNOWN
     line = Text(f"{label:10}{value:13}")
-    return line.append(sparkline(values, _CURVE_WIDTH), colour)
+    return line.append(sparkline(values, _curve_width(width)), colour)
 
 
-def _node(row: NodeRow) -> Text:
-    line = Text(f"{row.name:10}{(row.peer or '')[-6:]:8}")
-    line.append(f"{harmless(row.state):12}", _style(row.state))
+def _columns(width: int) -> dict[str, int]:
+    columns = dict(_COLUMNS)
+    for name in _GIVE_WAY:
+        if sum(columns.values()) > width:
+            del columns[name]
+    return columns
+
+
+def _node(row: NodeRow, columns: Mapping[str, int]) -> Text:
     sent = UNKNOWN if row.line is None else size_text(row.line.sent_bytes)
     received = UNKNOWN if row.line is None else size_text(row.line.received_bytes)
-    return line.append(f"{row.round:>6}{row.contributed:>9}{sent:>10}{received:>10}")
+    cells = {
+        "name": row.name,
+        "peer": (row.peer or "")[-6:],
+        "state": harmless(row.state),
+        "round": str(row.round),
+        "counted": str(row.contributed),
+        "sent": sent,
+        "received": received,
+    }
+    return _cells(cells, columns, _style(row.state))
+
+
+def _cells(cells: Mapping[str, str], columns: Mapping[str, int], style: str) -> Text:
+    """Return a row of the table; `style` is that of the state, and of all cells in the heading."""
+    line = Text()
+    for name, width in columns.items():
+        words = name in ("name", "peer", "state")
+        text = f"{cells[name]:{'<' if words else '>'}{width}}"
+        line.append(text, style if name == "state" or style == "dim" else "")
+    return line
 
 
 def _style(state: str) -> str:

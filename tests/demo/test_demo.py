@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +346,20 @@ def test_the_picture_fits(nodes: int, happened: int) -> None:
     if nodes == 5 and happened:
         assert lines[-1].plain == "  99 s  happening 99"
         assert "…" not in "".join(line.plain for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_on_a_phone_the_picture_has_fewer_columns(width: int) -> None:
+    what = "after round 20: node-2 was killed with SIGKILL, and the others go on without it"
+    shown = replace(picture(3, 0), happened=[(5.0, what)], doing=what)
+    lines = view_text(shown, width, 40).plain.split("\n")
+    assert all(len(line) <= width and "…" not in line for line in lines)
+    assert " ".join(" ".join(lines).split()).count(what) == 2
+    (heading,) = [line.split() for line in lines if "state" in line.split()]
+    traffic = ["sent", "received"] if width == 60 else []
+    assert heading == ["state", "round", "counted", *traffic]
+    rows = [line.split() for line in lines if line.startswith("node-")]
+    assert [row[2:4] for row in rows] == 3 * [["20", "19"]]
 
 
 def test_without_a_terminal_only_news_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
