@@ -38,10 +38,10 @@ pytestmark = pytest.mark.slow
 
 FLIPS = 50
 ROUNDS = 6
-CHAIN = Chain(3)
-while CHAIN.round < ROUNDS:
-    CHAIN.grow()
-WORDS = [CHAIN.envelope(0, "vote", CHAIN.ballot(NO_BLOCK, slot=n + 1)).encode() for n in range(5)]
+CHAIN = Chain(3).grow_until(ROUNDS)
+MESSAGES = [
+    CHAIN.envelope(0, "vote", CHAIN.ballot(NO_BLOCK, slot=n + 1)).encode() for n in range(5)
+]
 SNAPSHOTS = [LocalSnapshot(2, "ab" * 32, 100), LocalSnapshot(4, "cd" * 32, 100, whole=False)]
 
 Said = Callable[[], bool]
@@ -61,9 +61,9 @@ def said(caplog: pytest.LogCaptureFixture) -> Said:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> SwarmDir:
-    directory = DataDir(tmp_path).swarm(CHAIN.manifest.swarm)
-    directory.root.mkdir(parents=True)
+def directory(directory: SwarmDir) -> SwarmDir:
+    """Return the swarm's directory, made."""
+    directory.root.mkdir()
     return directory
 
 
@@ -82,7 +82,7 @@ def filled(directory: SwarmDir) -> SwarmStore:
     store = SwarmStore(directory, CHAIN.manifest)
     for round_ in range(ROUNDS):
         store.keep(CHAIN.ledger.raw(round_))
-    for word in WORDS:
+    for word in MESSAGES:
         store.sign(word)
     store.keep_snapshots(SNAPSHOTS)
     store.write()
@@ -113,12 +113,12 @@ def test_what_was_signed(directory: SwarmDir, said: Said) -> None:
     for _ in flips(directory.signed, "votes"):
         store = SwarmStore(directory, CHAIN.manifest)
         words = [each.encode() for each in store.signed()]
-        assert len(words) < len(WORDS)
-        assert set(words) < set(WORDS)
+        assert len(words) < len(MESSAGES)
+        assert set(words) < set(MESSAGES)
         assert said()
-        store.sign(WORDS[-1])
+        store.sign(MESSAGES[-1])
         store.write()
-        assert WORDS[-1] in [
+        assert MESSAGES[-1] in [
             each.encode() for each in SwarmStore(directory, CHAIN.manifest).signed()
         ]
         said()

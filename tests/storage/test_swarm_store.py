@@ -24,23 +24,12 @@ from simulation.chain import Chain
 ROUNDS = 6
 
 
-@pytest.fixture(scope="module")
-def chain() -> Chain:
-    return Chain(3).grow_until(ROUNDS)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> SwarmDir:
-    (tmp_path / "swarms").mkdir()
-    return SwarmDir(tmp_path / "swarms" / "swarm")
-
-
 @pytest.fixture
 def store(directory: SwarmDir, chain: Chain) -> SwarmStore:
     return SwarmStore(directory, chain.manifest)
 
 
-def words(chain: Chain, number: int) -> Envelope:
+def message(chain: Chain, number: int) -> Envelope:
     return chain.envelope(0, "vote", chain.ballot(NO_BLOCK, slot=number + 1))
 
 
@@ -76,7 +65,7 @@ class Syncs:
 async def test_all_that_was_handed_over_is_there_again(
     store: SwarmStore, directory: SwarmDir, chain: Chain
 ) -> None:
-    said = [words(chain, number) for number in range(3)]
+    said = [message(chain, number) for number in range(3)]
     for round_ in range(ROUNDS):
         store.keep(chain.ledger.raw(round_))
     for envelope in said:
@@ -94,10 +83,10 @@ async def test_a_message_is_on_the_disk_with_the_name_of_its_file(
     store: SwarmStore, chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     syncs = Syncs(monkeypatch)
-    store.sign(words(chain, 0).encode())
+    store.sign(message(chain, 0).encode())
     await store.written()
     assert syncs.names == ["swarm", "votes"]
-    store.sign(words(chain, 1).encode())
+    store.sign(message(chain, 1).encode())
     await store.written()
     assert syncs.names[2:] == ["votes"]
 
@@ -105,14 +94,14 @@ async def test_a_message_is_on_the_disk_with_the_name_of_its_file(
 async def test_many_messages_share_one_fsync_and_the_loop_goes_on_meanwhile(
     store: SwarmStore, chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.sign(words(chain, 0).encode())
+    store.sign(message(chain, 0).encode())
     await store.written()
     syncs = Syncs(monkeypatch)
     syncs.may_end.clear()
     done: list[int] = []
 
     async def say(number: int) -> None:
-        store.sign(words(chain, number).encode())
+        store.sign(message(chain, number).encode())
         await store.written()
         done.append(number)
 
@@ -127,14 +116,14 @@ async def test_many_messages_share_one_fsync_and_the_loop_goes_on_meanwhile(
         syncs.may_end.set()
     assert sorted(done) == list(range(1, 50))
     assert len(syncs.names) == 2
-    assert store.signed()[0] == words(chain, 0)
+    assert store.signed()[0] == message(chain, 0)
     assert len(store.signed()) == 50
 
 
 async def test_messages_are_dropped_only_when_the_decision_is_on_the_disk(
     store: SwarmStore, chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.sign(words(chain, 0).encode())
+    store.sign(message(chain, 0).encode())
     await store.written()
     genuine = EntryFile.sync
 
@@ -148,7 +137,7 @@ async def test_messages_are_dropped_only_when_the_decision_is_on_the_disk(
     store.forget_signed([])
     with pytest.raises(OSError, match="No space"):
         await store.written()
-    assert store.signed() == [words(chain, 0)]
+    assert store.signed() == [message(chain, 0)]
 
 
 @pytest.mark.parametrize("fault", ["fsync", "write"])
@@ -159,11 +148,11 @@ async def test_a_full_disk_takes_back_what_is_not_certain_and_nothing_follows_it
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
 ) -> None:
-    store.sign(words(chain, 0).encode())
+    store.sign(message(chain, 0).encode())
     await store.written()
     store._signed.close()
     size = directory.signed.stat().st_size
-    store.sign(words(chain, 1).encode())
+    store.sign(message(chain, 1).encode())
     with monkeypatch.context() as patch:
         if fault == "fsync":
             patch.setattr(os, "fsync", full)
@@ -173,10 +162,10 @@ async def test_a_full_disk_takes_back_what_is_not_certain_and_nothing_follows_it
             await store.written()
     assert directory.signed.stat().st_size == size
     # There is room again, but a gap is never filled silently.
-    store.sign(words(chain, 2).encode())
+    store.sign(message(chain, 2).encode())
     with pytest.raises(OSError, match="No space"):
         await store.written()
-    assert SwarmStore(directory, chain.manifest).signed() == [words(chain, 0)]
+    assert SwarmStore(directory, chain.manifest).signed() == [message(chain, 0)]
 
 
 async def test_another_chain_takes_the_place_of_the_old_one_as_it_was_when_it_was_chosen(

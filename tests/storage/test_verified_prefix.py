@@ -29,17 +29,6 @@ def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verified_prefix, "STATEMENT_INTERVAL", INTERVAL)
 
 
-@pytest.fixture(scope="module")
-def chain() -> Chain:
-    return Chain(3).grow_until(ROUNDS)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> SwarmDir:
-    (tmp_path / "swarms").mkdir()
-    return SwarmDir(tmp_path / "swarms" / "swarm")
-
-
 class Checks:
     """Counts the entries whose certificate is verified."""
 
