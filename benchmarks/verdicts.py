@@ -320,8 +320,8 @@ def alone(share: int, seed: int, *, newcomer: bool, members: int = 20, most: int
     """Return the number of rounds until the one member that does no work, with this share, is out of
     the step."""
     swarm = Swarm(seed, [SHARE] * (members - 1) + [share], idle=[members - 1], newcomer=newcomer)
-    idler = swarm.peers[-1]
-    while swarm.accounts.updates_count(idler) and swarm.round < swarm.began + most:
+    freeloader = swarm.peers[-1]
+    while swarm.accounts.updates_count(freeloader) and swarm.round < swarm.began + most:
         swarm.step()
     return swarm.round - swarm.began
 

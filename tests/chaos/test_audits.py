@@ -100,7 +100,7 @@ def standing(node: Node) -> str:
     assert work is not None
     accounts = work.reputation
     told = [
-        f"{number}: {accounts[peer].audited} looks, {accounts[peer].low} low, "
+        f"{number}: {accounts[peer].audited} audits, {accounts[peer].low} low, "
         f"{accounts[peer].failed} failed, {accounts.votes.get(peer, 0)} votes"
         for number, peer in enumerate(sorted(accounts.sums()))
     ]

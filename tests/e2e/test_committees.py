@@ -21,7 +21,7 @@ LYING_AGGREGATOR = Path(__file__).with_name("lying_aggregator.py")
 COMMITTEES = "[committees]\nrotation_steps = 2\nmin_members = 2\nepoch_steps = 2\n"
 
 
-def spoken(ledger: Ledger) -> Iterator[dict[PeerId, int]]:
+def aggregates(ledger: Ledger) -> Iterator[dict[PeerId, int]]:
     """Yield the update weights of each step."""
     for round_ in range(2, len(ledger), 2):
         yield ledger.index(CommitteeChain).update_weights(ledger[round_].record)
@@ -57,7 +57,7 @@ def test_some_aggregate_for_the_others(tmp_path: Path) -> None:
             assert not node.events("mismatch")
 
         lying = peer_from_text(liar.peer)
-        steps = [*spoken(founder.ledger())]
+        steps = [*aggregates(founder.ledger())]
         lied = [counts[lying] for counts in steps if lying in counts]
         honest = [sum(counts.values()) for counts in steps if lying not in counts]
         # Its committee agrees on nothing while it is in it, though the other member is dead by then;

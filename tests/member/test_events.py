@@ -54,8 +54,8 @@ def test_a_member_tells_what_a_record_has_changed() -> None:
     member = chain.member(2)
     members = chain.membership.peers
     for round_ in (1, 2):
-        look = Audit(founder, ann, 1, 4, 15_000)
-        audits = (look,) if round_ == 2 else ()
+        audit = Audit(founder, ann, 1, 4, 15_000)
+        audits = (audit,) if round_ == 2 else ()
         member.view.ledger.index(AuditLedger).reputation.close(
             RecordedWork(round_, {ann: 4}, audits), members
         )

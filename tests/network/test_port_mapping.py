@@ -55,17 +55,17 @@ EVERYWHERE = NetworkSettings(listen=("/ip4/0.0.0.0/tcp/0",))
 
 
 async def test_a_port_is_opened_when_it_is_wanted_and_given_back(router: Router) -> None:
-    wanted, looked = False, 0
+    wanted, searches = False, 0
 
     def is_wanted() -> bool:
-        nonlocal looked
-        looked += 1
+        nonlocal searches
+        searches += 1
         return wanted
 
     async with open_network(EVERYWHERE, identity(1)) as network, trio.open_nursery() as nursery:
         one = PortMapping(network, is_wanted)
         nursery.start_soon(one.run)
-        await until(lambda: looked >= 3)
+        await until(lambda: searches >= 3)
         assert router.asked == 0
         wanted = True
         await until(lambda: one.address is not None)

@@ -196,7 +196,7 @@ def test_a_text_starts_as_documents_do(
         given.extend(requests)
         return [(0.0, True)] * len(requests)
 
-    # Nothing is computed: what would be is looked at.
+    # Nothing is computed: the requests are inspected.
     monkeypatch.setattr(model, "_loglikelihood_tokens", answered)
     a, b, c = model.tokenizer.convert_tokens_to_ids(["a", "b", "c"])
     text = [START] * (starts and not chat) + [a, b]

@@ -151,7 +151,7 @@ def test_a_minority_does_not_set_the_scale() -> None:
 # Streams
 
 
-def _terms(
+def _settings(
     streams: int, max_share: float = 0.5, trains: Callable[[int], bool] = bool
 ) -> AssignmentRules:
     return AssignmentRules(StreamOrder(1, 100_000, streams, 1000, 10), max_share, trains)
@@ -164,43 +164,43 @@ def _assigned(rules: AssignmentRules, values: Sequence[int], round_: int = 1) ->
 
 
 def test_nobody_has_more_than_its_part() -> None:
-    runs = _assigned(_terms(30, 1 / 3), [HUGE, 1, 1, 1, 1, 1, 1, 1]).runs
+    runs = _assigned(_settings(30, 1 / 3), [HUGE, 1, 1, 1, 1, 1, 1, 1]).runs
     assert sum(map(len, runs[PEERS[0]])) == 10
 
 
 def test_a_slow_one_of_three_has_less() -> None:
     """With a bound of one third for each, all three would have the same for ever."""
-    runs = _assigned(_terms(30, 1 / 3), [100, 100, 50]).runs
+    runs = _assigned(_settings(30, 1 / 3), [100, 100, 50]).runs
     assert [sum(map(len, runs[peer])) for peer in PEERS[:3]] == [12, 12, 6]
 
 
 def test_who_needs_longer_has_longer() -> None:
     """A fifth of a sequence a round: five rounds."""
-    works = _assigned(_terms(40), [200, 200, 200, 2]).lent_streams
+    works = _assigned(_settings(40), [200, 200, 200, 2]).lent_streams
     assert [work.due - work.assigned_in > 2 for work in works] == [True]
 
 
 def test_nobody_has_for_ever() -> None:
-    (work,) = _assigned(_terms(40), [HUGE, HUGE, HUGE, 1]).lent_streams
+    (work,) = _assigned(_settings(40), [HUGE, HUGE, HUGE, 1]).lent_streams
     assert work.due == 64
 
 
 def test_not_all_streams_are_lent() -> None:
-    made = _assigned(_terms(4, 1.0), [HUGE, 1, 1, 1, 1, 1, 1, 1])
+    made = _assigned(_settings(4, 1.0), [HUGE, 1, 1, 1, 1, 1, 1, 1])
     assert len(made.lent_streams) == 2
 
 
 def test_nothing_is_due_behind_the_end() -> None:
     assert not _assigned(
-        _terms(40, trains=lambda round_: round_ < 9), [HUGE, HUGE, HUGE, 1]
+        _settings(40, trains=lambda round_: round_ < 9), [HUGE, HUGE, HUGE, 1]
     ).lent_streams
 
 
 def test_streams_stay_where_they_are() -> None:
     everybody = Membership(since=dict.fromkeys(PEERS[:4], 0))
-    before = _assigned(_terms(40), [100] * 4)
+    before = _assigned(_settings(40), [100] * 4)
     streams = dict.fromkeys(PEERS[:4], MemberWeight(100)) | {PEERS[0]: MemberWeight(50)}
-    after = assignment.assign(_terms(40), everybody, streams, (), before, 2)
+    after = assignment.assign(_settings(40), everybody, streams, (), before, 2)
     kept = [set(_flat(before.runs[peer])) <= set(_flat(after.runs[peer])) for peer in PEERS[1:4]]
     assert all(kept)
 
@@ -363,7 +363,7 @@ def test_the_manifest_sets_the_update_weights() -> None:
 
 def test_shares_take_little_memory() -> None:
     members = [Membership(since=dict.fromkeys(PEERS[:4], 0))] * 1001
-    known = ShareHistory(_terms(16), members[0], False)
+    known = ShareHistory(_settings(16), members[0], False)
     records = [
         _record({} if round_ == 0 else dict.fromkeys(PEERS[:4], 100 + round_ % 7), round_)
         for round_ in range(1000)

@@ -319,7 +319,7 @@ class Liar(Node):
         if ABSTAINS in self.tells or (BOTH_SIDES in self.tells and self._home() is not None):
             # Messages of one side are not shown to another, and a member that abstains gives out none
             # either.
-            answer = dataclasses.replace(answer, spoken=())
+            answer = dataclasses.replace(answer, messages=())
         if "false ids" in self.tells and self._chance.random() < 0.5:
             ids = tuple(RecordId(content_id(record)) for record in answer.ids)
             answer = dataclasses.replace(answer, ids=ids)

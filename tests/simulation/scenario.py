@@ -150,7 +150,7 @@ def draw_scenario(
     if family == "audits":
         return _auditor(seed, members, rounds or AUDITS_ROUNDS, overlap)
     if family == "committees":
-        return _speaking(seed, members, rounds)
+        return _committees(seed, members, rounds)
     cut = family == "cut"
     lying = cut or family == "liars" or (family == "all" and chance.random() < 0.4)
     # Small swarms go through more rounds and faults in the same time; a few are larger.
@@ -195,7 +195,7 @@ def draw_scenario(
     )
 
 
-def _speaking(seed: int, members: int | None, rounds: int | None) -> Scenario:
+def _committees(seed: int, members: int | None, rounds: int | None) -> Scenario:
     """Draw another family's scenario for a seed, with committees, and liars in them."""
     chance = random.Random(f"scenario {seed} speakers")
     others: tuple[Family, ...] = ("none", "crash", "network", "liars", "liars", "all", "all")

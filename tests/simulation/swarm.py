@@ -45,7 +45,7 @@ _RESET_SECONDS = 0.05
 class _Known(SyncAnswer):
     """An answer whose messages were never encoded."""
 
-    spoken: Sequence[Envelope] = field(default=(), repr=False)
+    messages: Sequence[Envelope] = field(default=(), repr=False)
 
 
 class Swarm:
@@ -263,7 +263,7 @@ class Swarm:
 
     def _taking_in(self, peer: PeerId, answer: SyncAnswer) -> AnswerIngest[Envelope]:
         assert isinstance(answer, _Known)  # nodes answer nothing else
-        return AnswerIngest(peer, answer.at_hand, answer.spoken, self._opened)
+        return AnswerIngest(peer, answer.at_hand, answer.messages, self._opened)
 
     def _opened(self, envelope: Envelope) -> Envelope:
         if not self.genuine(envelope):
@@ -413,7 +413,7 @@ class Swarm:
         size = sum(200 * (len(e.record.updates) + len(e.certificate.ballots)) for e in entries)
         size += sum(140 + len(envelope.body) for envelope in envelopes) + 32 * len(ids)
         self.network.other_bytes += size
-        known = _Known(height, ids, size=size, at_hand=entries, spoken=envelopes)
+        known = _Known(height, ids, size=size, at_hand=entries, messages=envelopes)
         return other.twists(known), size
 
     def _carry_out(

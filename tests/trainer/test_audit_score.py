@@ -122,7 +122,7 @@ class Swarm:
     def new_optimizer(self) -> LocalOptimizer:
         return LocalOptimizer(self.layout, self.parameters, self.spec)
 
-    def deal(self) -> torch.Tensor:
+    def assign(self) -> torch.Tensor:
         shape = (self.SHARE, self.POINTS, 128)
         return torch.randn(shape, generator=self.generator)
 
@@ -153,7 +153,7 @@ def test_honest_work_is_told_from_other_work() -> None:
     chance = np.random.default_rng(1)
     scores: dict[str, list[float]] = {}
     for number in range(1, 15):
-        shares = [swarm.deal() for _ in swarm.honest]
+        shares = [swarm.assign() for _ in swarm.honest]
         # Each sequence's noise is drawn once, so its gradient is computed once.
         single = [[swarm.gradients(one) for one in share] for share in shares]
         means = [
@@ -163,7 +163,7 @@ def test_honest_work_is_told_from_other_work() -> None:
             swarm.update(optimizer, mean, number)
             for optimizer, mean in zip(swarm.honest, means, strict=True)
         ]
-        other = swarm.update(idle, swarm.gradients(swarm.deal()), number)
+        other = swarm.update(idle, swarm.gradients(swarm.assign()), number)
         if number > 8:
             random = DecodedUpdate(
                 updates[0].positions,

@@ -41,7 +41,7 @@ def template(text: str, **tokens: str) -> ChatTemplate:
     return ChatTemplate(TokenizerSettings(chat_template=text, **tokens))
 
 
-def spoken(
+def spans(
     text: str, tokens: dict[str, str] | None = None, talk: list[dict[str, Any]] = TALK
 ) -> list[str]:
     said = template(text, **(tokens or {})).conversation(talk)
@@ -49,14 +49,14 @@ def spoken(
 
 
 def test_chatml_is_taken_apart_by_its_prefixes() -> None:
-    assert spoken(CHATML) == ["Because.<|im_end|>\n", "That is all.<|im_end|>\n"]
+    assert spans(CHATML) == ["Because.<|im_end|>\n", "That is all.<|im_end|>\n"]
     asked = template(CHATML).text(TALK[:2], prompt=True)
     assert asked.endswith("<|im_start|>user\n Why? <|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_marks_of_the_template_itself_are_used() -> None:
     tokens = {"bos_token": "<s>", "eos_token": "</s>"}
-    assert spoken(MARKED, tokens) == ["Because.</s>", "That is all.</s>"]
+    assert spans(MARKED, tokens) == ["Because.</s>", "That is all.</s>"]
     said = template(MARKED, **tokens)
     assert said.marks_spans
     whole = "<s> Q:Be brief. Q:Why? A:Because.</s> Q:And? A:That is all.</s>"
@@ -78,8 +78,8 @@ def test_a_template_whose_prefixes_are_none_is_refused_where_it_matters() -> Non
     with pytest.raises(
         BadTemplate, match=r"changes the earlier text of a conversation.*message 3 of 5"
     ):
-        spoken(FORGETFUL)
-    assert spoken(FORGETFUL, talk=TALK[:3]) == ["[assistant](thought)Because."]
+        spans(FORGETFUL)
+    assert spans(FORGETFUL, talk=TALK[:3]) == ["[assistant](thought)Because."]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_template_whose_prefixes_are_none_is_refused_where_it_matters() -> Non
 )
 def test_what_a_template_refuses_or_must_not_do_is_one_line(text: str, words: str) -> None:
     with pytest.raises((BadConversation, BadTemplate), match=words) as refused:
-        spoken(text, talk=[{"role": "user", "content": "x"}])
+        spans(text, talk=[{"role": "user", "content": "x"}])
     assert "\n" not in str(refused.value)
 
 
@@ -144,8 +144,8 @@ def test_only_what_is_to_be_learned_is(text: str) -> None:
     for wanted in ([True, False], [False, True], [True, True]):
         learned = [True, wanted[0], True, wanted[1]]
         made = said.conversation(SAID, None, learned)
-        spoken = [made.text[start:stop] for start, stop in made.spans]
-        assert [("a1" in "".join(spoken)), ("a2" in "".join(spoken))] == wanted
+        spans = [made.text[start:stop] for start, stop in made.spans]
+        assert [("a1" in "".join(spans)), ("a2" in "".join(spans))] == wanted
         assert made.text == said.conversation(SAID).text
     with pytest.raises(BadConversation, match="no assistant's text that is to be learned"):
         said.conversation(SAID, None, [True, False, True, False])

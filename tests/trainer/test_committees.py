@@ -26,7 +26,7 @@ from distro_node.protocol.wire.work_specs import CommitteesSpec
 from trainer.support import CPU, make_manifest
 
 ONE_OF = 4
-SPOKEN = OptimizerSpec(
+OPTIMIZER = OptimizerSpec(
     preconditioner="muon",
     smoothing=0.5,
     momentum=0.97,
@@ -38,7 +38,7 @@ SPOKEN = OptimizerSpec(
 
 def swarm_of(tmp_path: Path, count: int) -> tuple[Manifest, list[TrainingSession], list[Section]]:
     """Return `count` members, loaded, and two sections of their model."""
-    manifest, chunks = make_manifest(tmp_path, optimizer=SPOKEN)
+    manifest, chunks = make_manifest(tmp_path, optimizer=OPTIMIZER)
     manifest = dataclasses.replace(manifest, committees=CommitteesSpec(rotation_steps=ONE_OF))
     members = [TrainingSession(manifest, BlobStore(tmp_path), CPU, 2) for _ in range(count)]
     assert len({member.load(chunks) for member in members}) == 1
@@ -97,12 +97,12 @@ def test_the_section_of_a_committee_without_aggregate_stays_as_it_is(tmp_path: P
 
     member.apply(2, said[:1], 1e-3, False, [1])
 
-    spoken = {run.tensor for run in cut[0].runs}
-    shared = spoken & {run.tensor for run in cut[1].runs}
+    aggregated = {run.tensor for run in cut[0].runs}
+    shared = aggregated & {run.tensor for run in cut[1].runs}
     for index, (old, new) in enumerate(zip(parameters, member.parameters, strict=True)):
         if index in shared:
             continue
-        assert torch.equal(old, new.detach()) == (index not in spoken)
+        assert torch.equal(old, new.detach()) == (index not in aggregated)
 
 
 def test_a_sign_vote_has_the_signs_of_the_last_gradient(tmp_path: Path) -> None:

@@ -74,17 +74,17 @@ def test_a_product_is_tested_in_both_types(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_model_of_many_sizes_is_tested_for_a_moment_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A hostile manifest names a thousand sizes; the largest of them are looked at."""
-    looked: list[int] = []
+    """A hostile manifest names a thousand sizes; the largest of them are tested."""
+    tested: list[int] = []
 
     def counted(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        looked.append(sums.numel())
+        tested.append(sums.numel())
         return blocks.inverse_transform_rows(sums, a, b)
 
     monkeypatch.setattr(exact_step, "inverse_transform_rows", counted)
     check_exactness(CPU, layout_of([(64 * n, 64) for n in range(1, 1000)]))
-    assert len(looked) < 100
-    assert max(looked) == 1 << 17
+    assert len(tested) < 100
+    assert max(tested) == 1 << 17
 
 
 def in_one_rounding(

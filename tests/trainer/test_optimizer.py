@@ -211,8 +211,8 @@ def test_the_momentum_yields_wherever_somebody_spoke() -> None:
     expected = state(optimizer)
     optimizer.damp(others)
     for index, momentum in enumerate(expected):
-        spoken = np.concatenate([other.positions[index] for other in others], axis=1)
-        for row, places in zip(momentum, spoken, strict=True):
+        sent = np.concatenate([other.positions[index] for other in others], axis=1)
+        for row, places in zip(momentum, sent, strict=True):
             row[np.unique(places)] *= 0.25
     assert_close(state(optimizer), expected)
 

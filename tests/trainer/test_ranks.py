@@ -220,8 +220,8 @@ def test_an_own_update_that_the_audit_leaves_out_is_back_in_every_rank(tmp_path:
         before.append([momentum.clone() for momentum in session.optimizer.momentum])
         session.optimizer.take(1)
     layout = together.sessions[0].layout
-    spoken = decode_update(layout, body)
-    opposite = encode_update(layout, spoken.positions, [-signs for signs in spoken.signs])
+    decoded = decode_update(layout, body)
+    opposite = encode_update(layout, decoded.positions, [-signs for signs in decoded.signs])
     together.apply(1, [opposite, body, opposite, opposite], RATE, True)
     for session, expected in zip(together.sessions, before, strict=True):
         assert session.left_out == 1

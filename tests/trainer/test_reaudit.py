@@ -134,7 +134,7 @@ class World:
     ) -> list[SignSums]:
         await self.reauditing()
         self.others = others
-        self.did.append(f"look again at {round_}: {samples} of {share}")
+        self.did.append(f"reaudit {round_}: {samples} of {share}")
         return self.found
 
     async def run(self, seconds: float = 600.0) -> None:
@@ -166,7 +166,7 @@ async def test_it_recomputes_the_parameters_and_reaudits(
     await world.run()
     assert world.did == [
         *("load", "apply 0", "apply 1", "apply 2", "apply 3", "momentum"),
-        "look again at 4: (1, 2) of 3",
+        "reaudit 4: (1, 2) of 3",
     ]
     assert world.heard == [ReauditDone(world.first, (AuditScore(30, 9), AuditScore(-1, 4)))]
     (spec,) = world.specs
@@ -232,9 +232,9 @@ async def test_a_trainer_stays_and_goes_on_from_the_state_that_it_has(
         await trio.sleep(1.0)
         assert world.did == [
             *("load", "apply 0", "apply 1", "apply 2", "apply 3", "momentum"),
-            "look again at 4: (1, 2) of 3",
+            "reaudit 4: (1, 2) of 3",
             *("apply 4", "apply 5", "momentum"),
-            "look again at 6: (1, 2) of 3",
+            "reaudit 6: (1, 2) of 3",
         ]
         # An older state is reconstructed from the snapshot.
         world.did.clear()

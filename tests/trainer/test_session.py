@@ -26,7 +26,7 @@ from distro_node.node.training.memory_options import MemoryOptions, StateOptions
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import decode_update, encode_update
 from distro_node.protocol.sampling.assignment import AssignmentRules, assign
-from distro_node.protocol.sampling.assignment import samples_of as dealt_samples
+from distro_node.protocol.sampling.assignment import samples_of as assigned_samples
 from distro_node.protocol.sampling.member_weights import MemberWeight
 from distro_node.protocol.sampling.sampler import order_of
 from distro_node.protocol.sampling.stream_cursor import StreamCursors
@@ -106,7 +106,7 @@ def samples_of(manifest: Manifest, peers: list[PeerId], me: PeerId, round_number
     members, order = Membership(since=dict.fromkeys(peers, 0)), order_of(manifest)
     weights = dict.fromkeys(peers, MemberWeight())
     made = assign(AssignmentRules(order, 1.0, bool), members, weights, (), None, round_number)
-    return list(dealt_samples(order, [StreamCursors(round_number)], [made.streams_of(me)]))
+    return list(assigned_samples(order, [StreamCursors(round_number)], [made.streams_of(me)]))
 
 
 def test_an_update_that_missed_its_round_is_back_in_the_momentum(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_the_momentum_yields_to_what_was_counted(tmp_path: Path) -> None:
     expected = [momentum.clone() for momentum in session.optimizer.momentum]
     session.optimizer.take(1)
     session.apply(1, [stranger], RATE, False)
-    spoken = decode_update(session.layout, stranger).positions
-    for momentum, places in zip(expected, spoken, strict=True):
+    sent = decode_update(session.layout, stranger).positions
+    for momentum, places in zip(expected, sent, strict=True):
         index = torch.from_numpy(places).long()
         momentum.scatter_(1, index, momentum.gather(1, index) / 2)
     for ours, theirs in zip(session.optimizer.momentum, expected, strict=True):

@@ -85,13 +85,13 @@ class FakeTrainer:
     async def audit(self, round_: int, sample: int, share: int) -> float | None:
         if self._shop.audits_fail:
             raise TrainerFailed("missing_data", "a chunk is damaged")
-        self._shop.did.append(f"look {round_}: {sample} of {share}")
+        self._shop.did.append(f"audit {round_}: {sample} of {share}")
         return 2.5
 
     async def judge(self, round_: int, body: bytes) -> Judgement | None:
         if self._shop.audits_fail:
             raise TrainerFailed("internal", "it does not decode")
-        if f"look {round_}: 7 of 3" not in self._shop.did:
+        if f"audit {round_}: 7 of 3" not in self._shop.did:
             return None
         return Judgement(SignSums(30, 9), SignSums(20, 4))
 
@@ -772,7 +772,7 @@ async def test_an_audit_runs_after_the_own_update(
 ) -> None:
     await do_all(shop, monkeypatch, audit_effect(FIRST), train_effect(FIRST + 1))
     assert shop.wished == [(7,)]
-    assert shop.did == ["trained 4", "look 4: 7 of 3", "trained 5"]
+    assert shop.did == ["trained 4", "audit 4: 7 of 3", "trained 5"]
     # The delay by the audit belongs to the next update's time, not to the time of its sequences.
     assert shop.encoding == [0.0, 2.5]
 
@@ -795,7 +795,7 @@ async def test_with_overlap_the_record_before_waits_for_an_audit(
 
     monkeypatch.setattr(shop, "trained", trained)
     await do_all(shop, monkeypatch, audit_effect(FIRST + 1))
-    assert shop.did == ["look 5: 7 of 3", "applied 4"]
+    assert shop.did == ["audit 5: 7 of 3", "applied 4"]
 
 
 async def test_who_is_behind_its_own_round_does_not_audit(
@@ -828,7 +828,7 @@ async def test_what_was_audited_is_judged_before_what_is_queued(
     assert shop.did == [
         *(
             "trained 4",
-            "look 4: 7 of 3",
+            "audit 4: 7 of 3",
             "trained 5",
             f"judged 4: 30, 9, {AuditScore(20, 4)}",
             "trained 6",

@@ -147,13 +147,13 @@ def test_a_thousand_updates_and_all_audits_fit_in_a_message() -> None:
         )
         for peer in peers
     )
-    looks = (AuditEntry(peer, most, bytes(16), 2**62, 2**62, signature) for peer in peers)
+    audits = (AuditEntry(peer, most, bytes(16), 2**62, 2**62, signature) for peer in peers)
     scores = (AuditScore(2**62, 2**62),) * MAX_SEQUENCES
     again = (ReauditEntry(peer, most, peer, scores, signature) for peer in peers[:MAX_REAUDITS])
     record = dataclasses.replace(
         RECORD,
         updates=tuple(updates),
-        audits=tuple(islice(looks, MAX_AUDITS)),
+        audits=tuple(islice(audits, MAX_AUDITS)),
         reaudits=tuple(again),
     )
     data = encode(Proposal(2**20, record))

@@ -107,7 +107,7 @@ class Outcome:
 def draw_scenario(seed: int, family: Family) -> Scenario:
     """Draw the scenario of `seed`."""
     if family == "committees":
-        return _speaking(seed)
+        return _committees(seed)
     if family == "audits":
         return _auditor(seed)
     chance = random.Random(f"whole {seed} {family}")
@@ -137,7 +137,7 @@ def draw_scenario(seed: int, family: Family) -> Scenario:
     return Scenario(seed, family, count, 6, model, liars, schedule, overlap, say)
 
 
-def _speaking(seed: int) -> Scenario:
+def _committees(seed: int) -> Scenario:
     """Draw another family's scenario for a seed, with committees, and liars in them."""
     chance = random.Random(f"whole {seed} speakers")
     others: tuple[Family, ...] = ("none", "crash", "network", "liars", "liars", "all", "all")
