@@ -66,7 +66,7 @@ def test_without_audits_there_is_no_report() -> None:
     assert sample(reading, "audits_recorded_total", result="passed") == 0
 
 
-def test_the_status_says_how_somebody_stands(chain: Chain) -> None:
+def test_the_status_shows_how_a_member_stands(chain: Chain) -> None:
     audit(chain, FOUNDER, ANN, 2, GOOD)
     audit(chain, FOUNDER, BEN, 3, GOOD)
     turn_away(chain)

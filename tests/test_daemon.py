@@ -46,7 +46,7 @@ async def test_a_device_is_searched_before_anybody_is_connected_to(
     assert not (tmp_path / "node").exists()
 
 
-async def test_a_round_that_has_passed_is_said(
+async def test_a_round_that_has_passed_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with founding(tmp_path) as founder:

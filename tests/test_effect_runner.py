@@ -359,7 +359,7 @@ async def test_what_the_trainer_applied_of_a_chain_that_was_left_is_passed_over(
         assert not world.swarm_store.history.exists()
 
 
-async def test_a_node_that_always_comes_to_other_parameters_ends_and_says_why(
+async def test_a_node_that_always_comes_to_other_parameters_ends_and_reports_why(
     world: World,
 ) -> None:
     """It loaded them ten times a second, for ever."""
@@ -396,7 +396,7 @@ async def test_many_signs_of_a_fork_make_one_comparison(world: World) -> None:
         assert 0 < len(world.requests) <= 3
 
 
-async def test_a_chain_that_parts_before_what_is_final_is_told_of_once(
+async def test_a_chain_that_parts_before_what_is_final_is_reported_once(
     world: World, autojump_clock: MockClock
 ) -> None:
     """Before the fix, nothing reported that the others had diverged for good."""
@@ -525,7 +525,7 @@ async def test_a_node_that_is_expelled_ends(world: World) -> None:
         await until(world.runner.finished.is_set)
 
 
-async def test_a_node_that_was_started_asks_what_it_said_before_it_votes(world: World) -> None:
+async def test_a_started_node_asks_for_its_own_messages_before_it_votes(world: World) -> None:
     skip = world.chain.envelope(ME, "skip", world.chain.ballot(NO_BLOCK, silent=[world.liar]))
     height = len(world.chain.ledger)
     world.answer = lambda: encode(compose_response(height, [], [skip.encode()]))
@@ -589,7 +589,7 @@ async def test_own_messages_reach_nobody_before_they_are_on_the_disk(
         assert skip.encode() in decode_response(answers[0]).envelopes
 
 
-async def test_a_relay_hears_of_our_update_from_us(world: World) -> None:
+async def test_a_relay_learns_of_our_update_from_us(world: World) -> None:
     said = world.chain.announcement(ME)
     async with running(world):
         envelope = world.chain.envelope(ME, "announcement", said)
@@ -611,7 +611,7 @@ async def test_an_announcement_is_timed_in_its_own_round(world: World) -> None:
         assert said.round + 1 not in world.telemetry.times
 
 
-async def test_the_parameters_that_were_loaded_are_told(world: World) -> None:
+async def test_the_parameters_that_were_loaded_are_reported(world: World) -> None:
     async with running(world):
         told = world.telemetry.status()
         assert (told.round, told.fingerprint) == (

@@ -23,7 +23,7 @@ def test_the_first_line_that_is_not_blank(text: str, line: str) -> None:
     assert first_line(ValueError(text)) == line
 
 
-def test_length_and_words_for_nothing_are_the_callers() -> None:
+def test_the_caller_sets_length_and_text_for_nothing() -> None:
     assert first_line(ValueError("bad header"), 3) == "bad"
     assert first_line(ValueError(), empty="no reason") == "no reason"
     assert first_line(ValueError(), empty="") == ""

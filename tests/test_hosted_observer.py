@@ -122,7 +122,7 @@ async def test_what_keeps_it_from_following_does_not_end_it(
     assert "the disk is full" in caplog.text
 
 
-async def test_a_page_that_cannot_be_served_is_told_at_the_start(tmp_path: Path) -> None:
+async def test_a_page_that_cannot_be_served_is_reported_at_the_start(tmp_path: Path) -> None:
     manifest, _, _ = toy_swarm()
     page = DashboardSettings(address=("192.0.2.1", 0), public=True, plain=True)
     settings = BootstrapSettings(

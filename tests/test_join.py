@@ -54,7 +54,7 @@ def test_members_and_guests_of_open_swarms_need_none() -> None:
     check_invitation(founded.manifest, founded.ledger, founded.manifest.founder, b"")
 
 
-def test_whoever_was_expelled_is_told_why() -> None:
+def test_who_was_expelled_reads_why() -> None:
     chain = Chain(4)
     expelled = identity(3).peer
     check_not_expelled(chain.ledger, expelled)

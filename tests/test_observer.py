@@ -83,7 +83,7 @@ async def test_what_it_knows_outlives_it(tmp_path: Path) -> None:
             assert (telemetry.round or 0) >= known
 
 
-def test_it_tells_from_where_on_its_chain_is_another() -> None:
+def test_it_reports_from_where_on_its_chain_is_another() -> None:
     chain = Chain(3)
     for _ in range(4):
         chain.grow(updates=[])

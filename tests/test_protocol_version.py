@@ -44,7 +44,7 @@ from statuses import SWARM, TRAINING
         (PROTOCOL_VERSION - 1, "the swarm is too old for this node"),
     ],
 )
-def test_who_is_too_old_is_said(version: int, says: str) -> None:
+def test_who_is_too_old_is_reported(version: int, says: str) -> None:
     other = replace(Chain(0).manifest, version=version)
     with pytest.raises(UserError, match=says) as caught:
         read_manifest(other.encode(), other.swarm)
@@ -58,7 +58,7 @@ def test_one_of_ours_is_read() -> None:
     assert read_manifest(manifest.encode(), manifest.swarm) == manifest
 
 
-def test_how_a_version_is_said_stays_the_same() -> None:
+def test_the_encoding_of_a_version_stays_the_same() -> None:
     """Programs of all versions must be able to read it."""
     assert VERSION_QUERY == "/distro/version/1"
     assert VersionMessage(2).encode() == b"\x91\x02"
@@ -142,7 +142,7 @@ async def test_so_do_bootstrap_peers_that_introduce_nobody(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("answer", [b"", b"\xff", b"\x91\xff", bytes(17)])
-async def test_an_answer_that_is_none_says_nothing(answer: bytes) -> None:
+async def test_an_invalid_answer_is_ignored(answer: bytes) -> None:
     async def wrong(peer: PeerId, data: bytes) -> bytes:
         return answer
 
@@ -184,7 +184,7 @@ async def taking_part(data: DataDir, manifest: Manifest) -> UserError:
 
 
 @pytest.mark.parametrize("beyond", [-2, 0, 3])
-async def test_who_does_not_support_the_version_of_the_round_is_told(
+async def test_who_does_not_support_the_version_of_the_round_is_warned(
     tmp_path: Path, beyond: int
 ) -> None:
     """Early enough, too: in the rounds just before, the others must not start to wait for it."""

@@ -299,7 +299,7 @@ def test_pickle_is_nowhere(checkout: Path) -> None:
             assert not loaded & {"pickle", "marshal", "spill", "dill", "joblib"}, path
 
 
-def test_every_module_says_what_it_is_for(project_files: list[Path]) -> None:
+def test_every_module_states_its_purpose(project_files: list[Path]) -> None:
     silent = [
         str(path)
         for path in project_files
@@ -375,7 +375,7 @@ def _unexplained(source: str) -> list[str]:
     return problems + [f"{name} is not touched" for name in explained - {name for name, _ in found}]
 
 
-def test_tests_say_why_they_touch_what_is_private(checkout: Path) -> None:
+def test_tests_state_why_they_touch_what_is_private(checkout: Path) -> None:
     """Beside the access or above it, or for a file: `# Private here: NAMES: why`, with backticks."""
     found = {
         str(path.relative_to(checkout)): problems

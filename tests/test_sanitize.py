@@ -149,7 +149,9 @@ def test_error_lines(capsys) -> None:
     assert is_harmless(remedy)
 
 
-def test_words_of_a_command_line_that_was_pasted(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_arguments_of_a_command_line_that_was_pasted(
+    monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     monkeypatch.setenv("DISTRO_NODE_CONFIG", os.devnull)
     for words in (
         ["id", EVIL],
@@ -233,7 +235,7 @@ def test_metrics_have_no_text_of_a_stranger() -> None:
     assert sample(reading, "messages_rejected_total", reason="other") == 100
 
 
-async def test_whoever_hangs_up_on_the_metrics_page_writes_nothing_to_our_terminal(capsys) -> None:
+async def test_who_hangs_up_on_the_metrics_page_writes_nothing_to_our_terminal(capsys) -> None:
     address = open_metrics_address(("127.0.0.1", 0))
     port = address.listeners[0].socket.getsockname()[1]
     async with serve_metrics(address, NODE_METRICS, lambda: NOTHING):

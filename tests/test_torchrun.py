@@ -58,7 +58,7 @@ main()
 """
 
 
-def test_a_rank_without_room_for_temporary_files_says_so() -> None:
+def test_a_rank_without_room_for_temporary_files_reports_it() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", FULL], capture_output=True, text=True, timeout=100, check=False
     )
@@ -87,7 +87,7 @@ def test_a_rank_makes_the_file_that_cuda_needs_before_its_process_starts() -> No
     assert ended.returncode == NODE_ENDED
 
 
-def test_the_launcher_says_which_devices() -> None:
+def test_the_launcher_sets_which_devices() -> None:
     assert [parse_launched_device(name) for name in ("auto", "cpu", "cuda")]
     for name in ("all", "cuda:1", "cuda:0,cuda:1"):
         with pytest.raises(UserError, match="but torchrun already") as refused:

@@ -89,7 +89,7 @@ async def test_an_update_that_missed_its_round_goes(store: BlobStore) -> None:
     assert not store.has(update)
 
 
-async def test_the_status_says_which_updates_are_waited_for(
+async def test_the_status_shows_which_updates_are_waited_for(
     store: BlobStore, autojump_clock: MockClock
 ) -> None:
     """Before the fix, it showed "replaying rounds" for minutes, whatever the cause."""
@@ -129,7 +129,7 @@ async def test_the_status_says_which_updates_are_waited_for(
     assert reported[0].waits
 
 
-async def test_the_status_says_that_a_state_is_fetched_before_its_first_byte() -> None:
+async def test_the_status_shows_that_a_state_is_fetched_before_its_first_byte() -> None:
     reported: list[Progress] = []
 
     async def fetch(cid: ContentId, **_: Any) -> bytes:

@@ -40,7 +40,7 @@ def test_a_failure_now_and_then_accuses_nobody() -> None:
         assert standings.credible
 
 
-def test_whoever_is_accused_is_cleared_by_as_much_work_as_the_sum_says() -> None:
+def test_who_is_accused_is_cleared_by_as_much_work_as_the_sum_requires() -> None:
     standing = AuditSum().after(WORK_TEST, 10**9)
     assert standing == AuditSum(WORK_TEST.accuse_at, accused=True)
     needed = -(-WORK_TEST.accuse_at // -WORK_TEST.success)

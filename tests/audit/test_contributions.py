@@ -108,7 +108,7 @@ def round_of(number: int, who: PeerId, *audits: Audit) -> RecordedWork:
     return RecordedWork(number, {who: 4}, audits)
 
 
-def test_it_outlasts_the_window_and_whoever_leaves() -> None:
+def test_it_outlasts_the_window_and_departures() -> None:
     accounts = ReputationTable(ALICE, LEVELS)
     accounts.close(round_of(1, BOB), {ALICE, BOB})
     accounts.close(round_of(2, BOB, Audit(ALICE, BOB, 1, 4, 9000)), {ALICE, BOB})

@@ -81,7 +81,7 @@ def test_half_of_the_audits_are_of_members_without_votes() -> None:
     assert draw(secrets()[0], alone, voters={PEERS[2]}) == AuditTarget(PEERS[2], 0)
 
 
-def test_audits_are_as_many_as_the_chance_says() -> None:
+def test_audits_are_as_many_as_the_chance() -> None:
     shares = dict.fromkeys(PEERS, 1)
     audits = [draw(secret, shares, chance=Fraction(1, 10)) for secret in secrets()]
     assert abs(DRAWS - audits.count(None) - DRAWS / 10) < 100

@@ -254,7 +254,7 @@ def test_an_auditor_that_is_not_believed_is_not_drawn(run: Run) -> None:
     assert ANN not in run.accounts.pending_reauditors(first)
 
 
-def test_whoever_is_away_has_no_votes_and_has_them_again(run: Run) -> None:
+def test_who_is_away_has_no_votes_and_has_them_again(run: Run) -> None:
     before = dict(run.accounts.votes)
     run.away = {BEN}
     run.close()
@@ -270,7 +270,7 @@ def test_whoever_is_away_has_no_votes_and_has_them_again(run: Run) -> None:
     assert run.accounts.may_record_audit(BEN, ANN, run.round - 1, run.round)
 
 
-def test_whoever_was_accused_comes_back_accused(run: Run) -> None:
+def test_who_was_accused_comes_back_accused(run: Run) -> None:
     for auditor in (ANN, FOUNDER, PEERS[3]):
         run.settle(run.audit(auditor, BEN, LOW), low=True)
     assert not run.accounts.updates_count(BEN)
@@ -283,7 +283,7 @@ def test_whoever_was_accused_comes_back_accused(run: Run) -> None:
     assert BEN not in run.accounts.votes
 
 
-def test_a_dispute_about_whoever_goes_is_settled(run: Run) -> None:
+def test_a_dispute_about_a_departed_member_is_settled(run: Run) -> None:
     """Leaving does not end the dispute, and the audit of a member that leaves still counts."""
     about, of = run.audit(ANN, BEN, LOW), run.audit(BEN, ANN, LOW)
     run.close(about, of)

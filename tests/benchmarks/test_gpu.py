@@ -49,7 +49,7 @@ def test_each_part_comes_to_its_end(
     assert found["memory"] == {"left_out": "needs a CUDA device"}
 
 
-def test_a_part_that_fails_says_so_and_the_next_begins(
+def test_a_part_that_fails_reports_it_and_the_next_begins(
     gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:

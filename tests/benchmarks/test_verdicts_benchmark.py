@@ -36,7 +36,7 @@ def test_an_idle_liar_is_found_whose_friends_stand_up_for_it(benchmark: Any) -> 
 
 
 @pytest.mark.parametrize("share", [1, 32])
-def test_an_idle_member_is_found_whatever_it_says_it_can_do(benchmark: Any, share: int) -> None:
+def test_an_idle_member_is_found_whatever_capacity_it_states(benchmark: Any, share: int) -> None:
     assert benchmark.alone(share, 7, newcomer=True, members=8) < 40
     assert benchmark.alone(share, 7, newcomer=False, members=8) < 200
 

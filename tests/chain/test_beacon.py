@@ -46,7 +46,7 @@ def test_it_is_the_hash_of_all_that_was_revealed(chain: AuditedChain) -> None:
         beacon[chain.round]
 
 
-def test_nothing_else_that_a_leader_says_is_in_it(chain: AuditedChain) -> None:
+def test_nothing_else_that_a_leader_chooses_is_in_it(chain: AuditedChain) -> None:
     other = chain.fork()
     chain.grow(updates=[chain.update(peer, tokens=501) for peer in chain.membership.peers])
     other.grow(updates=[other.update(peer) for peer in other.membership.peers[1:]])
@@ -75,7 +75,7 @@ def test_each_slot_has_its_own_leader_s(chain: AuditedChain) -> None:
     assert "does not reveal" in refused(chain, record)
 
 
-def test_whoever_had_no_update_then_reveals_nothing(chain: AuditedChain) -> None:
+def test_who_had_no_update_then_reveals_nothing(chain: AuditedChain) -> None:
     leader = chain.leaders[0]
     others = [peer for peer in chain.membership.peers if peer != leader]
     chain.grow(updates=[chain.update(peer) for peer in others])

@@ -65,7 +65,7 @@ def test_whom_all_signers_call_silent_does_not_count(model: FaultModel) -> None:
         assert certifies(membership, dict.fromkeys(range(signers), gone), model) == enough
 
 
-def test_one_signer_that_hears_a_member_keeps_it_in_the_count() -> None:
+def test_one_signer_that_receives_a_member_keeps_it_in_the_count() -> None:
     membership = members(6)
     masks: dict[int, Iterable[int]] = {0: (3, 4, 5), 1: (3, 4, 5), 2: (3, 4, 5)}
     assert certifies(membership, masks, "byzantine")
@@ -76,7 +76,7 @@ def test_one_signer_that_hears_a_member_keeps_it_in_the_count() -> None:
     assert certifies(membership, {**masks, 2: (4, 5)}, "byzantine")
 
 
-def test_a_signer_is_not_silent_whatever_others_heard() -> None:
+def test_a_signer_is_not_silent_whatever_others_received() -> None:
     membership = members(4)
     everybody_deaf = {i: [j for j in range(4) if j != i] for i in range(4)}
     found = find_quorum(
@@ -90,7 +90,7 @@ def test_a_signer_is_not_silent_whatever_others_heard() -> None:
     assert silenced(certificate, membership).isdisjoint(signed.peer for signed in pair)
 
 
-def test_a_lone_member_that_hears_nobody_certifies_for_itself() -> None:
+def test_a_lone_member_that_receives_nothing_certifies_for_itself() -> None:
     """This is allowed: its decision binds no other member (test_member) and weighs little
     (test_fork)."""
     assert certifies(members(7), {3: (0, 1, 2, 4, 5, 6)}, "byzantine")

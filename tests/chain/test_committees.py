@@ -192,7 +192,7 @@ def test_a_shorter_chain_knows_what_it_knew_then(length: int) -> None:
     assert short.update_bytes(0, 18) == chain.ledger.update_bytes(0, 18)
 
 
-def test_a_run_ends_behind_its_last_step() -> None:
+def test_a_run_ends_after_its_last_step() -> None:
     chain = AggregatedChain(4, total=4)
     while not chain.ledger.finished:
         chain.grow()

@@ -455,7 +455,7 @@ def test_what_contradicts_is_refused_and_proven(
 
 
 @pytest.mark.parametrize("model", ["byzantine", "crash"])
-def test_a_liar_who_told_others_something_else_does_not_hold_us_up(model: FaultModel) -> None:
+def test_a_liar_who_sent_others_something_else_does_not_hold_us_up(model: FaultModel) -> None:
     """Three members have a certificate with the byzantine member's vote; this member received another
     vote of it first."""
     round_ = Round(4, model=model)
@@ -634,7 +634,7 @@ def test_honest_members_never_decide_two_records(seed: int, count: int, model: F
 
 @pytest.mark.parametrize("model", ["byzantine", "crash"])
 @pytest.mark.parametrize("count", [1, 2, 4, 7])
-def test_honest_members_that_hear_each_other_decide(count: int, model: FaultModel) -> None:
+def test_honest_members_that_reach_each_other_decide(count: int, model: FaultModel) -> None:
     """The same players without byzantine members and loss, and with enough time."""
     chance = random.Random(count)
     players = [Player(peer, count, model) for peer in PEERS[:count]]

@@ -60,7 +60,7 @@ def test_who_has_nothing_of_that_round_is_not_named(chains: tuple[Chain, Chain])
     assert compare(ours.ledger, theirs.ledger.truncated(1), 1).reported == {}
 
 
-def test_a_chain_is_told_of_once() -> None:
+def test_a_chain_is_reported_once() -> None:
     apart = DivergedPeers()
     assert apart.take_reports({A: FIRST, B: FIRST}) == [A]
     assert apart.take_reports({C: FIRST}) == []
@@ -69,12 +69,12 @@ def test_a_chain_is_told_of_once() -> None:
     assert apart.peers == {A, B, C}
 
 
-def test_another_chain_is_told_of_as_well() -> None:
+def test_another_chain_is_reported_as_well() -> None:
     apart = DivergedPeers()
     assert apart.take_reports({A: FIRST, B: SECOND}) == [A, B]
 
 
-def test_a_liar_is_told_of_once_whatever_it_says() -> None:
+def test_a_liar_is_reported_once_whatever_it_sends() -> None:
     apart = DivergedPeers()
     told = []
     for number in range(100):

@@ -164,7 +164,7 @@ def test_after_the_lease_those_who_are_left_move_on() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(12, 2))
-def test_it_is_what_the_definitions_say(seed: int) -> None:
+def test_it_is_what_the_definitions_require(seed: int) -> None:
     """Compared with the oracle's own implementation, with members that join, leave, fall silent and are
     late; a part of the chain has the same finality as when it was the whole."""
     chance = random.Random(seed)

@@ -274,7 +274,7 @@ def test_a_founder_that_left_rewrites_no_history() -> None:
     assert caught.value.reason == "checkpoint"
 
 
-def test_nobody_goes_back_behind_what_is_final(chain: Chain) -> None:
+def test_nobody_goes_back_before_what_is_final(chain: Chain) -> None:
     """The member stays even when all others have left: more than two thirds signed what is final."""
     early = chain.fork()
     for _ in range(4):
@@ -357,7 +357,7 @@ def test_a_chain_with_a_final_record_wins_over_one_with_more_followers(chain: Ch
     assert not follows(old, new)
 
 
-def test_nobody_goes_back_behind_what_is_justified_but_for_what_is_final(chain: Chain) -> None:
+def test_nobody_goes_back_before_what_is_justified_but_for_what_is_final(chain: Chain) -> None:
     peers = chain.membership.peers
     fork = len(chain.ledger)
     most = split(chain, peers[:4], 2)

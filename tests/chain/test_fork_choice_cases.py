@@ -165,14 +165,14 @@ def _early(ours: Chain, theirs: Chain, at: int, **options: Any) -> bool:
     return fork_choice.decided_early(ours.ledger, theirs.ledger, at, me=me, abandoned=abandoned)
 
 
-def test_a_newcomer_hears_all_of_it() -> None:
+def test_a_newcomer_receives_all_of_it() -> None:
     large, small = _large_and_small()
     early = _early(forged_chain(), true_chain(), 0, binding=False)
     assert not early
     assert _early(small, large, FORK)
 
 
-def test_the_stranded_hear_all_of_it() -> None:
+def test_the_stranded_receive_all_of_it() -> None:
     """The other chain has more followers; the hash, which decides for the stranded, prefers ours."""
     large, small = _large_and_small()
     assert not _early(small, large, FORK, abandoned=True)

@@ -39,7 +39,7 @@ def test_even_slots_are_led_by_all_in_turns() -> None:
     assert [leaders[slot] for slot in range(2, 25, 2)] == list(MEMBERS.circle(SWARM, 3))
 
 
-def test_a_vote_more_or_less_draws_nothing_anew() -> None:
+def test_a_vote_more_or_less_redraws_nothing() -> None:
     """Otherwise a leader would try which audits to record until it leads again."""
     changed = 0
     for more in range(1, 51):

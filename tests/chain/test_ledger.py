@@ -558,7 +558,7 @@ def test_any_certificate(chain: Chain) -> None:
     assert decoded > 20
 
 
-def test_what_one_says_of_its_updates_size_does_not_move_what_a_replay_is_thought_to_cost() -> None:
+def test_one_members_stated_size_does_not_move_the_estimated_cost_of_a_replay() -> None:
     chain = Chain(4)
     before = chain.ledger.update_bytes(0, chain.round)
     liar, *others = chain.membership.peers

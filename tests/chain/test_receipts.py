@@ -78,7 +78,7 @@ def test_a_record_beside_a_snapshot_certifies_what_was_done_before() -> None:
         (7, b"x", "where none is due"),
     ],
 )
-def test_a_record_that_says_something_else(rounds: int, said: bytes, words: str) -> None:
+def test_a_record_that_states_something_else(rounds: int, said: bytes, words: str) -> None:
     short = VouchedChain(4).grow_until(rounds)
     check_record(short.record(), short.ledger, short.ledger.verify)
     with pytest.raises(ProtocolError, match=words):

@@ -14,7 +14,7 @@ PEERS = [identity(index).peer for index in range(4)]
 
 
 @pytest.mark.parametrize("began", [0.0, 12.089, 22.169, 54.141])
-def test_whoever_does_not_answer_is_given_up_at_the_very_time(began: float) -> None:
+def test_who_does_not_answer_is_given_up_at_the_very_time(began: float) -> None:
     """Float sums are rounded: ten seconds after a time may be less than ten seconds later."""
     ledger = Chain(4).ledger
     comparison = ChainComparison(ledger, PEERS[1:2], FetchBackoff(), me=PEERS[0], abandoned=False)

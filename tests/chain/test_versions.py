@@ -80,7 +80,7 @@ def test_few_bring_nothing_about_and_keep_nothing_from_coming(liars: int) -> Non
     assert chain.ledger.versions.change.version == NEXT
 
 
-def test_a_round_without_a_quorum_begins_the_count_anew() -> None:
+def test_a_round_without_a_quorum_restarts_the_count() -> None:
     chain = newer()
     go_on(chain, by(chain, 3), READY_ROUNDS - 1)
     go_on(chain, by(chain, 2), 1)

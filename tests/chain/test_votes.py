@@ -120,7 +120,7 @@ def test_heirs_lead_too() -> None:
     assert {leaders[slot] for slot in range(2, 15, 2)} == set(PEERS)
 
 
-def test_nothing_is_drawn_anew() -> None:
+def test_nothing_is_redrawn() -> None:
     """One audit more or less in a record hardly ever changes the leader."""
     changed = sum(
         Leaders(SWARM, round_, MEMBERS, Votes({PEERS[0]: 500, PEERS[1]: 500}))[1]
@@ -272,7 +272,7 @@ def test_who_slept_listens() -> None:
 
 
 @_where({FOUNDER: 9})
-def test_who_is_heard_again_is_listened_to() -> None:
+def test_who_returns_counts_again() -> None:
     founder = _Founder()
     solo_guard = founder.member.parts.solo_guard
     solo_guard.decided(beyond_doubt=True, listens=False, now=0.0)

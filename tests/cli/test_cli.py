@@ -190,7 +190,7 @@ def test_a_bug_beside_a_mistake_is_not_hidden(command, monkeypatch, tmp_path) ->
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_told_wherever_it_happens(command, monkeypatch, number: int) -> None:
+def test_a_full_disk_is_reported_wherever_it_happens(command, monkeypatch, number: int) -> None:
     failing(monkeypatch, ExceptionGroup("", [OSError(number, "full", "/data/blobs/x")]))
     command("join", TEXT).refused_with(ExitCode.DISK_FULL, "disk is full", "/data/blobs/x")
 
@@ -216,7 +216,7 @@ def test_a_bug_shows_its_traceback_when_asked_to(command, monkeypatch) -> None:
     assert "Traceback" in result.err
 
 
-def test_a_bug_is_told_without_a_place_for_its_file(command, monkeypatch, tmp_path) -> None:
+def test_a_bug_is_reported_without_a_place_for_its_file(command, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     failing(monkeypatch, ZeroDivisionError("of mine"))
     result = command("join", TEXT)
@@ -279,7 +279,7 @@ main()
     assert (done.returncode, done.stdout, done.stderr) == (ExitCode.INTERRUPTED, "", "")
 
 
-def test_paths_are_checked_by_whoever_reads_them() -> None:
+def test_paths_are_checked_by_their_reader() -> None:
     """The library's own check would end with the exit code of a mistake on the command line."""
     paths = {
         f"{function.__name__} {name}": typing.get_args(hint)[1]
@@ -322,7 +322,7 @@ def test_what_helps_names_options_that_there_are(checkout: Path) -> None:
 # --- join ----------------------------------------------------------------------------------------
 
 
-def test_join_passes_on_what_it_was_told(command, daemon, home: Path, tmp_path: Path) -> None:
+def test_join_passes_on_its_options(command, daemon, home: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("open sesame\nnot this\n")
     link = invite_text(Invite(swarm=SWARM, bootstrap=(ADDRESS,), ticket="t1"))
@@ -490,7 +490,7 @@ def test_export_wants_something_to_export(command, home: Path) -> None:
     command("export", "swarm-x", *options).refused_with(ExitCode.BAD_SWARM_ID)
 
 
-def test_export_tells_what_it_wrote(command, home: Path, monkeypatch) -> None:
+def test_export_reports_what_it_wrote(command, home: Path, monkeypatch) -> None:
     manifest = DataDir(home).swarm(SWARM).manifest
     manifest.parent.mkdir(parents=True)
     manifest.touch()
@@ -637,7 +637,7 @@ def test_a_data_directory_in_use_is_refused_and_names_its_user(
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, None])
-def test_a_real_bootstrap_peer_stops_when_told_to(
+def test_a_real_bootstrap_peer_stops_on_a_signal(
     command, home: Path, number: signal.Signals | None
 ) -> None:
     options = ["--data-dir", home, "--listen", "/ip4/127.0.0.1/tcp/0", "--json"]

@@ -271,7 +271,7 @@ def test_adapters_are_asked_for(
         ("[model.lora]\ndropout = 0.1", "model.lora: unknown key 'dropout'"),
     ],
 )
-def test_adapters_that_cannot_be_are_told(
+def test_adapters_that_cannot_be_are_reported(
     command, initialised, run: Path, home: Path, table: str, words: str
 ) -> None:
     result = command("create", lora_run(run, table), "--data-dir", home / "data")
@@ -285,7 +285,7 @@ def test_adapters_need_a_checkpoint(command, initialised, run: Path, home: Path)
     result.refused_with(ExitCode.MANIFEST, "model.lora: needs model.checkpoint")
 
 
-def test_a_founder_is_told_what_was_read_and_what_it_will_cost(
+def test_a_founder_learns_what_was_read_and_what_it_will_cost(
     command, initialised, run: Path, home: Path
 ) -> None:
     texts = home / "texts"
@@ -318,7 +318,7 @@ def test_a_founder_is_told_what_was_read_and_what_it_will_cost(
     assert forecast["update_bytes_received"]["4"] == 3 * forecast["update_bytes"] > 0
 
 
-def test_a_founder_is_told_what_documents_start_with(
+def test_a_founder_learns_what_documents_start_with(
     command, initialised, run: Path, home: Path
 ) -> None:
     library = tokenizers.Tokenizer.from_str(ByteTokenizer().definition.decode())
@@ -341,7 +341,7 @@ def test_a_founder_is_told_what_documents_start_with(
     conforms("create", facts)
 
 
-def test_a_rate_that_nobody_chose_is_taken_and_told(
+def test_a_rate_that_nobody_chose_is_taken_and_reported(
     command, initialised, run: Path, home: Path
 ) -> None:
     run.write_text(RUN)
@@ -350,7 +350,7 @@ def test_a_rate_that_nobody_chose_is_taken_and_told(
     assert "best one in benchmarks" not in out
 
 
-def test_a_rate_far_from_what_benchmarks_found_is_told(
+def test_a_rate_far_from_what_benchmarks_found_is_reported(
     command, initialised, run: Path, home: Path
 ) -> None:
     for rate, words in ((0.5, "is above"), (1e-5, "is below"), (4e-3, None)):
@@ -382,7 +382,7 @@ def test_missing_audits_are_reported_where_strangers_may_join(
     assert "preconditioner" in result.err
 
 
-def test_committees_aggregate_if_the_founder_says_so(
+def test_committees_aggregate_if_the_founder_chooses_so(
     command, initialised, run: Path, home: Path
 ) -> None:
     run.write_text(
@@ -439,7 +439,7 @@ def test_what_does_not_go_with_committees_is_reported(
         ("[rounds]\nstart_members = 9\n[admission]\nmax_members = 8\n", "would never begin"),
     ],
 )
-def test_what_does_not_go_together_is_told_before_a_text_is_read(
+def test_what_does_not_go_together_is_reported_before_a_text_is_read(
     command, initialised, run: Path, home: Path, monkeypatch, tables: str, words: str
 ) -> None:
     """Reading may take hours, so these are reported first, even where the texts would be refused as
@@ -522,7 +522,7 @@ weight = 0.25
         ("name = ", "name = = ", "not TOML"),
     ],
 )
-def test_a_wrong_file_is_told_before_anything_is_made(
+def test_a_wrong_file_is_reported_before_anything_is_made(
     command, initialised, run: Path, home: Path, old: str, new: str, words: str
 ) -> None:
     run.write_text(RUN.replace(old, new))
@@ -558,7 +558,7 @@ def test_a_file_that_is_not_there(command, initialised, home: Path) -> None:
         (["--data", "hf://nobody"], "hf://nobody: is not a data set"),
     ],
 )
-def test_missing_texts_are_told(
+def test_missing_texts_are_reported(
     command, initialised, run: Path, home: Path, options: list[str], words: str
 ) -> None:
     (home / "short.txt").write_text("short")
@@ -630,7 +630,7 @@ def test_a_bootstrap_address_must_be_one(command, initialised, run: Path, home: 
         (TrainerDied("killed"), ExitCode.TRAINER),
     ],
 )
-def test_what_the_trainer_says_is_passed_on(
+def test_what_the_trainer_reports_is_passed_on(
     command, run: Path, home: Path, monkeypatch, error: Exception, code: ExitCode
 ) -> None:
     async def initialise_model(*_: object) -> InitialModel:
@@ -650,7 +650,7 @@ def test_a_bug_of_the_trainer_is_a_bug(command, run: Path, home: Path, monkeypat
     assert command("create", run, "--data-dir", home / "data").code == ExitCode.BUG
 
 
-def test_a_full_disk_is_told(command, initialised, run: Path, home: Path, monkeypatch) -> None:
+def test_a_full_disk_is_reported(command, initialised, run: Path, home: Path, monkeypatch) -> None:
     def put(_store: BlobStore, data: bytes) -> None:
         raise DiskFull(28, f"no room for {len(data)} bytes")
 

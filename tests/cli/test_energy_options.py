@@ -80,7 +80,7 @@ def test_what_goes_together(options: dict[str, Any], settings: PauseWhen) -> Non
         ({"pause_every": math.nan}, "is not a number"),
     ],
 )
-def test_what_does_not_is_said_in_a_line(options: dict[str, Any], words: str) -> None:
+def test_what_does_not_is_reported_in_a_line(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words) as caught:
         energy(**options)
     assert caught.value.code is ExitCode.USAGE

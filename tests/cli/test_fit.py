@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_another_exit_code(command, there, manifest: Path) 
         ),
     ],
 )
-def test_what_else_wants_memory_is_told_where_there_is_any_of_it(
+def test_what_else_wants_memory_is_reported_where_there_is_any_of_it(
     command, there, manifest: Path, tmp_path: Path, room: str, described: Manifest, words: str
 ) -> None:
     there("cuda", 24 * 10**9, 32 * 10**9)

@@ -69,7 +69,7 @@ def test_a_link_that_leads_to_nobody_is_warned_of(command: Command, tmp_path: Pa
     assert (again.err, parse_invite(again.out.strip()).bootstrap) == ("", (ADDRESS,))
 
 
-def test_the_link_says_what_is_known_to_be_final(command: Command, tmp_path: Path) -> None:
+def test_the_link_states_what_is_known_to_be_final(command: Command, tmp_path: Path) -> None:
     for policy, guest in (("open", ()), ("invite", (peer_text(GUEST),))):
         place = tmp_path / policy
         manifest = stored(place, policy=policy)

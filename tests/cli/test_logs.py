@@ -40,7 +40,7 @@ def test_a_screen_is_not_written_over(capsys, tmp_path: Path) -> None:
     assert "hello" in (tmp_path / LOG_FILE).read_text()
 
 
-def test_nothing_is_written_before_there_is_something_to_say(tmp_path: Path) -> None:
+def test_nothing_is_written_before_there_is_something_to_log(tmp_path: Path) -> None:
     configure_logging(folder=tmp_path, screen=True)
     assert list(tmp_path.iterdir()) == []
 

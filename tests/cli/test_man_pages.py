@@ -18,7 +18,7 @@ from distro_node.node.settings.setting import Group, all_settings
 from distro_node.node.settings.tree import DaemonSettings
 
 
-def test_the_pages_are_what_the_commands_say(checkout: Path) -> None:
+def test_the_pages_are_those_of_the_commands(checkout: Path) -> None:
     folder = checkout / "docs" / "man"
     written = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     assert written == pages(), "run `make docs`"

@@ -170,7 +170,7 @@ def test_where_nothing_is_stored(command: Command, place: Path, tmp_path: Path) 
 # receipt
 
 
-def test_a_receipt_is_written_and_says_what_it_proves(
+def test_a_receipt_is_written_and_states_what_it_proves(
     command: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -356,7 +356,7 @@ finally:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_the_environment_may_say_it(
+def test_the_environment_may_set_it(
     command: Command, file: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command's name with a hyphen is not a valid variable name."""

@@ -52,7 +52,7 @@ def test_the_configuration_file_is_found(command, places, home: Path, monkeypatc
     assert command("id").out.strip() == places["table"][1]
 
 
-def test_a_broken_configuration_is_told(command, home: Path) -> None:
+def test_a_broken_configuration_is_reported(command, home: Path) -> None:
     config = home / "config.toml"
     config.write_text("[join]\nthread = 1\n")
     result = command("--config", config, "id")

@@ -11,7 +11,7 @@ from distro_node.node.cli.stage_display import StageLines, stage_display
 from rich.console import Console
 
 
-def test_a_stage_that_cannot_say_how_far_it_is_counts_seconds() -> None:
+def test_a_stage_without_progress_counts_seconds() -> None:
     lines = StageLines()
     assert lines.due(0.0) is None
     assert lines.update("starting the trainer", 0, 1, 100.0) == "starting the trainer …"

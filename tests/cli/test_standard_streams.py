@@ -51,7 +51,7 @@ def test_an_error_without_a_place_to_go_keeps_its_exit_code(folder: Path) -> Non
     assert (done.returncode, done.stderr) == (ExitCode.NOT_RUNNING, b"")
 
 
-def test_a_full_place_is_said(folder: Path) -> None:
+def test_a_full_place_is_reported(folder: Path) -> None:
     done = run(folder, f"{SHOWN} >/dev/full")
     assert done.returncode == ExitCode.DISK_FULL
     assert done.stderr.startswith(b"error: ")

@@ -90,19 +90,19 @@ def test_status_shows_how_far_a_join_is(command, node, home: Path) -> None:
     assert "None" not in result.out
 
 
-def test_status_for_programs_is_what_the_node_said(command, node, home: Path) -> None:
+def test_status_for_programs_is_what_the_node_reported(command, node, home: Path) -> None:
     node["status"] = lambda _: encode_status(STATUS)
     assert json.loads(command("status", "--data-dir", home, "--json").out) == encode_status(STATUS)
 
 
-def test_a_node_of_another_version_is_told_apart(command, node, home: Path) -> None:
+def test_a_node_of_another_version_is_distinguished(command, node, home: Path) -> None:
     node["status"] = lambda _: encode_status(STATUS) | {"mood": "good"}
     result = command("status", "--data-dir", home)
     result.refused_with(ExitCode.VERSION, "unknown key 'mood'")
     assert "good" in command("status", "--data-dir", home, "--json").out
 
 
-def test_the_state_says_what_helps(command, node, home: Path) -> None:
+def test_the_state_shows_what_helps(command, node, home: Path) -> None:
     node["status"] = lambda _: encode_status(replace(STATUS, state="joining"))
     assert "too few members are up" in command("status", "--data-dir", home).out
 
@@ -128,7 +128,7 @@ def test_without_a_node_there_is_nobody_to_ask(command, home: Path, name: str) -
 
 
 @pytest.mark.parametrize("reached", [3, 7])
-def test_without_a_node_its_last_run_is_told(command, home: Path, reached: int) -> None:
+def test_without_a_node_its_last_run_is_reported(command, home: Path, reached: int) -> None:
     manifest = Chain(0, schedule=ScheduleSpec(warmup_rounds=1, total_rounds=7)).manifest
     place = DataDir(home).swarm(manifest.swarm)
     place.root.mkdir(parents=True)
@@ -145,7 +145,7 @@ def test_without_a_node_its_last_run_is_told(command, home: Path, reached: int) 
         assert f"distro-node join {named} --data-dir {home}" in result.err
 
 
-def test_an_error_of_the_node_is_told(command, node, home: Path) -> None:
+def test_an_error_of_the_node_is_reported(command, node, home: Path) -> None:
     node["status"] = lambda _: encode_status(STATUS)
     result = command("leave", "--data-dir", home)
     result.refused_with(ExitCode.NOT_RUNNING, "refused 'leave'")

@@ -82,7 +82,7 @@ def plainly(updates: Sequence[DecodedUpdate]) -> set[int]:
 
 
 @pytest.mark.parametrize("members", [3, 4, 5, 8, 16, 32])
-def test_whoever_sends_the_opposite_is_left_out(members: int) -> None:
+def test_who_sends_the_opposite_is_left_out(members: int) -> None:
     for liars in range((members + 1) // 2):
         updates = honest_updates(members, seed=liars)
         said = [negated(u) if index < liars else u for index, u in enumerate(updates)]
@@ -197,7 +197,7 @@ def test_slabs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (outlier_filter.contradictions(LAYOUT, said, 0) == whole).all()
 
 
-def test_whoever_announces_last_gains_nothing_by_trying_seeds() -> None:
+def test_who_announces_last_gains_nothing_by_trying_seeds() -> None:
     """Regression: 14 tries until the sample held only the truthful blocks of a false update."""
     layout = update_layout([ParameterSpec(name="w", shape=(1024, 1024))], 8, 8)
     updates = honest_updates(16, layout=layout)

@@ -70,7 +70,7 @@ def test_any_number_gives_its_set_and_back(elements: int, top_k: int, data: st.D
 
 
 @pytest.mark.parametrize("top_k", [2, 7, 8, 33, 200])
-def test_numbers_that_float64_cannot_tell_apart(top_k: int) -> None:
+def test_numbers_that_float64_cannot_distinguish(top_k: int) -> None:
     """Around every C(p, k), where decoding changes from one largest position to the next; with k = 200
     the smallest of them are below the precision of a float64 beside the largest."""
     edges = [math.comb(p, top_k) for p in range(top_k, 4096, 13)]

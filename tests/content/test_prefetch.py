@@ -267,7 +267,7 @@ async def test_what_an_audit_needs_is_fetched_while_others_wait(
     assert not world.prefetch.has((audited,))
 
 
-async def test_a_wish_is_heard_at_once_and_what_nobody_has_is_not_waited_for(
+async def test_a_request_is_served_at_once_and_what_nobody_has_is_not_waited_for(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     world = World(tmp_path)

@@ -86,7 +86,7 @@ async def test_a_dead_daemons_socket_is_replaced(tmp_path: Path) -> None:
         assert await asked(path, "echo") == {"command": "echo"}
 
 
-async def test_what_a_client_does_wrong_is_told_to_it_alone(tmp_path: Path) -> None:
+async def test_what_a_client_does_wrong_is_reported_to_it_alone(tmp_path: Path) -> None:
     path = tmp_path / "daemon.sock"
     async with served(path):
         for line, says in [

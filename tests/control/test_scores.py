@@ -20,7 +20,7 @@ from scraping import sample
 from statuses import SCORES, TRAINING
 
 
-async def test_a_running_node_hears_of_its_own_swarms_scores(tmp_path: Path) -> None:
+async def test_a_running_node_receives_its_own_swarms_scores(tmp_path: Path) -> None:
     supervisor = Supervisor(
         socket=tmp_path / "socket",
         schedule=WorkSchedule(None),

@@ -104,7 +104,7 @@ def test_energy_that_nobody_measured_is_no_zero() -> None:
     ]
 
 
-def test_a_pause_says_its_cause() -> None:
+def test_a_pause_reports_its_cause() -> None:
     hold = Hold(kind="signal", text="41 is above 30 (prices.example)", waived=False)
     paused = replace(
         TRAINING,
@@ -122,7 +122,7 @@ def test_a_pause_says_its_cause() -> None:
     ]
 
 
-def test_whoever_cannot_be_called_is_told_what_helps() -> None:
+def test_who_cannot_be_called_reads_what_helps() -> None:
     assert "open TCP" not in "\n".join(drawn(TRAINING))
     lines = drawn(replace(TRAINING, reach=UNREACHABLE))
     assert any("a relay carries you" in x and x.endswith("open TCP 65535") for x in lines)

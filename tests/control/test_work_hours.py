@@ -41,7 +41,7 @@ def at(text: str) -> int:
         ("12:00-13:00, 20:00-02:00", ["12:30", "20:00", "1:59"], ["13:00", "2:00", "11:59"]),
     ],
 )
-def test_windows_hold_what_they_say(text: str, inside: list[str], outside: list[str]) -> None:
+def test_windows_hold_what_they_state(text: str, inside: list[str], outside: list[str]) -> None:
     hours = parse_hours(text)
     assert all(hours.contain(at(time)) for time in inside)
     assert not any(hours.contain(at(time)) for time in outside)
@@ -55,7 +55,7 @@ def test_windows_hold_what_they_say(text: str, inside: list[str], outside: list[
         *("20:00-24:01", "00:00-24:00", "20:00-22:00,x", "night"),
     ],
 )
-def test_what_are_no_hours_is_said(text: str) -> None:
+def test_what_are_no_hours_is_refused(text: str) -> None:
     with pytest.raises(UserError) as raised:
         parse_hours(text)
     assert raised.value.code == ExitCode.USAGE

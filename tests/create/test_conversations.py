@@ -195,7 +195,7 @@ def test_other_ways_to_write_a_conversation(founder: Founder, tmp_path: Path, ki
     assert sorted(whole) == sorted(founder.chat.text(talk(number)) for number in range(6))
 
 
-def test_what_does_not_fit_is_cut_behind_an_answer_or_left_out_and_named(
+def test_what_does_not_fit_is_cut_after_an_answer_or_left_out_and_named(
     founder: Founder, tmp_path: Path
 ) -> None:
     long = [{"role": "user", "content": "x" * LENGTH}, {"role": "assistant", "content": "y"}]
@@ -217,7 +217,7 @@ def test_what_does_not_fit_is_cut_behind_an_answer_or_left_out_and_named(
     assert [row["line"] for row in named] == [6, 7]
 
 
-def test_if_nothing_fits_that_is_said(founder: Founder, tmp_path: Path) -> None:
+def test_if_nothing_fits_that_is_reported(founder: Founder, tmp_path: Path) -> None:
     talks = [talk(number) for number in range(5)]
     error = founder.refused(jsonl(tmp_path / "a.jsonl", talks), sequence_length=8)
     assert error.code == ExitCode.DATA_MISSING
@@ -415,7 +415,7 @@ def test_a_mark_that_cannot_be_followed_is_a_bad_row(
     assert words in founder.refused(file).problem
 
 
-def test_what_the_assistant_says_in_a_prompt_is_not_learned(
+def test_what_the_assistant_writes_in_a_prompt_is_not_learned(
     founder: Founder, tmp_path: Path
 ) -> None:
     rows = [
@@ -492,7 +492,7 @@ def test_an_answer_that_only_calls_a_tool_is_one(tmp_path: Path, plain: FileToke
 # --- templates ------------------------------------------------------------------------------------
 
 
-def test_a_template_that_fails_on_every_row_is_told_as_such(
+def test_a_template_that_fails_on_every_row_is_reported_as_such(
     tmp_path: Path, plain: FileTokenizer
 ) -> None:
     founder = Founder(tmp_path, plain, "{{ today() }}" + CHATML)

@@ -169,7 +169,7 @@ def test_what_a_folder_holds_is_found_and_the_rest_is_named(tmp_path: Path) -> N
         (["void"], "there is nothing"),
     ],
 )
-def test_missing_text_is_told_with_what_there_is(
+def test_missing_text_is_reported_with_what_there_is(
     tmp_path: Path, paths: list[str], words: str
 ) -> None:
     write(tmp_path, a_jpg="1", empty_txt="")
@@ -210,7 +210,7 @@ def test_files_in_a_form_that_is_not_read_are_named_with_the_remedy(
     assert find(file, format="text") == ([name], {})
 
 
-def test_a_text_that_is_too_short_is_told_with_what_is_left_out(founder: Founder) -> None:
+def test_a_text_that_is_too_short_is_reported_with_what_is_left_out(founder: Founder) -> None:
     with tarfile.open(founder.root / "b.txt.gz", "w:gz") as archive:
         archive.add(write(founder.root, a_txt="short\n") / "a.txt")
     write(founder.root, d_tar_gz="1")
@@ -490,7 +490,7 @@ def test_a_part_that_was_not_finished_is_made_again(tmp_path: Path) -> None:
     assert (again.position, again.read_counts.documents) == (Position(items=1), 1)
 
 
-def test_files_that_have_changed_are_read_anew(founder: Founder) -> None:
+def test_files_that_have_changed_are_read_again(founder: Founder) -> None:
     file = rows(founder.root / "a.jsonl", [TEXT.format(number) for number in range(300)])
     founder.read(paths=("a.jsonl",))
     before = {path.name for path in founder.data.token_caches.iterdir()}
@@ -520,7 +520,7 @@ def test_workers_give_what_one_process_gives(
         ]
 
 
-def test_a_worker_that_is_killed_is_told(
+def test_a_worker_that_is_killed_is_reported(
     tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {process.pid for process in psutil.Process().children()}
@@ -628,7 +628,7 @@ def test_tokens_are_as_wide_as_they_must_be(tmp_path: Path, tokens: int, width: 
     assert tokenizer.encode([f"w1 w{tokens - 1}".encode()])[0].tolist() == [1, tokens - 1]
 
 
-def test_a_tokenizer_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+def test_a_tokenizer_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
     for content in (None, b"", b"{}", b"\xff", b'{"model": {"type": "BPE", "vocab": {}}}'):
         if content is not None:

@@ -112,7 +112,7 @@ def test_a_clone_of_the_hub_is_read_as_the_hub_reads_it(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("card", ["", None])
-def test_names_say_which_split_a_file_is_of(
+def test_names_show_which_split_a_file_is_of(
     tmp_path: Path, names: list[str], train: list[str] | int, card: str | None
 ) -> None:
     """With a card, and without one too, since rows with such names are intended as splits."""
@@ -121,7 +121,7 @@ def test_names_say_which_split_a_file_is_of(
     assert len(skipped[OTHER]) == len(names) - len(found)
 
 
-def test_names_that_say_nothing_leave_nothing_out(tmp_path: Path) -> None:
+def test_names_without_a_split_leave_nothing_out(tmp_path: Path) -> None:
     for number, names in enumerate(
         (
             # None contains such a word on its own.
@@ -174,7 +174,7 @@ CONFIGS = """configs:
 """
 
 
-def test_a_card_says_which_files_are_of_which_split(tmp_path: Path) -> None:
+def test_a_card_states_which_files_are_of_which_split(tmp_path: Path) -> None:
     root = lay(
         tmp_path / "set",
         *("de/a.jsonl", "de/b.jsonl", "de/more/x/c.jsonl"),

@@ -118,7 +118,7 @@ def test_nobody_makes_a_swarm_whose_audits_accuse_the_honest(said: str, tmp_path
         ("[schedule]\npeak = 0.002", 139_584, 2e-3),
     ],
 )
-def test_a_peak_rate_that_is_not_said_is_what_learned_best(
+def test_a_peak_rate_that_is_not_set_is_what_learned_best(
     more: str, parameters: int, peak: float, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.toml"

@@ -402,7 +402,7 @@ def test_what_a_choice_needs(tmp_path: Path) -> None:
         read_draft(path, ())
 
 
-def test_a_tokenizer_that_puts_two_tokens_there_says_so(tmp_path: Path) -> None:
+def test_a_tokenizer_that_puts_two_tokens_there_is_reported(tmp_path: Path) -> None:
     two = processors.TemplateProcessing(
         single="[MASK] <s> $A", pair=None, special_tokens=[("[MASK]", MASK), ("<s>", START)]
     )

@@ -441,7 +441,7 @@ def test_unicode_in_whatever_encoding_is_read(tmp_path: Path, kind: str, ending:
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv"])
-def test_an_encoding_that_is_not_kept_to_is_told(tmp_path: Path, name: str) -> None:
+def test_an_encoding_that_is_not_kept_to_is_reported(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     file.write_bytes(encoded(jsonl().decode(), "utf-16") + b"\x00\xd8\x41\x00")
     refused(file, "begins as UTF-16-LE, and a later part is not")
@@ -643,7 +643,7 @@ def test_what_nanotron_reads(tmp_path: Path, width: int) -> None:
     ("kind", "vocabulary"),
     [("int32", 300), ("uint32", 300), ("int64", 300), ("int64", 70_000), ("uint64", 70_000)],
 )
-def test_an_array_of_wider_tokens_than_usual_is_refused_until_its_type_is_said(
+def test_an_array_of_wider_tokens_than_usual_is_refused_until_its_type_is_set(
     tmp_path: Path, kind: str, vocabulary: int
 ) -> None:
     """Read as uint16 it would have twice the tokens, and every second one would be 0."""
@@ -712,7 +712,7 @@ def test_what_megatron_reads(tmp_path: Path, code: int, kind: str) -> None:
     assert sum(len(made) for made, _ in tokens(file, token_type=said)) == 270
 
 
-def test_the_type_may_follow_from_the_index_or_be_said_of_a_plain_npy(tmp_path: Path) -> None:
+def test_the_type_may_follow_from_the_index_or_be_set_for_a_plain_npy(tmp_path: Path) -> None:
     file = nanotron(tmp_path, [[1, 2, 3], [4, 0, 5], [299]] * 20, 4)
     (tmp_path / "a.ds.metadata").unlink()
     assert tokens(file) == [([1, 2, 3], True), ([4, 0, 5], True), ([299], True)] * 20

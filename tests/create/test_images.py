@@ -185,7 +185,7 @@ def test_the_middle_square_is_taken_and_scaled() -> None:
     assert shown(decode_image(encoded(wide), GREY)) == bytes([255]) * 16
 
 
-def test_an_image_stands_as_its_camera_says() -> None:
+def test_an_image_is_turned_as_its_camera_states() -> None:
     image = Image.new("RGB", (16, 16), "black")
     image.paste("white", (0, 0, 16, 8))
     turned = Image.Exif()
@@ -210,7 +210,7 @@ def test_what_shines_through_is_white_and_sixteen_bits_become_eight() -> None:
     assert shown(decode_image(encoded(deep), GREY)) == bytes([0x8F]) * 16
 
 
-def test_what_is_no_image_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_image_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (64, 64), np.uint8)
     whole = encoded(Image.fromarray(noise))
     for data, words in (
@@ -443,7 +443,7 @@ def test_images_belong_to_their_task(tmp_path: Path) -> None:
             find_sources(read_manifest_file(path), path, (tmp_path,))
 
 
-def test_without_its_packages_the_task_says_which(
+def test_without_its_packages_the_task_names_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_names, "find_spec", lambda name: None)
@@ -493,7 +493,7 @@ def test_configurations_that_cannot_be_meant_are_refused(
     assert words in str(caught.value)
 
 
-def test_settings_are_said_in_plain_values() -> None:
+def test_settings_are_shown_in_plain_values() -> None:
     plain = to_plain(ANIMALS, named=True)
     assert plain == {
         "size": 4,

@@ -54,14 +54,14 @@ def test_a_short_file_has_defaults_for_the_rest(tmp_path: Path) -> None:
     assert file.admission.policy == "open"
 
 
-def test_work_is_audited_if_the_file_says_so(tmp_path: Path) -> None:
+def test_work_is_audited_if_the_file_asks_for_it(tmp_path: Path) -> None:
     assert read(tmp_path, SMALL).audits is None
     assert read(tmp_path, SMALL + "[audits]").audits == AuditsSpec()
     said = read(tmp_path, SMALL + "[audits]\ninterval = 5\ndeviation = 200").audits
     assert said == AuditsSpec(interval=5, deviation=200)
 
 
-def test_what_a_file_says_is_known(tmp_path: Path) -> None:
+def test_what_a_file_states_is_known(tmp_path: Path) -> None:
     assert read(tmp_path, SMALL).given_keys == frozenset()
     more = "[optimizer]\ntop_k = 4\nsmoothing = 0.7\n[schedule]\npeak = 0.002"
     said = read(tmp_path, SMALL + more).given_keys
@@ -147,14 +147,14 @@ def parameters(model: dict[str, Any]) -> int:
     return layers * (attention + feed_forward + 2 * hidden) + hidden + embeddings
 
 
-def test_the_example_is_what_it_says(checkout: Path) -> None:
+def test_the_example_is_what_it_states(checkout: Path) -> None:
     file = shipped("example.toml", checkout)
     assert parameters(file.model) == 857_216
     assert file.rounds.sequences == 32
     complete_model(file.model, vocabulary=256, sequence_length=128)
 
 
-def test_the_large_example_is_what_it_says(checkout: Path) -> None:
+def test_the_large_example_is_what_it_states(checkout: Path) -> None:
     file = shipped("llama-1.2b.toml", checkout)
     assert parameters(file.model) == pytest.approx(1.2046e9, rel=1e-3)
     assert file.optimizer.top_k == 7
@@ -168,7 +168,7 @@ def test_the_large_example_is_what_it_says(checkout: Path) -> None:
     assert file.optimizer.weight_decay == 0.1
 
 
-def test_the_other_large_example_differs_in_what_it_says(checkout: Path) -> None:
+def test_the_other_large_example_differs_in_what_it_states(checkout: Path) -> None:
     one, other = (shipped(f"llama-1.2b{name}.toml", checkout) for name in ("", "-psyche"))
     assert (other.optimizer.top_k, other.optimizer.momentum) == (4, 0.995)
     assert other.optimizer.preconditioner == "none"
@@ -190,7 +190,7 @@ def test_the_other_large_example_differs_in_what_it_says(checkout: Path) -> None
         (10**12, 4e-4, None),
     ],
 )
-def test_rates_far_from_what_was_found_are_told(
+def test_rates_far_from_what_was_found_are_reported(
     parameters: int, rate: float, words: str | None
 ) -> None:
     for step in ("sign", "scaled"):

@@ -54,7 +54,7 @@ class _Outer:
     """Several of it."""
 
 
-def test_whatever_the_dataclasses_have_is_told(monkeypatch) -> None:
+def test_all_fields_of_the_dataclasses_are_documented(monkeypatch) -> None:
     monkeypatch.setattr(manifest_reference, "ManifestFile", _Outer)
     assert reference().splitlines() == [
         "## Above all tables",

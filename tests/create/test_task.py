@@ -151,11 +151,11 @@ def test_models_go_with_their_tasks(tmp_path: Path) -> None:
     refused(tmp_path, "unknown key 'x'", "causal_lm", settings="[task_settings]\nx = 1")
 
 
-def test_a_task_that_is_not_installed_is_told(tmp_path: Path) -> None:
+def test_a_task_that_is_not_installed_is_reported(tmp_path: Path) -> None:
     refused(tmp_path, "the task 'poetry', which is not installed", "poetry", code=ExitCode.NO_TASK)
 
 
-def test_a_window_that_slides_within_a_sequence_is_told(tmp_path: Path) -> None:
+def test_a_window_that_slides_within_a_sequence_is_reported(tmp_path: Path) -> None:
     mistral = 'model_type = "mistral"\nsliding_window = 32'
     refused(tmp_path, "whose window of 32 tokens", "sft", model=mistral)
     for keys, model in (

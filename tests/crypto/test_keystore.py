@@ -151,7 +151,9 @@ def test_a_missing_passphrase_is_asked_for(golden_sealed: Path, passphrase: str 
 
 
 @pytest.mark.parametrize("passphrase", ["wrong", "correct horse ", "Correct horse", "\0"])
-def test_a_wrong_passphrase_is_told_from_damage(golden_sealed: Path, passphrase: str) -> None:
+def test_a_wrong_passphrase_is_distinguished_from_damage(
+    golden_sealed: Path, passphrase: str
+) -> None:
     assert type(error_for(golden_sealed, passphrase)) is WrongPassphrase
 
 
@@ -205,7 +207,7 @@ def test_what_is_written_today_is_as_dear_to_guess_as_advised(path: Path) -> Non
     assert settings_of(path) == (2**17, 8, 1)
 
 
-def test_an_earlier_file_opens_and_is_written_anew(golden_sealed: Path) -> None:
+def test_an_earlier_file_opens_and_is_rewritten(golden_sealed: Path) -> None:
     before = golden_sealed.read_bytes()
     assert settings_of(golden_sealed) == (2**15, 8, 1)
     assert type(error_for(golden_sealed, "wrong")) is WrongPassphrase
@@ -230,7 +232,7 @@ def test_a_link_to_an_earlier_file_stays_a_link(golden_sealed: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("step", ["fchmod", "fsync", "replace", "geteuid", "memory", "content"])
-def test_an_earlier_file_that_cannot_be_written_anew_stays(
+def test_an_earlier_file_that_cannot_be_rewritten_stays(
     golden_sealed: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -257,7 +259,7 @@ def test_an_earlier_file_that_cannot_be_written_anew_stays(
 
 
 @pytest.mark.parametrize("step", ["fchmod", "fsync", "replace", "unlink"])
-def test_a_kill_while_an_earlier_file_is_written_anew_costs_nothing(
+def test_a_kill_while_an_earlier_file_is_rewritten_costs_nothing(
     golden_sealed: Path, step: str
 ) -> None:
     script = (
@@ -568,7 +570,7 @@ def test_a_plain_file_that_names_another_peer_is_refused(path: Path) -> None:
     assert "does not belong to the peer" in error_for(path).problem
 
 
-def test_no_error_tells_the_seed(golden_plain: Path) -> None:
+def test_no_error_shows_the_seed(golden_plain: Path) -> None:
     fields = json.loads(golden_plain.read_text())
     fields["peer"] = peer_text(Identity.from_seed(bytes(32)).peer)
     error = error_for(put(golden_plain, with_checksum(fields)))

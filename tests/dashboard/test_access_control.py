@@ -151,7 +151,7 @@ async def test_acting_from_a_page_elsewhere_fails_with_the_token_too() -> None:
         assert page.done == []
 
 
-async def test_the_token_is_told_to_no_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_token_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with served() as page:
         await page.act("pause")
@@ -188,7 +188,7 @@ async def test_no_other_file_is_served(path: str) -> None:
         assert (await page.ask(path)).status == 404
 
 
-def test_another_address_needs_tls_or_a_word() -> None:
+def test_another_address_needs_tls_or_an_option() -> None:
     with pytest.raises(UserError, match="others could read along") as refused:
         open_address(DashboardSettings(address=("0.0.0.0", 0)))
     assert refused.value.code == ExitCode.BAD_ADDRESS
@@ -214,7 +214,7 @@ async def test_a_page_at_all_addresses_is_named_by_one_that_opens(host: str) -> 
     assert openable_host("192.0.2.7") == "192.0.2.7"
 
 
-async def test_where_others_read_along_it_is_said_and_reading_needs_the_token(
+async def test_where_others_read_along_it_is_reported_and_reading_needs_the_token(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     settings = DashboardSettings(address=("0.0.0.0", 0), plain=True)
@@ -285,7 +285,7 @@ def test_a_certificate_that_is_none(tmp_path: Path, certificate: tuple[Path, Pat
         assert refused.value.code == ExitCode.BAD_ADDRESS
 
 
-async def test_where_the_port_is_taken_another_one_is_and_it_is_said(
+async def test_where_the_port_is_taken_another_one_is_and_it_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -58,7 +58,7 @@ async def test_what_is_no_request_is_refused(said: bytes, status: bytes) -> None
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"])
-async def test_who_says_nothing_or_stops_in_the_middle_is_let_go(said: bytes) -> None:
+async def test_who_sends_nothing_or_stops_in_the_middle_is_disconnected(said: bytes) -> None:
     bounds = Bounds(idle_seconds=0.2, request_seconds=0.2)
     async with served(bounds=bounds) as page, await page.connect() as stream:
         if said:

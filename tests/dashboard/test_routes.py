@@ -32,7 +32,7 @@ from statuses import (
 STATIC = Path(__file__).parents[2] / "node" / "dashboard" / "static"
 
 
-async def test_the_page_is_told_what_status_says() -> None:
+async def test_the_page_gets_what_status_shows() -> None:
     async with served() as page:
         for status in (TRAINING, AWAITING, OBSERVING, EARLY):
             page.status = status
@@ -78,7 +78,7 @@ def test_how_it_goes() -> None:
     assert (paused.tone, "resume" in paused.remedy) == ("rest", True)
 
 
-def test_what_keeps_it_from_working_is_said_with_a_remedy() -> None:
+def test_what_keeps_it_from_working_is_reported_with_a_remedy() -> None:
     alone = tuple(replace(member, connected=member.me) for member in MEMBERS)
     cut_off = replace(TRAINING, swarm=replace(SWARM, members=alone))
     own = replace(TRAINING.training.own, missed_in_a_row=12)
@@ -109,7 +109,7 @@ def test_what_keeps_it_from_working_is_said_with_a_remedy() -> None:
         (b"[" * 4000, None),
     ],
 )
-def test_words_of_a_command(body: bytes, words: object) -> None:
+def test_arguments_of_a_command(body: bytes, words: object) -> None:
     assert read_body(body) == words
 
 
@@ -179,7 +179,7 @@ async def test_what_an_observer_shows_may_be_read_from_elsewhere_and_acted_on_by
         assert page.done == []
 
 
-def test_an_observer_says_how_the_swarm_is() -> None:
+def test_an_observer_reports_how_the_swarm_is() -> None:
     assert verdict(OBSERVING).tone == "good"
     assert verdict(OBSERVING).sentence == "round 17 is the last that was decided, heard of 41 s ago"
     assert OBSERVING.swarm is not None

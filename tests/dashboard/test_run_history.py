@@ -68,7 +68,7 @@ def open_it(chain: Chain, files: tuple[Path, Path]) -> RunHistory:
     return RunHistory(chain.manifest.founder, peer_text(identity(0).peer), *files)
 
 
-def test_what_the_ledger_says(chain: Chain, files: tuple[Path, Path]) -> None:
+def test_what_the_ledger_shows(chain: Chain, files: tuple[Path, Path]) -> None:
     whole = read(open_it(chain, files))
     rows = whole["rows"]
     assert rows["round"] == [*range(8)]

@@ -144,7 +144,7 @@ def test_no_process_outlives_the_context(tmp_path: Path) -> None:
     assert not psutil.pid_exists(started[0].pid)
 
 
-def test_last_words_are_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_lines_are_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # This program is not killed: it ends by itself, after its imports.
     monkeypatch.setattr(processes_module, "_GONE_SECONDS", 60.0)
     config = tmp_path / "config.toml"

@@ -64,7 +64,7 @@ def test_without_torch_nothing_trains() -> None:
     assert "libc is too old" in found.what
 
 
-def test_what_confines_the_trainer_is_said() -> None:
+def test_what_confines_the_trainer_is_reported() -> None:
     (found,) = computer.examine_sandbox(["files", "network"], [], root=False)
     assert (found.severity, "files, network" in found.what) == ("good", True)
     (found,) = computer.examine_sandbox(["files"], ["signals"], root=False)
@@ -204,7 +204,7 @@ def healthy(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return torch
 
 
-def test_the_command_tells_people_and_programs(
+def test_the_command_reports_to_people_and_programs(
     command, healthy: dict[str, Any], home: Path, monkeypatch
 ) -> None:
     done = command("doctor", "--data-dir", home / "data")

@@ -238,7 +238,7 @@ def test_packages_are_all_declared(project: dict[str, Any], checkout: Path) -> N
     assert there == declared - {"distro_node"}
 
 
-def test_every_dependency_says_why_it_is_here(
+def test_every_dependency_states_its_purpose(
     texts: dict[str, str], project: dict[str, Any]
 ) -> None:
     *sections, left_out = re.split(r"^## ", texts["docs/dependencies.md"], flags=re.MULTILINE)[1:]

@@ -89,7 +89,7 @@ def test_nothing_of_it_is_in_what_is_served(nodes: list[Node]) -> None:
             assert not any(passage in (other.blobs.get(cid) or b"") for cid in other.blobs.ids())
 
 
-def test_a_node_that_comes_back_goes_on_behind_what_it_trained(
+def test_a_node_that_comes_back_continues_after_what_it_trained(
     swarm: Swarm, nodes: list[Node]
 ) -> None:
     second = nodes[1]
@@ -104,7 +104,7 @@ def test_a_node_that_comes_back_goes_on_behind_what_it_trained(
     check_agreement(nodes)
 
 
-def test_a_node_with_a_budget_says_what_is_spent_and_may_not_go_below(
+def test_a_node_with_a_budget_reports_what_is_spent_and_may_not_go_below(
     swarm: Swarm, nodes: list[Node]
 ) -> None:
     fourth = swarm.node("fourth")

@@ -64,7 +64,7 @@ def test_a_node_on_vulkan_and_one_on_the_cpu_agree_in_every_round(swarm: Swarm) 
     assert not on_cpu.events("mismatch")
 
 
-def test_a_device_that_errs_later_is_told_and_ends_its_node(swarm: Swarm) -> None:
+def test_a_device_that_errs_later_is_reported_and_ends_its_node(swarm: Swarm) -> None:
     founder, worn = swarm.node("founder"), swarm.node("worn")
     worn.start("--device", "vulkan:0").refused_with(
         ExitCode.NO_DEVICE,

@@ -70,14 +70,14 @@ def test_power_alone_is_added_up() -> None:
     assert joules_between(reading(0, watts=100), reading(100, watts=200)) is None
 
 
-def test_a_counter_that_comes_or_goes_says_nothing_of_the_time_between() -> None:
+def test_a_counter_that_comes_or_goes_measures_nothing_in_between() -> None:
     two = MeterReading(at=2, counters=(("a", 5, RANGE, 1e6), ("b", 5, RANGE, 1e6)))
     assert joules_between(reading(0, joules=0), two) is None
     assert joules_between(two, reading(4, joules=1)) is None
     assert joules_between(reading(0, joules=0), reading(2, watts=50)) is None
 
 
-def test_a_meter_counts_work_alone_and_says_how_much_of_it_was_measured() -> None:
+def test_a_meter_counts_work_alone_and_reports_how_much_was_measured() -> None:
     meter = Meter()
     assert (meter.watts, meter.joules, meter.measured) == (None, None, None)
     meter.take(reading(0, joules=0), 2, at_work=True)

@@ -137,7 +137,7 @@ async def test_watts_become_money(wound: MockClock, nursery: trio.Nursery) -> No
     assert rig.manager.status().kwh == before
 
 
-async def test_nothing_known_is_said_as_that(wound: MockClock, nursery: trio.Nursery) -> None:
+async def test_nothing_known_is_shown_as_that(wound: MockClock, nursery: trio.Nursery) -> None:
     rig = Rig(EnergySettings(price=0.30), device="cpu")
     rig.watts.watts = None
     nursery.start_soon(rig.manager.run)
@@ -229,7 +229,7 @@ async def test_a_limit_holds_while_the_node_works(wound: MockClock) -> None:
     assert rig.driver.limit == 300_000
 
 
-async def test_a_limit_is_put_back_by_whoever_leaves_at_once(
+async def test_a_limit_is_put_back_at_once_by_who_leaves(
     wound: MockClock, nursery: trio.Nursery
 ) -> None:
     rig = Rig(EnergySettings(power_limit=220.0))
@@ -242,7 +242,7 @@ async def test_a_limit_is_put_back_by_whoever_leaves_at_once(
     assert rig.driver.limit == 300_000
 
 
-async def test_a_limit_that_is_refused_is_said_once(
+async def test_a_limit_that_is_refused_is_reported_once(
     wound: MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = Rig(EnergySettings(power_limit=220.0))
@@ -258,7 +258,7 @@ async def test_a_limit_that_is_refused_is_said_once(
     assert rig.schedule.at_work
 
 
-async def test_a_number_pauses_and_says_why(
+async def test_a_number_pauses_and_reports_why(
     wound: MockClock, nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([True, True, False])
@@ -333,7 +333,7 @@ async def test_a_polite_node_makes_way_for_a_person(
     await rig.schedule.wait(at_work=False)
 
 
-async def test_what_cannot_be_seen_is_said_once(
+async def test_what_cannot_be_seen_is_reported_once(
     wound: MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = Rig(EnergySettings(polite=True))
@@ -352,7 +352,7 @@ async def test_what_cannot_be_seen_is_said_once(
 # People
 
 
-def test_terminals_say_when_they_were_typed_into(tmp_path: Path) -> None:
+def test_terminals_show_when_they_were_typed_into(tmp_path: Path) -> None:
     # A terminal is a device; a file with such a name is not.
     (tmp_path / "tty1").touch()
     (tmp_path / "pts").mkdir()
@@ -411,11 +411,11 @@ IdleSinceHint=5
         ("yes", "2000000000", 0.0),
     ],
 )
-def test_desktops_say_whether_they_are_idle(hint: str, since: str, idle: float | None) -> None:
+def test_desktops_report_whether_they_are_idle(hint: str, since: str, idle: float | None) -> None:
     assert sessions_idle(SESSIONS.format(hint=hint, since=since), 1000.0) == idle
 
 
-def test_other_words_say_nothing() -> None:
+def test_other_output_means_nothing() -> None:
     for text in (
         "",
         "\x1b[2J",
@@ -425,7 +425,7 @@ def test_other_words_say_nothing() -> None:
         assert sessions_idle(text, 1000.0) is None
 
 
-def test_a_mac_says_it_in_nanoseconds() -> None:
+def test_a_mac_reports_it_in_nanoseconds() -> None:
     assert hid_idle('  |   "HIDIdleTime" = 2500000000\n') == 2.5
     assert hid_idle("") is hid_idle('"HIDIdleTime" = x') is None
 

@@ -50,7 +50,7 @@ def test_packages_and_memory_count_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("energy", ["", "many", "-5", "1e9", "9" * 5000])
-def test_a_counter_that_says_no_number_is_unknown(tmp_path: Path, energy: str) -> None:
+def test_a_counter_without_a_number_is_unknown(tmp_path: Path, energy: str) -> None:
     zone(tmp_path, "intel-rapl:0", "package-0", energy)
     zone(tmp_path, "intel-rapl:1", "package-1", 5)
     reading = Processor(tmp_path).read()
@@ -289,7 +289,7 @@ def test_a_limit_is_put_back_after_the_driver_was_away(
 @pytest.mark.parametrize(
     ("watts", "root", "why"), [(90, True, "100 to 350 W"), (200, False, "root")]
 )
-def test_a_limit_that_is_refused_says_why(
+def test_a_limit_that_is_refused_is_explained(
     gpu: Gpu, driver: Driver, watts: float, root: bool, why: str
 ) -> None:
     driver.root = root

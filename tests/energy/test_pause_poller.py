@@ -139,7 +139,7 @@ async def test_a_redirect_leads_into_a_private_network_only_from_there(
 # Commands
 
 
-async def test_a_commands_number_and_its_word() -> None:
+async def test_a_commands_number_and_its_text() -> None:
     assert await asker("echo 31.5").ask() == 31.5
     assert await asker("echo '{\"a\": [7]}'", field="a.0").ask() == 7
     for code, value in ((0, 1.0), (1, 0.0)):
@@ -166,9 +166,7 @@ async def test_a_commands_number_and_its_word() -> None:
         ("kill -9 $$", {}, "ended with"),
     ],
 )
-async def test_a_command_that_says_nothing(
-    command: str, settings: dict[str, Any], why: str
-) -> None:
+async def test_a_command_without_output(command: str, settings: dict[str, Any], why: str) -> None:
     with pytest.raises(NoReply, match=why) as caught:
         await asker(command, **settings).ask()
     assert len(str(caught.value)) <= 512
@@ -209,7 +207,7 @@ class Said(PausePoller):
         return self.word
 
 
-async def test_silence_keeps_the_last_word_for_a_while_and_is_said_once(
+async def test_silence_keeps_the_last_answer_for_a_while_and_is_reported_once(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -63,7 +63,7 @@ def test_bounds_that_make_no_sense(pause: float, resume: float, high: bool) -> N
         Threshold(pause=pause, resume=resume, high=high)
 
 
-def test_an_old_word_holds_for_a_while() -> None:
+def test_an_old_answer_holds_for_a_while() -> None:
     decision = PauseDecision(Threshold(pause=1, resume=1), keep_seconds=100)
     assert not decision.take_no_value(0)
     assert decision.take_value(2, 0)

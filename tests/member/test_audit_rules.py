@@ -274,14 +274,14 @@ def test_what_is_decided_is_judged() -> None:
     assert [judge.update] == [e.update for e in record.updates if e.peer == drawn.peer]
 
 
-def test_nothing_seen_is_nothing_said() -> None:
+def test_nothing_seen_is_nothing_sent() -> None:
     founder = _founder()
     founder.told()
     (judge,) = founder.judges()
     assert founder.auditor.scored(AuditScored(judge.round, 0, 0), founder.ledger) == []
 
 
-def test_what_was_seen_is_said_once() -> None:
+def test_what_was_seen_is_sent_once() -> None:
     founder = _founder()
     founder.told()
     (judge,) = founder.judges()
@@ -298,7 +298,7 @@ def test_what_is_never_judged_is_forgotten() -> None:
     assert len(founder.auditor._drawn) < 20
 
 
-def test_another_chain_begins_anew() -> None:
+def test_another_chain_drops_own_audits() -> None:
     founder = _founder()
     founder.told()
     founder.hears(founder.chain.audit(_other(founder.chain)))
@@ -373,7 +373,7 @@ def test_another_message_is_not_passed_on() -> None:
     assert (first, founder.hears(founder.chain.audit(peer, score=LOW))) == ("", "equivocation")
 
 
-def test_what_is_recorded_is_not_said_again() -> None:
+def test_what_is_recorded_is_not_sent_again() -> None:
     founder = _founder()
     entry = founder.chain.audit(_other(founder.chain))
     founder.hears(entry)

@@ -166,7 +166,7 @@ def test_an_audit_from_its_draw_to_the_next_proposal() -> None:
     assert proposal.record.audits == (chain.audit(me),)
 
 
-def test_what_was_seen_of_a_beginning_is_said_and_recorded() -> None:
+def test_what_was_seen_of_a_beginning_is_sent_and_recorded() -> None:
     chain = grown()
     seat = Seat(chain, drawn_auditor(chain))
     seat.loads()
@@ -200,7 +200,7 @@ def test_an_audit_of_an_update_that_does_not_count_is_dropped() -> None:
     assert not of(ScoreAudit, seat.decides(updates=others))
 
 
-def test_nothing_is_said_where_there_was_nothing_to_compare() -> None:
+def test_nothing_is_sent_where_there_was_nothing_to_compare() -> None:
     chain = grown()
     seat = Seat(chain, drawn_auditor(chain))
     seat.loads()
@@ -381,7 +381,7 @@ def test_what_waits_is_bounded() -> None:
     assert not auditor._reaudits
 
 
-def test_what_was_heard_waits_for_the_next_record_of_this_chain() -> None:
+def test_what_was_received_waits_for_the_next_record_of_this_chain() -> None:
     chain = grown()
     auditor = auditor_of(chain)
     entries = chain.audits()

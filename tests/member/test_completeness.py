@@ -103,7 +103,7 @@ def test_an_entry_that_was_announced_otherwise_is_none(field: str) -> None:
     assert proof.peer == voter.leader  # type: ignore[union-attr]
 
 
-def test_what_was_not_heard_before_is_taken_from_the_record() -> None:
+def test_what_was_not_received_before_is_taken_from_the_record() -> None:
     """When received later, it counts as the same announcement."""
     chain = Chain(4)
     chain.grow()
@@ -192,7 +192,7 @@ def test_the_demand_outlasts_the_slots_that_liars_can_lead_and_ends_for_good() -
     assert [judged(3, slot=slot) for slot in (6, 12, 13)] == ["incomplete"] * 2 + ["complete"]
 
 
-def test_who_waits_itself_cannot_tell() -> None:
+def test_who_waits_itself_cannot_judge() -> None:
     assert judged(0, ready=False) == "unknown"
     assert judged(1, held=15.1, ready=False) == "unknown"
     assert judged(1, ready=False) == "incomplete"

@@ -64,7 +64,7 @@ def test_who_is_down_takes_neither_side(others: int, followed: bool) -> None:
 
 
 @pytest.mark.parametrize("followed", [False, True])
-def test_those_who_went_on_speak_for_the_record_that_they_went_on_from(followed: bool) -> None:
+def test_those_who_went_on_support_the_record_that_they_went_on_from(followed: bool) -> None:
     """Otherwise the last to learn of a decision would follow the liars, being alone in the round."""
     doubt = Doubt()
     elsewhere = RecordId(content_id(b"what the others have decided"))

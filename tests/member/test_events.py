@@ -20,7 +20,7 @@ ME, *OTHERS = (PeerId(content_id(b"member %d" % number)) for number in range(7))
 ANN = OTHERS[0]
 
 
-def test_every_change_may_be_told() -> None:
+def test_every_change_may_be_reported() -> None:
     assert set(get_args(ReputationEventKind)) <= set(get_args(NoteKind))
 
 
@@ -29,7 +29,7 @@ def test_a_low_audit_is_reported_to_its_member() -> None:
     assert notes_of_changes(found, 3, 7, ME) == [Note("audit_low", 7, ME, "4")]
 
 
-def test_who_is_left_out_is_told_to_all() -> None:
+def test_who_is_left_out_is_reported_to_all() -> None:
     found = [ReputationEvent("excluded", ANN), ReputationEvent("contradicted", ANN, "5")]
     assert notes_of_changes(found, 3, 7, ME) == [
         Note("excluded", 7, ANN),
@@ -48,7 +48,7 @@ def test_of_a_crowd_that_gets_votes_nobody_else_is_named() -> None:
     ]
 
 
-def test_a_member_tells_what_a_record_has_changed() -> None:
+def test_a_member_reports_what_a_record_has_changed() -> None:
     chain = Chain(4, audits=AuditsSpec())
     founder, ann = identity(0).peer, identity(1).peer
     member = chain.member(2)

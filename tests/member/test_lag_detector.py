@@ -41,7 +41,7 @@ def test_a_member_that_waits_for_slow_updates_asks_seldom() -> None:
     assert len(asked) == 4
 
 
-def test_a_heartbeat_of_one_who_is_counted_out_tells_of_another_chain() -> None:
+def test_a_heartbeat_of_a_removed_member_shows_another_chain() -> None:
     """Where no slot can end, the other side sends only heartbeats. Otherwise two sides may never meet
     again: the one that has gone on does not ask, and the one that should be followed cannot go on."""
     chain = Chain(4)
@@ -102,7 +102,7 @@ class Remote(Node):
         clock.at(self.free, super().deliver, envelope)
 
 
-def test_a_newcomer_that_hears_ever_older_news_catches_up() -> None:
+def test_a_newcomer_that_receives_ever_older_news_catches_up() -> None:
     """A lone member decides two or three rounds a second. What the newcomer receives is a slower chain
     of decisions: it must not take that for the present, or it would never be admitted."""
     swarm = Swarm(toy_manifest(min_seconds=0.3), update_bytes=20_000)

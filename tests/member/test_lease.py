@@ -125,7 +125,7 @@ def test_the_time_of_who_is_alone_asleep_or_no_member_does_not_count() -> None:
     assert not seen.moved
 
 
-def test_on_another_chain_the_time_begins_anew() -> None:
+def test_on_another_chain_the_time_restarts() -> None:
     chain = settled(4)
     without(chain, 2, 3)
     seen = Seen(chain)
@@ -173,7 +173,7 @@ def test_a_checkpoint_is_believed_where_records_do_not_show_it() -> None:
     assert chain.ledger.final_round >= chain.round - 4
 
 
-def test_the_member_says_so_and_keeps_it() -> None:
+def test_the_member_reports_it_and_keeps_it() -> None:
     chain = Chain(4, finality_lease_seconds=60.0, lease_min_seconds=1.0)
     for _ in range(6):
         chain.grow()
@@ -194,7 +194,7 @@ def test_the_member_says_so_and_keeps_it() -> None:
     assert kept[-1] == member.view.ledger.final_round
 
 
-def test_on_another_chain_it_still_goes_back_behind_nothing() -> None:
+def test_on_another_chain_it_still_goes_back_before_nothing() -> None:
     """The other chain branches off after what the lease made final, but before that was observed."""
     chain = Chain(4, finality_lease_seconds=60.0, lease_min_seconds=1.0)
     for _ in range(6):
@@ -230,7 +230,7 @@ def test_before_the_checkpoint_nothing_is_moved() -> None:
     assert not seen.moved
 
 
-def test_the_next_lease_begins_anew() -> None:
+def test_the_next_lease_restarts() -> None:
     """Four of seven are left at first, and two from second 60 on: these get a whole lease as well."""
     chain, seen, when = Chain(7).grow_until(7), FinalityLease(100.0, 0.0), []
     split(chain, 0, 1, 2, 3)
@@ -246,7 +246,7 @@ def test_the_next_lease_begins_anew() -> None:
     assert second >= first + 100
 
 
-def test_on_another_chain_the_lease_begins_anew() -> None:
+def test_on_another_chain_the_lease_restarts() -> None:
     """Three quarters of it have passed by then."""
     chain = Chain(4, finality_lease_seconds=40.0, lease_min_seconds=1.0).grow_until(7)
     split(chain, 0, 1)

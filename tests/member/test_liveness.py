@@ -24,7 +24,7 @@ def run(presence: Liveness, start: float, end: float) -> None:
         presence.tick(tick / 2)
 
 
-def test_silent_is_who_was_not_heard_for_a_lease(presence: Liveness) -> None:
+def test_silent_is_who_sent_nothing_for_a_lease(presence: Liveness) -> None:
     presence.note_message(A, 15.0)
     assert presence.silent(LEASE, 20.0) == set()
     assert presence.silent(LEASE, 20.5) == {B}
@@ -72,7 +72,7 @@ def test_heartbeats_count_once(presence: Liveness) -> None:
     assert presence.last_message_time(A) == 19.0
 
 
-def test_who_lost_its_numbers_is_heard_from_the_next_round_on(presence: Liveness) -> None:
+def test_who_lost_its_numbers_counts_from_the_next_round_on(presence: Liveness) -> None:
     """Its clock was ahead, and then its disk was lost. Its earlier messages still count for nothing."""
     ahead, right = 3600 << 20, 60 << 20
     presence.note_heartbeat(A, Heartbeat(3, ahead), 1.0)
@@ -95,7 +95,7 @@ def test_who_was_away_itself_blames_nobody(presence: Liveness) -> None:
     assert presence.silent(LEASE, 3620.5) == {B}
 
 
-def test_nobody_was_heard_in_the_future(presence: Liveness) -> None:
+def test_nobody_was_received_in_the_future(presence: Liveness) -> None:
     """A message that came before the clock noticed the absence is not counted twice."""
     run(presence, 0.0, 10.0)
     presence.note_message(A, 3610.0)

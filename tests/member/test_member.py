@@ -353,7 +353,7 @@ def contradicts(seat: Seat, peer: PeerId) -> Evidence:
     return proof
 
 
-def test_a_contradiction_is_told_once_and_recorded_by_whoever_leads() -> None:
+def test_a_contradiction_is_reported_once_and_recorded_by_the_leader() -> None:
     seat = Seat(leads=True)
     liar = seat.others[0]
     proof = contradicts(seat, liar)
@@ -369,7 +369,7 @@ def test_a_contradiction_is_told_once_and_recorded_by_whoever_leads() -> None:
     assert not seat.member.view.is_expelled
 
 
-def test_who_heard_of_a_contradiction_records_it_and_hands_it_on() -> None:
+def test_who_received_a_contradiction_records_it_and_hands_it_on() -> None:
     seat = Seat(leads=True)
     liar, accuser, *_ = seat.others
     proof = seat.chain.evidence(liar)
@@ -422,7 +422,7 @@ def test_a_newcomer_asks_though_the_last_rounds_are_still_on_their_way() -> None
         assert asked == [False, behind <= 4]
 
 
-def test_who_asks_where_no_member_is_left_compares_the_chains_anew() -> None:
+def test_who_asks_where_no_member_is_left_compares_the_chains_again() -> None:
     chain = Chain(3)
     chain.grow()
     newcomer = chain.member(20)
@@ -832,7 +832,7 @@ def test_an_update_needed_for_an_earlier_round_is_not_dropped() -> None:
 # Leaving
 
 
-def test_a_leaver_says_so_and_works_no_more() -> None:
+def test_a_leaver_announces_it_and_works_no_more() -> None:
     seat = Seat()
     assert said(seat.member.handle(LeaveRequested(), 0.0)) == [Leave(2)]
     assert said(seat.waits(3.0)) == []
@@ -887,7 +887,7 @@ def test_floods_are_bounded() -> None:
 # Restarts
 
 
-def test_a_restarted_member_says_nothing_else() -> None:
+def test_a_restarted_member_sends_nothing_else() -> None:
     seat = ready(Seat())
     letters = [e.envelope for e in of(Publish, [*seat.trains(), *seat.proposal()])]
     assert [letter.kind for letter in letters] == ["vote"]

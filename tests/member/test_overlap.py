@@ -132,7 +132,7 @@ def test_what_is_trained_late_is_announced_when_it_comes() -> None:
     assert trained_for(effects) == [4]
 
 
-def test_what_is_too_late_for_its_round_is_not_said() -> None:
+def test_what_is_too_late_for_its_round_is_not_sent() -> None:
     seat = Seat()
     seat.loads()
     seat.trains(2)

@@ -66,12 +66,12 @@ def test_who_seems_behind_asks_now_and_then() -> None:
     assert _asked(AskSync, 10) <= 20
 
 
-def test_who_hears_news_asks_all_the_same() -> None:
+def test_who_receives_news_asks_all_the_same() -> None:
     """Gossip queues: it does not show where the others are."""
     assert 9 <= _asked(AskSync, 100, news=True) <= 10
 
 
-def test_who_hears_nothing_asks() -> None:
+def test_who_receives_nothing_asks() -> None:
     noticed, count = LagDetector(0.0), 0
     for now in range(100):
         effects = noticed.requests(
@@ -117,14 +117,14 @@ def test_so_many_other_chains_are_known() -> None:
     assert len(_seen(2000)[0]._chains) == 1024
 
 
-def test_a_liar_is_told_of_once() -> None:
+def test_a_liar_is_reported_once() -> None:
     parted, told = DivergedPeers(), []
     for number in range(10):
         told += parted.take_reports({MEMBER: RecordId(content_id(bytes([number])))})
     assert told == [MEMBER]
 
 
-def test_a_chain_is_told_of_once() -> None:
+def test_a_chain_is_reported_once() -> None:
     parted, chain = DivergedPeers(), RecordId(content_id(b"theirs"))
     assert parted.take_reports({MEMBER: chain}) == [MEMBER]
     assert parted.take_reports({ME: chain}) == []

@@ -99,7 +99,7 @@ def test_a_quiet_round(leader: Leader) -> None:
 # Admissions
 
 
-def test_whoever_asked_lately_is_admitted(leader: Leader) -> None:
+def test_who_asked_lately_is_admitted(leader: Leader) -> None:
     now = leader.chain.round
     for who, round_ in ((10, now), (11, now - 2), (12, now - 3), (13, now + 1)):
         leader.ask(who, round_)

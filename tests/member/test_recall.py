@@ -38,7 +38,7 @@ def test_every_member_is_asked_once_as_soon_as_it_is_connected() -> None:
     assert machine.deadline(0.5) == RECALL_SECONDS
 
 
-def test_it_is_complete_when_all_have_told_everything() -> None:
+def test_it_is_complete_when_all_have_sent_everything() -> None:
     machine = recalling()
     machine.requests(OTHERS, 0.0)
     for peer in OTHERS:
@@ -72,7 +72,7 @@ def test_who_does_not_answer_is_not_waited_for_beyond_the_time() -> None:
     assert not machine.complete
 
 
-def test_who_was_not_asked_has_nothing_to_say() -> None:
+def test_who_was_not_asked_sends_nothing() -> None:
     machine = recalling()
     machine.requests(OTHERS[:1], 0.0)
     machine.on_answer(OTHERS[1], SyncAnswer(ROUND), 0.1)

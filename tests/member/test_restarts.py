@@ -15,7 +15,7 @@ from simulation.swarm import Swarm, toy_manifest
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-def test_a_member_killed_at_any_instant_says_nothing_twofold(seed: int) -> None:
+def test_a_member_killed_at_any_instant_never_equivocates(seed: int) -> None:
     chance = random.Random(seed)
     count = chance.randrange(1, 6)
     swarm = Swarm(toy_manifest(start_members=count), seed, loss=chance.choice((0.0, 0.2)))

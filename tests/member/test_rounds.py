@@ -154,7 +154,7 @@ def test_who_is_down_takes_no_side() -> None:
     assert _follows_one_of_eleven(1)
 
 
-def test_who_has_heard_nobody_yet_listens() -> None:
+def test_who_has_received_nothing_yet_listens() -> None:
     """For a lease, which is six seconds."""
     assert not _follows_one_of_eleven(1, 5.0)
 

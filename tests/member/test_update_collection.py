@@ -45,7 +45,7 @@ def test_entries_are_what_is_held_and_trained_from_the_same_parameters() -> None
     assert sorted(collection.arrivals(10.5)) == [0.0, 0.5]
 
 
-def test_a_copied_update_counts_for_whom_it_was_heard_of_first() -> None:
+def test_a_copied_update_counts_for_its_first_announcer() -> None:
     author, copycat = PEERS[2], PEERS[0]
     collection = announced(author)
     copy = CHAIN.announcement(copycat, update=update(collection, author))

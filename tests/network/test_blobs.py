@@ -95,7 +95,7 @@ async def test_a_blob_is_fetched_checked_and_kept(store: BlobStore, seeded: Blob
         await until(lambda: requests_open(a) == requests_open(b) == 0)
 
 
-async def test_who_says_the_name_of_a_part_in_the_place_of_an_id_harms_nobody(
+async def test_who_sends_the_name_of_a_part_in_the_place_of_an_id_harms_nobody(
     store: BlobStore, seeded: BlobStore
 ) -> None:
     """Otherwise a peer that has the part would send bytes that do not hash to it, and be penalised."""
@@ -356,7 +356,7 @@ async def test_a_liar_alone_is_found_out(store: BlobStore) -> None:
         await until(lambda: not a.connected())
 
 
-async def test_failures_say_what_came_of_whom(store: BlobStore, seeded: BlobStore) -> None:
+async def test_failures_name_what_came_of_whom(store: BlobStore, seeded: BlobStore) -> None:
     async with star(4) as (a, frozen, empty, good):
         freeze(frozen)
         serve_blobs(empty, store)
@@ -454,7 +454,7 @@ async def test_cancelled_fetches_leave_nothing_behind(
         assert muxers(a) == before
 
 
-async def test_a_full_disk_is_told(
+async def test_a_full_disk_is_reported(
     store: BlobStore, seeded: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(data: bytes) -> ContentId:

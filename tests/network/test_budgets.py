@@ -72,7 +72,7 @@ def _calls(
     return sum(policy.refusal(source, host, now) is None for source in sources for host in hosts)
 
 
-def test_a_teller_has_a_budget() -> None:
+def test_an_introducer_has_a_budget() -> None:
     policy, hosts = DialPolicy(), [f"8.8.{n // 256}.{n % 256}" for n in range(600)]
     assert [_calls(policy, [FAR], hosts, now) for now in (0.0, 10.0)] == [256, 10]
 
@@ -114,7 +114,7 @@ def test_a_call_that_is_answered_costs_nothing() -> None:
         policy.refund(FAR, "8.8.8.8", 0.0)
 
 
-def test_so_many_tellers_are_known() -> None:
+def test_a_bounded_number_of_introducers_is_known() -> None:
     policy = DialPolicy()
     for number in range(5000):
         policy.refusal(

@@ -158,7 +158,7 @@ async def test_what_few_have_comes_first_and_from_them(
     assert [number for number, _ in numbers] != sorted(number for number, _ in numbers)
 
 
-async def test_what_somebody_says_it_has_is_no_more_than_a_hint(
+async def test_what_somebody_claims_to_have_is_no_more_than_a_hint(
     spill: Spill, autojump_clock: object
 ) -> None:
     world = Scripted(spill, a=NOTHING, b=b"\xff", c=b"\xff" * 6)
@@ -211,7 +211,7 @@ async def test_a_slow_line_has_few_chunks_under_way(
     assert max(under_way[10:]) == chunks._FEWEST_UNDER_WAY
 
 
-async def test_those_that_have_everything_are_told_again_that_it_is_fetched(
+async def test_those_that_have_everything_learn_again_that_it_is_fetched(
     spill: Spill, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They keep a snapshot for two minutes after the last request for it, and may not be the ones that
@@ -253,7 +253,7 @@ async def test_a_question_is_a_content_id_and_lists_alone_have_chunks(spill: Spi
             await ask(b"short")
 
 
-async def test_a_download_takes_no_more_memory_than_it_says(tmp_path: Path) -> None:
+async def test_a_download_takes_no_more_memory_than_it_states(tmp_path: Path) -> None:
     """For any size of the download."""
     theirs, mine = BlobStore(tmp_path / "theirs"), BlobStore(tmp_path / "mine")
     # A quarter of a full chunk, because tracing memory takes CPU time.

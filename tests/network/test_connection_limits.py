@@ -35,7 +35,7 @@ from network.support import (
 # Private here: `_write_frame`: frames that no node of ours would send.
 
 
-def test_whoever_waits_longest_where_most_come_from_gives_up() -> None:
+def test_who_waits_longest_where_most_come_from_gives_up() -> None:
     door, gone = HandshakeLimit(), []
     leaves = [door.enter("8.8.8.8", lambda n=n: gone.append(n)) for n in range(100)]
     honest = door.enter("9.9.9.9", lambda: gone.append("honest"))
@@ -64,7 +64,7 @@ def test_the_oldest_guest_of_the_largest_crowd_leaves() -> None:
     assert choose_eviction([]) is None
 
 
-async def test_strangers_who_say_nothing_keep_nobody_out() -> None:
+async def test_strangers_who_send_nothing_keep_nobody_out() -> None:
     """Before: with 256 such connections, renewed as they end, 0 of 12 honest peers got in."""
     async with networks(1) as (victim,), AsyncExitStack() as stack:
         _, _, host, _, port, *_ = victim.addresses[0].split("/")

@@ -80,7 +80,7 @@ async def test_a_crowd_behind_one_address_leaves_room_for_others(
         assert hub.connected() == {others[n].peer for n in (0, 1, 3)}
 
 
-async def test_a_bootstrap_peer_tells_how_busy_it_is() -> None:
+async def test_a_bootstrap_peer_reports_its_load() -> None:
     async with relayed_pair() as (relay, *_):
         assert relay.circuit_relay is not None
         relay.circuit_relay.refused["reservations"] += 2

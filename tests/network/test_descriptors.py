@@ -115,7 +115,7 @@ def test_connections_fit_under_the_limit(
         assert room.connections + room.handshakes + RESERVED <= limit
 
 
-def test_fewer_connections_are_said(
+def test_fewer_connections_are_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))

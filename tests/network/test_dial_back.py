@@ -24,7 +24,7 @@ from network.homes import Bootstrap, home
 from network.support import relayed_pair, star, until
 
 
-async def test_open_and_closed_ports_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_open_and_closed_ports_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dial_back, "_PAUSE_SECONDS", 0.0)
     async with star(3) as (caller, a, b):
         DialBack(caller)

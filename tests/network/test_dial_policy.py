@@ -66,7 +66,7 @@ def test_how_near_an_address_is(host: str, scope: Scope) -> None:
     ("source", "allowed"),
     [(FAR, ["8.8.8.8"]), (LOCAL, ["8.8.8.8", "10.0.0.1"])],
 )
-def test_near_addresses_take_the_word_of_somebody_near(
+def test_near_addresses_need_an_introduction_by_somebody_near(
     source: AddressSource, allowed: list[str]
 ) -> None:
     hosts = ["8.8.8.8", "10.0.0.1", "127.0.0.1"]
@@ -79,7 +79,7 @@ def calls(policy: DialPolicy, sources: list[AddressSource], hosts: list[str], no
     return sum(policy.refusal(source, host, now) is None for source in sources for host in hosts)
 
 
-def test_a_teller_has_a_budget_whatever_it_tells() -> None:
+def test_an_introducer_has_a_budget_whatever_it_introduces() -> None:
     policy = DialPolicy()
     hosts = [f"8.8.{n // 256}.{n % 256}" for n in range(2000)]
     assert calls(policy, [FAR], hosts, 0.0) == 256
@@ -91,7 +91,7 @@ def test_a_teller_has_a_budget_whatever_it_tells() -> None:
     )
 
 
-def test_a_target_has_a_budget_whoever_tells() -> None:
+def test_a_target_has_a_budget_whoever_introduces_it() -> None:
     sources = [AddressSource(PeerId(bytes([n]) * 32), Scope.WORLD) for n in range(50)]
     policy = DialPolicy()
     assert calls(policy, sources, ["8.8.8.8"], 0.0) == 16
@@ -107,7 +107,7 @@ def test_a_call_that_is_answered_costs_nothing() -> None:
         policy.refund(FAR, "8.8.8.8", 0.0)
 
 
-def test_a_crowd_of_tellers_does_not_fill_the_memory() -> None:
+def test_a_crowd_of_introducers_does_not_fill_the_memory() -> None:
     policy = DialPolicy()
     for number in range(20_000):
         source = AddressSource(PeerId(number.to_bytes(32, "big")), Scope.WORLD)
@@ -246,7 +246,7 @@ async def test_a_liar_far_away_sends_us_nowhere_near(
         assert not known.exists() or not json.loads(known.read_text())["records"]
 
 
-async def test_whoever_was_met_is_remembered_wherever_it_is(
+async def test_who_was_met_is_remembered_wherever_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(network, "scope_of_connection", lambda connection: Scope.WORLD)

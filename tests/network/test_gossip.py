@@ -101,7 +101,7 @@ async def test_a_validator_of_ours_that_fails_rejects() -> None:
         assert b.traffic.failures == Counter({TOPIC: 1})
 
 
-async def test_whoever_forwards_what_no_honest_peer_would_is_cut_off() -> None:
+async def test_who_forwards_what_no_honest_peer_would_is_cut_off() -> None:
     def malformed(sender: PeerId, data: bytes) -> str | None:
         return "malformed" if data == b"bad" else None
 

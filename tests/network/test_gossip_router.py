@@ -31,7 +31,7 @@ def accept(sender: Any, data: bytes) -> None:
     return None
 
 
-async def test_nobody_is_dialled_on_the_word_of_a_prune() -> None:
+async def test_nobody_is_dialled_because_of_a_prune() -> None:
     """Before: a thousand dials of a third party, our own identity lost, the node ended."""
     knocks = 0
 
@@ -195,7 +195,7 @@ def test_what_waits_for_one_peer_is_bounded_in_number_and_in_bytes() -> None:
     assert queue.push(large)
 
 
-async def test_whoever_passes_forgeries_on_is_refused() -> None:
+async def test_who_passes_forgeries_on_is_refused() -> None:
     async with networks(1) as (victim,), hostile(victim) as peer:
         await victim.subscribe(TOPIC, accept)
         for number in range(4):
@@ -246,7 +246,7 @@ def signed(keys: Any, number: int) -> rpc_pb2.Message:
     return message
 
 
-async def test_a_peer_whose_clock_was_ahead_is_heard() -> None:
+async def test_messages_of_a_peer_whose_clock_was_ahead_are_accepted() -> None:
     """Its records carry the time; the library drops messages with an older one than the last."""
     received: list[bytes] = []
     async with networks(1) as (victim,), hostile(victim) as peer:
@@ -261,7 +261,7 @@ async def test_a_peer_whose_clock_was_ahead_is_heard() -> None:
 
 
 @pytest.mark.parametrize("directly", [True, False])
-async def test_who_says_too_much_is_heard_at_the_pace_of_others(
+async def test_who_sends_too_much_is_read_at_the_pace_of_others(
     directly: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before: all messages of one author were verified and forwarded by all peers to all others."""

@@ -93,7 +93,7 @@ async def test_a_second_address_is_tried_while_the_first_is_silent(
             assert await a.connect(address, timeout=60.0) == PEER
 
 
-async def test_what_went_wrong_is_said_of_the_address_that_says_most() -> None:
+async def test_the_most_telling_error_of_all_addresses_is_reported() -> None:
     async with networks(1) as (a,):
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))

@@ -78,7 +78,7 @@ async def test_only_what_both_have_is_tried(monkeypatch: pytest.MonkeyPatch) -> 
         assert dials[0].made == dials[1].made == []
 
 
-async def test_whoever_does_not_know_where_it_is_seen_does_not_try(
+async def test_who_does_not_know_where_it_is_seen_does_not_try(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with listening_pair(monkeypatch) as (a, b):

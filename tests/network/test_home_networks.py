@@ -145,7 +145,7 @@ def test_a_router_that_opens_ports_when_asked_is_asked(homes: Homes) -> None:
     [["one-to-one", "one-to-one"], ["forwarding", "random"], ["forwarding", "one-to-one"]],
     indirect=True,
 )
-def test_an_address_that_no_interface_has_is_told_once_somebody_was_reached_there(
+def test_an_address_of_no_interface_is_announced_once_it_was_reached(
     homes: Homes,
 ) -> None:
     """Cloud machines, and a forwarded port that the node is not configured for."""
@@ -171,7 +171,7 @@ ALL_INTERFACES = f"/ip4/0.0.0.0/tcp/{PORT},/ip6/::/tcp/{PORT}"
         {"bootstrap": "both", "one": "ip6", "other": "ip4"},
     ],
 )
-def test_hosts_of_either_family_meet_with_nothing_said_about_it(
+def test_hosts_of_either_family_meet_without_a_setting(
     tmp_path: Path, families: dict[str, Families], prefix: str
 ) -> None:
     with HomeNetworks(["bootstrap", "one", "other"], families=families, prefix=prefix) as networks:

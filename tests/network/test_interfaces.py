@@ -65,12 +65,12 @@ def test_temporary_addresses_crowd_out_no_other_interface(monkeypatch: pytest.Mo
     assert set(many) <= set(query_hosts())
 
 
-def test_a_machine_without_a_route_tells_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_route_lists_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, {"lan": ["192.168.1.7"], "br0": ["10.0.0.1"]}, default=set())
     assert query_hosts() == ["192.168.1.7", "10.0.0.1"]
 
 
-def test_what_was_known_holds_while_the_system_does_not_say(
+def test_what_was_known_holds_while_the_system_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers: list[list[str] | OSError] = [

@@ -237,7 +237,7 @@ async def test_a_damaged_memory_is_ignored(tmp_path: Path, content: bytes) -> No
         assert known.read_bytes() == content
 
 
-async def test_nobody_to_introduce_us_is_said_with_reasons() -> None:
+async def test_nobody_to_introduce_us_is_reported_with_reasons() -> None:
     async with networks(1) as (silent,):
         addresses = [closed_address(98), silent.addresses[0]]
         async with node(2, addresses) as lonely:

@@ -62,7 +62,7 @@ async def test_a_peer_at_an_ip6_address_is_known_and_called_back() -> None:
 
 
 @takes_ip6
-async def test_without_a_word_a_node_listens_in_both_families_at_one_port() -> None:
+async def test_without_options_a_node_listens_in_both_families_at_one_port() -> None:
     async with open_network(NetworkSettings(), identity(1)) as network:
         (one, port), (other, same) = listening(network)
         assert {one, other} == {"0.0.0.0", "::"}
@@ -89,7 +89,7 @@ async def test_a_port_that_one_family_lacks_is_replaced_in_that_family(
 
 
 @takes_ip6
-async def test_a_socket_of_ip6_takes_ip6_alone_whatever_the_system_says() -> None:
+async def test_a_socket_of_ip6_takes_ip6_alone_whatever_the_system_setting() -> None:
     settings = NetworkSettings(listen=("/ip6/::/tcp/0",))
     async with open_network(settings, identity(1)) as a, open_network(LOOPBACK, identity(2)) as b:
         port, peer = listening(a)[0][1], a.addresses[0].rpartition("/")[2]
@@ -98,7 +98,7 @@ async def test_a_socket_of_ip6_takes_ip6_alone_whatever_the_system_says() -> Non
         assert await b.connect(f"/ip6/::1/tcp/{port}/p2p/{peer}") == a.peer
 
 
-async def test_a_machine_without_ip6_says_so_in_one_line(
+async def test_a_machine_without_ip6_reports_it_in_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ip_families, "_has_family", lambda family: family == socket.AF_INET)

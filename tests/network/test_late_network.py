@@ -81,7 +81,7 @@ def test_an_address_that_comes_later_is_waited_for(
         waiting.destroy()
 
 
-def test_a_node_that_waits_for_its_address_can_be_told_to_leave(lan: Lan, tmp_path: Path) -> None:
+def test_a_node_that_waits_for_its_address_can_be_asked_to_leave(lan: Lan, tmp_path: Path) -> None:
     options = ("--listen", "/ip4/10.8.0.2/tcp/4001", "--metrics-addr", "off", "--dashboard", "off")
     program = join(tmp_path, lan, "one", *options, "--wait", "--no-mdns")
     try:

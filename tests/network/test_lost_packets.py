@@ -109,7 +109,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Line:
     return Line(monkeypatch)
 
 
-def test_a_peer_that_is_heard_and_acknowledges_nothing_gets_no_large_packets(line: Line) -> None:
+def test_a_peer_that_sends_and_acknowledges_nothing_gets_no_large_packets(line: Line) -> None:
     assert not line.found_after(5, received=True, acknowledged=True)
     line.in_flight = 1448
     assert line.found_after(8, received=True, acknowledged=False)
@@ -117,7 +117,7 @@ def test_a_peer_that_is_heard_and_acknowledges_nothing_gets_no_large_packets(lin
     assert not line.found_after(8, received=True, acknowledged=False)
 
 
-def test_a_peer_that_acknowledges_and_is_not_heard_sends_large_packets_in_vain(line: Line) -> None:
+def test_a_peer_whose_large_packets_are_lost_sends_them_in_vain(line: Line) -> None:
     assert not line.found_after(5, received=True, acknowledged=True)
     assert line.found_after(8, received=False, acknowledged=True)
 

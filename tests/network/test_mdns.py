@@ -44,7 +44,7 @@ def announcement(
     )
 
 
-def test_what_somebody_tells_becomes_addresses() -> None:
+def test_what_somebody_announces_becomes_addresses() -> None:
     suffix = f"/tcp/4001/p2p/{peer_text(OTHER)}"
     given = announcement(addresses=("192.168.1.7", "fe80::1%3", "fd77::1", "10.0.0.1"))
     found = dialable(given, ME)
@@ -88,7 +88,7 @@ def test_a_crowd_of_addresses_is_cut() -> None:
     )
 
 
-async def test_the_name_tells_of_the_swarm_to_those_alone_who_know_it() -> None:
+async def test_the_name_shows_the_swarm_to_those_alone_who_know_it() -> None:
     async with open_network(NetworkSettings(), identity(1)) as network:
         own = own_service(network, swarm_tag(SWARM))
         assert own is not None
@@ -100,7 +100,7 @@ async def test_the_name_tells_of_the_swarm_to_those_alone_who_know_it() -> None:
     assert swarm_tag(SWARM) != swarm_tag(SwarmId(bytes(32)))
 
 
-async def test_a_node_on_loopback_tells_nothing() -> None:
+async def test_a_node_on_loopback_announces_nothing() -> None:
     async with networks(1) as (network,):
         assert own_service(network, swarm_tag(SWARM)) is None
 

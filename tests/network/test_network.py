@@ -104,7 +104,7 @@ async def test_a_name_is_resolved_as_the_system_does() -> None:
         assert await a.connect(address) == b.peer
 
 
-async def test_arrivals_and_departures_are_told() -> None:
+async def test_arrivals_and_departures_are_reported() -> None:
     async with networks(2) as (a, b):
         early = a.peer_events()
         await a.connect(b.addresses[0])
@@ -316,7 +316,7 @@ async def test_a_frozen_handler_and_a_dribbling_one(monkeypatch: pytest.MonkeyPa
         await until(lambda: requests_open(a) == 0)
 
 
-async def test_more_requests_than_are_served_are_told_so() -> None:
+async def test_more_requests_than_are_served_get_an_answer() -> None:
     async with star(3) as (hub, a, b):
         gate = trio.Event()
 

@@ -106,7 +106,7 @@ async def test_nobody_is_asked_for_a_node_that_listens_on_loopback_alone(router:
         *("255.255.255.255", "::1", "2606:2800::1", "", "somewhere", "7.7.0.1/p2p-circuit"),
     ],
 )
-async def test_an_address_that_nobody_could_dial_is_told_to_nobody(
+async def test_an_address_that_nobody_could_dial_is_announced_to_nobody(
     router: Router, lie: str
 ) -> None:
     router.outside = lie

@@ -50,7 +50,7 @@ def record(peer: int, swarm: SwarmId = SWARM, number: int = 1_700_000_000) -> Pe
     return open_peer_record(sealed(peer, swarm, number), swarm)
 
 
-def test_a_record_says_who_where_and_when() -> None:
+def test_a_record_states_who_where_and_when() -> None:
     opened = open_peer_record(sealed(1), SWARM)
     assert opened == PeerRecord(
         peer=identity(1).peer,

@@ -58,7 +58,7 @@ def test_labels_are_bounded() -> None:
     assert traffic.sent["other"] == 5
 
 
-def test_what_is_told_of_a_socket_on_all_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_announced_of_a_socket_on_all_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
     # This machine's own addresses would decide the test.
     hosts = ["192.0.2.1", "2001:db8::1", "192.0.2.2"]
     monkeypatch.setattr(addresses, "reachable_hosts", lambda: hosts)

@@ -97,7 +97,7 @@ async def test_a_request_that_trickles_in_is_not_waited_for(protocol: str) -> No
 
 @pytest.mark.usefixtures("in_a_hurry")
 @pytest.mark.parametrize("protocol", [ECHO, str(HOP), str(STOP)])
-async def test_a_stream_that_says_nothing_is_ended(protocol: str) -> None:
+async def test_a_stream_that_sends_nothing_is_ended(protocol: str) -> None:
     async with attacked() as (node, peer, honest):
         streams = [await peer.open(protocol) for _ in range(8)]
         for stream in streams:

@@ -41,7 +41,7 @@ def test_who_freezes_comes_last_and_who_recovers_comes_back() -> None:
     assert order(known)[0] == SLOW
 
 
-def test_tiny_transfers_say_nothing_and_the_table_is_bounded() -> None:
+def test_tiny_transfers_count_for_nothing_and_the_table_is_bounded() -> None:
     known = ProviderSpeeds()
     known.note(SLOW, 10, 0.001, 1)
     assert known.cost(SLOW, 0) == known.cost(NEW, 0)

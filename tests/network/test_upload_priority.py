@@ -98,7 +98,7 @@ async def test_an_update_to_somebody_frozen_stops_no_newcomer(autojump_clock: Mo
         assert trio.current_time() - begun < 3.0
 
 
-async def test_a_newcomer_is_never_left_without_a_word(autojump_clock: MockClock) -> None:
+async def test_a_newcomer_is_never_left_without_an_answer(autojump_clock: MockClock) -> None:
     """The other end takes ten seconds of silence for an end."""
     priorities = UploadPriorities(Rate(1000.0))
 

@@ -51,7 +51,7 @@ async def open_to(a: Network, b: Network, protocol: str = DEAF) -> Any:
     return await a._host.new_stream(id_of(b.peer), [TProtocol(protocol)])
 
 
-async def test_whoever_ignores_its_window_loses_the_stream() -> None:
+async def test_who_ignores_its_window_loses_the_stream() -> None:
     """Before: 16 MiB of each stream were kept."""
     async with star(2) as (a, b):
         b.serve(ECHO, echo, max_request=10, max_concurrent=4)

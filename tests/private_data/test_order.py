@@ -25,7 +25,7 @@ def test_each_sequence_comes_once_an_epoch(tmp_path: Path) -> None:
     assert second != first
 
 
-def test_a_node_that_comes_back_goes_on_behind(tmp_path: Path) -> None:
+def test_a_node_that_comes_back_continues_after(tmp_path: Path) -> None:
     first = SampleOrder(tmp_path / "walk", own(), 50).next(20)
     second = SampleOrder(tmp_path / "walk", own(), 50).next(30)
     assert sorted((*first, *second)) == list(range(50))

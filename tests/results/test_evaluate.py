@@ -219,7 +219,7 @@ def instance(arguments: tuple[str, ...]) -> Any:
     )
 
 
-def test_what_lm_eval_is_told_of_a_beginning(tmp_path: Path) -> None:
+def test_what_lm_eval_learns_of_a_beginning(tmp_path: Path) -> None:
     def told(before: int | None, *, chat: bool = False, **table: Any) -> dict[str, Any]:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(table))
         return evaluation_worker.beginning(tmp_path, before, chat=chat)
@@ -255,7 +255,7 @@ def test_what_is_meant_by_tasks(tmp_path: Path) -> None:
         assert refused.value.code == ExitCode.EVALUATION
 
 
-def test_what_went_wrong_is_told_by_its_cause() -> None:
+def test_what_went_wrong_is_reported_by_its_cause() -> None:
     class OfflineModeIsEnabled(Exception):
         pass
 

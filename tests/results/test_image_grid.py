@@ -114,7 +114,7 @@ def test_a_sheet_of_images_is_drawn(swarm: Made, tmp_path: Path, capsys) -> None
     assert file.read_bytes() == before
 
 
-def test_places_that_take_no_sheet_are_told(
+def test_places_that_take_no_grid_are_reported(
     swarm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in (tmp_path, tmp_path / "none" / "a.png"):

@@ -104,9 +104,7 @@ def exported(finished: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_an_export_opens_as_it_is_and_says_where_it_comes_from(
-    finished: Made, exported: Path
-) -> None:
+def test_an_export_opens_as_it_is_and_states_its_origin(finished: Made, exported: Path) -> None:
     # transformers' own types of its results do not fit its `generate`.
     model: Any = AutoModelForCausalLM.from_pretrained(exported)
     tokenizer = AutoTokenizer.from_pretrained(exported)
@@ -280,7 +278,7 @@ def converted(finished: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_gguf_file_says_where_it_comes_from(finished: Made, converted: Path) -> None:
+def test_a_gguf_file_states_its_origin(finished: Made, converted: Path) -> None:
     import gguf
 
     assert names_in(converted) == ["README.md", "distro-node.json", "loss.svg", "model-bf16.gguf"]

@@ -66,7 +66,7 @@ def test_late_is_half_at_once() -> None:
     assert _after([100, 100, 100], dict.fromkeys(PEERS[:2], 100)) == [100, 100, 50]
 
 
-def test_who_says_less_has_less_at_once() -> None:
+def test_who_states_less_has_less_at_once() -> None:
     assert _after([100, 100], {PEERS[0]: 100, PEERS[1]: 3}) == [100, 3]
 
 
@@ -190,7 +190,7 @@ def test_not_all_streams_are_lent() -> None:
     assert len(made.lent_streams) == 2
 
 
-def test_nothing_is_due_behind_the_end() -> None:
+def test_nothing_is_due_after_the_end() -> None:
     assert not _assigned(
         _settings(40, trains=lambda round_: round_ < 9), [HUGE, HUGE, HUGE, 1]
     ).lent_streams
@@ -391,7 +391,7 @@ def test_one_slow_round_is_no_change() -> None:
     assert _capacity(10.0, 10.0, 90.0).measured(None) == 86_400
 
 
-def test_what_is_said_stays() -> None:
+def test_what_is_sent_stays() -> None:
     found = _capacity(10.0)
     first = found.stated(None)
     found.trained(10, 10.5, 0.0)

@@ -119,7 +119,7 @@ async def test_a_text_ends_by_itself_at_its_length_or_at_a_stop() -> None:
         assert {each.memory for each in model.begun} == {5}
 
 
-async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
+async def test_a_full_queue_refuses_and_states_when_to_retry() -> None:
     async with running(queue=1) as (service, model), trio.open_nursery() as nursery:
         model.go_on = trio.Event()
         nursery.start_soon(written, service)
@@ -132,7 +132,7 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
         model.go_on.set()
 
 
-async def test_whoever_gives_up_frees_the_model_and_its_place() -> None:
+async def test_who_gives_up_frees_the_model_and_its_place() -> None:
     async with running(queue=1) as (service, model):
         model.go_on = trio.Event()
         async with trio.open_nursery() as nursery:

@@ -64,7 +64,7 @@ def exec_start(content: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize("system", [False, True])
-def test_systemd_is_told_every_word_as_it_is(system: bool) -> None:
+def test_systemd_gets_every_argument_as_it_is(system: bool) -> None:
     content = systemd_unit(unit(system=system))
     assert exec_start(content) == list(WORDS)
     assert is_ours(content)
@@ -84,7 +84,7 @@ def test_only_who_trains_gets_devices() -> None:
     assert b"PrivateDevices" not in member
 
 
-def test_launchd_is_told_every_word_as_it_is(tmp_path: Path) -> None:
+def test_launchd_gets_every_argument_as_it_is(tmp_path: Path) -> None:
     content = launchd_plist(unit(), tmp_path / "log")
     told = plistlib.loads(content)
     assert told["ProgramArguments"] == list(WORDS)
@@ -156,7 +156,7 @@ def test_a_service_comes_and_goes(tmp_path: Path, kind: str) -> None:
     assert caught.value.code is ExitCode.SERVICE
 
 
-def test_users_and_systems_are_told_apart(tmp_path: Path) -> None:
+def test_users_and_systems_are_distinguished(tmp_path: Path) -> None:
     own, whole = System(tmp_path / "a"), System(tmp_path / "b", system=True)
     for system in (own, whole):
         system.manager.install(unit(), force=False)
@@ -186,7 +186,7 @@ def test_a_file_that_was_edited_stays(tmp_path: Path) -> None:
     assert path.with_name("distro-node.service.before").read_bytes() == edited
 
 
-def test_what_the_system_says_is_passed_on(tmp_path: Path) -> None:
+def test_what_the_system_reports_is_passed_on(tmp_path: Path) -> None:
     system = System(tmp_path)
     system.answers["enable"] = ServiceCommandResult(1, "Failed to connect to bus")
     with pytest.raises(UserError, match="Failed to connect to bus") as caught:
@@ -263,7 +263,7 @@ def test_only_printed_nothing_is_written(command, system: System) -> None:
         ),
     ],
 )
-def test_mistakes_are_told_before_anything_is_written(
+def test_mistakes_are_reported_before_anything_is_written(
     command, system: System, words: Sequence[str], code: int, says: str
 ) -> None:
     command("service", *words).refused_with(code, says)

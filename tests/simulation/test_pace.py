@@ -26,7 +26,7 @@ def test_a_newcomer_to_slow_rounds_takes_nobody_for_gone() -> None:
     assert nobody_was_taken_for_gone(swarm)
 
 
-def test_waiting_for_the_first_members_says_nothing_about_rounds() -> None:
+def test_waiting_for_the_first_members_is_no_measure_of_rounds() -> None:
     swarm = Swarm(toy_manifest(start_members=3))
     swarm.add(0)
     swarm.run_until(lambda: swarm.now > 600, limit=700)

@@ -57,7 +57,9 @@ def test_two_decisions_of_full_quorums(
 
 
 @pytest.mark.parametrize("skipped", [1, 2])
-def test_a_decision_that_rests_on_silence_is_told_from_one_that_does_not(skipped: int) -> None:
+def test_a_decision_that_rests_on_silence_is_distinguished_from_one_that_does_not(
+    skipped: int,
+) -> None:
     """Of two siblings decided in slots 2 and 4 none is a fault where one member skipped slot 2 alone."""
     watch = watch_of(skipped)
     watch.cut, watch.forks_explained = False, True

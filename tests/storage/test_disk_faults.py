@@ -709,7 +709,7 @@ def test_every_place_that_writes_is_tried(checkout: Path, tmp_path: Path) -> Non
     assert len(found) >= 70
 
 
-def test_a_bug_that_cannot_be_written_down_is_told_all_the_same(tmp_path: Path, capsys) -> None:
+def test_a_bug_that_cannot_be_written_down_is_reported_all_the_same(tmp_path: Path, capsys) -> None:
     for number in range(2):
         with FaultyDisk(number, errno.ENOSPC).in_use():
             assert explain(ValueError("odd")) == ExitCode.BUG

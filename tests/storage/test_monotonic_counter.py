@@ -64,7 +64,7 @@ def test_the_largest_number_of_all_is_survived(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"-5", b"\xff\xfe", b"9" * 1000, b"1" * 20])
-def test_a_damaged_number_is_said_and_replaced(
+def test_a_damaged_number_is_reported_and_replaced(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "starts"
@@ -75,7 +75,7 @@ def test_a_damaged_number_is_said_and_replaced(
     assert MonotonicCounter(path, clock=NOW).start_number == int(NOW) + 1
 
 
-def test_a_disk_that_cannot_be_written_is_said_and_no_more(
+def test_a_disk_that_cannot_be_written_is_reported_and_no_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):

@@ -32,7 +32,7 @@ def test_it_goes_on_where_the_last_start_ended(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "found", [b"", b"x", b"-5", b"9" * 19, b"9" * 5000, b"\xff\xfe", b"1 2", "²".encode()]
 )
-def test_what_makes_no_sense_begins_anew(
+def test_what_makes_no_sense_counts_from_zero(
     tmp_path: Path, found: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "relayed"

@@ -63,7 +63,7 @@ def test_an_observer_reads_of_the_swarm_alone() -> None:
     assert shown(checking(None, OBSERVING)).keys() == {"audits", "voters", "excluded"}
 
 
-def test_whoever_is_left_out_reads_why_and_what_helps() -> None:
+def test_who_is_left_out_reads_why_and_what_helps() -> None:
     left_out = checking(LEFT_OUT)
     value, note = shown(left_out)["your updates"]
     assert value == "do not count"
@@ -83,9 +83,7 @@ def test_whoever_is_left_out_reads_why_and_what_helps() -> None:
 @pytest.mark.parametrize(
     ("why", "part"), [("scores", "score lower in audits"), ("contradicted", "re-audits contradict")]
 )
-def test_whoever_loses_votes_alone_reads_that_updates_count(
-    why: audit_status.Why, part: str
-) -> None:
+def test_who_loses_votes_alone_reads_that_updates_count(why: audit_status.Why, part: str) -> None:
     how = verdict(checking(replace(OWN_CHECKS, votes=0, reason=why)))
     assert how.tone == "warn"
     assert how.sentence.startswith("your updates count, but give no votes: ")
@@ -93,7 +91,7 @@ def test_whoever_loses_votes_alone_reads_that_updates_count(
     assert how.remedy
 
 
-def test_whoever_is_turned_away_reads_why_it_is_not_let_in() -> None:
+def test_who_is_turned_away_reads_why_it_is_not_let_in() -> None:
     away = replace(LEFT_OUT, reason="dismissed", passes_until_counted=0)
     how = verdict(checking(away, replace(TRAINING, state="joining")))
     assert how.tone == "bad"
@@ -107,7 +105,7 @@ def test_whoever_is_turned_away_reads_why_it_is_not_let_in() -> None:
     assert verdict(checking(OWN_CHECKS, waiting)) == verdict(waiting)
 
 
-def test_what_is_told_of_records_is_a_whole_sentence() -> None:
+def test_reports_of_records_are_whole_sentences() -> None:
     for kind in get_args(NoteKind):
         said = event_sentence(kind, 9, C, False, "")
         assert said or kind in ("decided", "admitted")
@@ -150,7 +148,7 @@ def test_every_change_is_a_whole_sentence() -> None:
         assert said != f"peer CCCCCC has no votes any more: {why}"
 
 
-def test_an_event_says_what_became_of_somebody() -> None:
+def test_an_event_states_what_became_of_a_member() -> None:
     telemetry = Telemetry(identity(0).peer)
     telemetry.event("votes_lost", 31, identity(0).peer, "contradicted")
     (event,) = telemetry.events

@@ -349,7 +349,7 @@ async def test_a_strangers_name_for_our_address_is_not_answered(
     assert (b"distro_round" in body) is answered
 
 
-async def test_whoever_connects_to_the_page_and_says_nothing_takes_up_little(
+async def test_who_connects_to_the_page_and_sends_nothing_takes_up_little(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Further ones displace the silent; each kept a thread for ever, and a thousand ended the node."""

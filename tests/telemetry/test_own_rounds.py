@@ -66,7 +66,7 @@ def test_a_round_in_which_committees_aggregate_needs_none_of_the_others(
     assert attendance_of(chain.ledger, record, slow).own == "not_needed"
 
 
-def test_each_part_is_told_everywhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_part_is_reported_everywhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """In the log, the status, its rows, the metrics and the history from which the page is made."""
     chain = Chain(2).grow_until(6)
     me, other = chain.membership.peers

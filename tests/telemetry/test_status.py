@@ -56,7 +56,7 @@ def test_every_field_is_explained(checkout: Path) -> None:
         assert "|  |" not in line
 
 
-def test_a_bootstrap_peer_is_told_from_a_node() -> None:
+def test_a_bootstrap_peer_is_distinguished_from_a_node() -> None:
     mine = BootstrapStatus(
         version="1",
         peer=B,
@@ -120,7 +120,7 @@ def test_nothing_else_is_taken_for_a_status(answer: object) -> None:
     assert caught.value.code is ExitCode.VERSION
 
 
-def test_every_state_has_words() -> None:
+def test_every_state_has_a_text() -> None:
     assert set(STATES) == set(get_args(State))
     assert all(words.meaning for words in STATES.values())
 
@@ -131,7 +131,7 @@ def test_every_phase_names_the_round_in_work(phase: Any) -> None:
     assert "round 18" in state_sentence(status)
 
 
-def test_a_founder_who_has_the_model_is_not_told_that_it_is_fetched() -> None:
+def test_a_founder_who_has_the_model_does_not_read_that_it_is_fetched() -> None:
     status = replace(TRAINING, state="syncing", progress=starting_trainer(12.7))
     assert state_sentence(status).startswith("the trainer process starts")
     assert "slow line" not in state_remedy(status)
@@ -153,7 +153,7 @@ def test_the_device_is_called_what_it_is() -> None:
     assert "your trainer" in on(None)
 
 
-def test_whom_the_round_waits_for_is_said() -> None:
+def test_whom_the_round_waits_for_is_reported() -> None:
     assert state_sentence(AWAITING) == (
         "waiting for CCCCCC, silent for 12 s, gone after a lease of 20 s"
     )
@@ -177,7 +177,7 @@ def test_who_is_on_another_chain_is_shown_where_somebody_is() -> None:
     assert "round 4:" in event_sentence("diverged", 9, B, False, "4")
 
 
-def test_who_cannot_be_called_is_told_what_helps() -> None:
+def test_who_cannot_be_called_reads_what_helps() -> None:
     assert reachability_text(UNREACHABLE).remedy == "to be called: open TCP 65535"
     alone = replace(UNREACHABLE, relays=())
     assert reachability_text(alone).remedy == "open TCP 65535, or --bootstrap"
@@ -195,7 +195,7 @@ def test_events_are_whole_sentences() -> None:
     assert event_sentence("unheard-of", 7, C, False, "as it is") == "as it is"
 
 
-def test_how_long_a_run_takes_is_told_where_it_is_known() -> None:
+def test_how_long_a_run_takes_is_reported_where_it_is_known() -> None:
     training, swarm = TRAINING.training, TRAINING.swarm
     assert swarm is not None
     assert seconds_left(training, swarm) == TRAINING.seconds_left == 103 * 72.5
@@ -227,7 +227,7 @@ def test_durations_in_one_unit(seconds: float, words: str) -> None:
     assert duration_text(seconds) == words
 
 
-def test_what_tasks_said_is_shown() -> None:
+def test_what_tasks_printed_is_shown() -> None:
     (row,) = [row for row in rows(TRAINING) if row.name == "tasks"]
     assert row.value == "arc_easy 0.260"
     assert "round 15" in row.note
@@ -237,7 +237,7 @@ def test_what_tasks_said_is_shown() -> None:
     ("flops", "said"),
     [(12.0, "12 FLOP/s"), (16_400_000.0, "16.4 MFLOP/s"), (2.5e14, "250 TFLOP/s")],
 )
-def test_a_speed_is_said_in_a_unit_that_suits_it(flops: float, said: str) -> None:
+def test_a_speed_is_shown_in_a_suitable_unit(flops: float, said: str) -> None:
     trainer = replace(AWAITING.training.trainer, flops_per_second=flops, utilisation=0.4)
     assert (
         speed_text(trainer) == f"of yours: {said}, 40% of what the device does in a matrix product"

@@ -99,14 +99,16 @@ def test_a_restart_goes_on_where_the_history_ends(history: Path, chain: Chain) -
     assert '"finger{' not in history.read_text()
 
 
-def test_rounds_of_another_chain_are_told_again(history: Path, chain: Chain) -> None:
+def test_rounds_of_another_chain_are_reported_again(history: Path, chain: Chain) -> None:
     telemetry = new_telemetry(history)
     apply_rounds(telemetry, chain, 1, 2, 3)
     apply_rounds(telemetry, chain, 2, 3, fingerprint=70)
     assert told(history) == [1, 2, 3, 2, 3]
 
 
-def test_the_trainer_s_waiting_is_told_by_round_and_as_a_share(history: Path, chain: Chain) -> None:
+def test_the_trainer_s_waiting_is_reported_by_round_and_as_a_share(
+    history: Path, chain: Chain
+) -> None:
     telemetry = new_telemetry(history)
     assert telemetry.status().trainer.idle is None
     for round_ in (1, 2, 3):

@@ -72,7 +72,7 @@ def test_coefficients_are_those_that_the_gradient_would_add_to_a_momentum(
         assert torch.equal(gradient, again)
 
 
-def test_what_is_missing_or_not_finite_says_nothing() -> None:
+def test_what_is_missing_or_not_finite_counts_for_nothing() -> None:
     spec = OptimizerSpec()
     auditor = LocalOptimizer(LAYOUT, [torch.zeros(shape) for shape in SHAPES], spec)
     taken = auditor.take(1)
@@ -144,7 +144,7 @@ class Swarm:
         return DecodedUpdate(taken.positions, taken.signs)
 
 
-def test_honest_work_is_told_from_other_work() -> None:
+def test_honest_work_is_distinguished_from_other_work() -> None:
     """Eighteen audits of each kind in the last six of fourteen rounds, one after the other as if
     each were the only one of its round: members that do not do the work are accused, those that do
     are not."""

@@ -73,7 +73,7 @@ def test_it_is_refused_before_a_library_sees_it(
     assert len(str(caught.value)) < 400
 
 
-def test_what_is_said_of_a_huge_value_is_short() -> None:
+def test_the_message_about_a_huge_value_is_short() -> None:
     for value in ("x" * 10**6, 10**5000, [1] * 10**6, {"a": "b" * 10**6}):
         with pytest.raises(StructureError) as caught:
             check_configuration(TINY_LLAMA | {"hidden_size": value})

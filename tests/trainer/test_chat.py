@@ -103,7 +103,7 @@ def test_what_a_template_refuses_or_must_not_do_is_one_line(text: str, words: st
 @pytest.mark.parametrize(
     "text", ["{% for %}", "{{", "{% generation %}", "{% include 'x' %}{% if %}"]
 )
-def test_what_is_no_template_is_said(text: str) -> None:
+def test_what_is_no_template_is_reported(text: str) -> None:
     with pytest.raises(BadTemplate, match="cannot be read"):
         template(text)
 
@@ -151,7 +151,7 @@ def test_only_what_is_to_be_learned_is(text: str) -> None:
         said.conversation(SAID, None, [True, False, True, False])
 
 
-def test_blocks_that_are_not_one_a_message_do_not_say_which_are_learned() -> None:
+def test_blocks_that_are_not_one_a_message_do_not_show_which_are_learned() -> None:
     twice = (
         "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}"
         "{% generation %}!{% endgeneration %}{% endfor %}"
@@ -161,7 +161,7 @@ def test_blocks_that_are_not_one_a_message_do_not_say_which_are_learned() -> Non
         template(twice).conversation(SAID, None, [True, False, True, True])
 
 
-def test_templates_are_told_of_tools_or_that_there_are_none() -> None:
+def test_templates_get_tools_or_that_there_are_none() -> None:
     asked = "{% if tools is not none %}{{ tools | tojson }}{% endif %}" + CHATML
     assert template(asked).conversation(SAID).text.startswith("<|im_start|>user")
     tools = [{"type": "function", "function": {"name": "add"}}]

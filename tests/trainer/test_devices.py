@@ -177,7 +177,7 @@ def test_what_is_compiled_is_kept_and_bounded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "own", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"]
 )
-def test_the_allocator_may_grow_its_segments_unless_the_owner_says_otherwise(
+def test_the_allocator_may_grow_its_segments_unless_the_owner_sets_otherwise(
     own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")

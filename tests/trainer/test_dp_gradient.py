@@ -53,7 +53,7 @@ def test_a_gradient_that_is_no_number_adds_nothing() -> None:
     assert parameter.grad.tolist() == [0.0, 0.0]
 
 
-def test_the_noise_is_of_the_size_that_is_said_and_never_the_same() -> None:
+def test_the_noise_is_of_the_stated_size_and_never_the_same() -> None:
     parameter = torch.nn.Parameter(torch.zeros(200, 200))
     found = []
     for _ in range(2):
@@ -67,7 +67,7 @@ def test_the_noise_is_of_the_size_that_is_said_and_never_the_same() -> None:
     assert not torch.equal(found[0], found[1])
 
 
-def test_neither_loss_nor_count_is_said(tmp_path: Path) -> None:
+def test_neither_loss_nor_count_is_sent(tmp_path: Path) -> None:
     session = session_of(tmp_path, noisy())
     for samples in ([1, 2, 3], []):
         made = session.train(1, samples)
@@ -91,7 +91,7 @@ def test_without_noise_or_a_bound_it_is_the_usual_gradient(tmp_path: Path) -> No
         assert not torch.allclose(one.grad, other.grad, atol=1e-2)
 
 
-def test_whoever_keeps_no_state_begins_anew_each_round(tmp_path: Path) -> None:
+def test_who_keeps_no_state_restarts_each_round(tmp_path: Path) -> None:
     stateless = session_of(tmp_path, LocalPolicy(stateless=True))
     first = stateless.train(1, [4])
     assert not any(bool(table.any()) for table in stateless.optimizer.momentum)
@@ -102,7 +102,7 @@ def test_whoever_keeps_no_state_begins_anew_each_round(tmp_path: Path) -> None:
     assert not any(bool(table.any()) for table in stateless.optimizer.momentum)
 
 
-def test_whoever_keeps_state_does_not(tmp_path: Path) -> None:
+def test_who_keeps_state_does_not(tmp_path: Path) -> None:
     usual = session_of(tmp_path, LocalPolicy())
     first = usual.train(1, [4])
     usual.optimizer.forget(1)

@@ -144,7 +144,7 @@ def test_a_tokenizer_without_an_end_token_names_none(tmp_path: Path) -> None:
     assert opened.pad_token_id == 0
 
 
-def test_the_model_says_how_many_tokens_it_takes(tmp_path: Path) -> None:
+def test_the_model_states_how_many_tokens_it_takes(tmp_path: Path) -> None:
     """Not the swarm's sequence length, which is 32."""
     session = session_with(tmp_path / "blobs", bpe(END))
     export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
@@ -232,7 +232,9 @@ def test_settings_are_one_spelling() -> None:
 
 
 class TestWriting:
-    def test_it_writes_what_the_model_says_character_by_character(self, tmp_path: Path) -> None:
+    def test_it_writes_what_the_model_generates_character_by_character(
+        self, tmp_path: Path
+    ) -> None:
         tokenizer = bpe(END)
         session = session_with(tmp_path, tokenizer)
         store = BlobStore(tmp_path)

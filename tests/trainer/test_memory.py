@@ -110,7 +110,7 @@ def test_what_costs_least_of_what_fits_is_chosen() -> None:
         ),
     ],
 )
-def test_what_is_kept_is_said(optimizer: OptimizerSpec, words: str) -> None:
+def test_what_is_kept_is_reported(optimizer: OptimizerSpec, words: str) -> None:
     work = dataclasses.replace(WORK, optimizer=optimizer)
     assert (
         choose(work, "cuda", FreeMemory(device=1 << 40, host=1 << 40), micro_batch=1).summary

@@ -178,7 +178,7 @@ class TestDevice:
                 choose_device(name)
             assert caught.value.kind == "no_device"
 
-    def test_a_model_too_large_says_how_much_is_needed_and_there(
+    def test_a_model_too_large_reports_needed_and_available_memory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         manifest, _ = make_manifest(tmp_path)

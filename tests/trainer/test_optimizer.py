@@ -147,7 +147,7 @@ def test_what_is_smoothed_is_preconditioned_next() -> None:
     close(dense_momentum(optimizer, LAYOUT)[0].view(SHAPES[0]), expected)
 
 
-def test_who_begins_anew_has_nothing_smoothed() -> None:
+def test_who_restarts_has_nothing_smoothed() -> None:
     optimizer = new_optimizer(SMOOTHED)
     optimizer.accumulate(gradients(1))
     optimizer.start_over()

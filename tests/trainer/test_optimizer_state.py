@@ -83,7 +83,7 @@ def test_a_momentum_without_gradients_fades_to_nothing(precision: Precision) -> 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("columns", [1, 63, 64, 256, 300])
-def test_takes_what_is_said(precision: Precision, columns: int) -> None:
+def test_takes_as_many_bytes_as_computed(precision: Precision, columns: int) -> None:
     parts = state(precision, columns=columns).parts().values()
     taken = sum(part.numel() * part.element_size() for part in parts)
     assert taken == stored_bytes(8, columns, precision)

@@ -82,7 +82,7 @@ def test_another_function_of_the_same_parameters_is_refused(
     refused(dataclasses.replace(manifest, model=config | other), tmp_path)
 
 
-def test_the_refusal_says_what_differs_and_what_to_do(tmp_path: Path) -> None:
+def test_the_refusal_states_what_differs_and_what_to_do(tmp_path: Path) -> None:
     manifest = probed(tmp_path, SMALL | {"rope_theta": 500_000.0})
     assert manifest.probe is not None
     older = dataclasses.replace(manifest.probe, library="transformers 4.57.6")

@@ -140,7 +140,7 @@ async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "split", [pytest.param(Split.COPIES, marks=pytest.mark.soak), Split.SHARDS]
 )
-async def test_too_little_memory_is_told_by_all_together(tmp_path: Path, split: Split) -> None:
+async def test_too_little_memory_is_reported_by_all_together(tmp_path: Path, split: Split) -> None:
     """With either split, nothing fits into so little."""
     root = tmp_path / "blobs"
     manifest, _ = make_manifest(root)
@@ -151,7 +151,7 @@ async def test_too_little_memory_is_told_by_all_together(tmp_path: Path, split: 
     assert caught.value.kind == "model_too_large"
 
 
-async def test_a_device_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_a_device_that_is_not_there_is_reported(tmp_path: Path) -> None:
     """Also to the ranks that have their device, which would wait for it."""
     root = tmp_path / "blobs"
     manifest, _ = make_manifest(root)
@@ -169,7 +169,7 @@ async def test_a_device_that_is_not_there_is_told(tmp_path: Path) -> None:
         (ValueError("a bug"), ("its rank 1, on cuda:5, ended with exit code 1", False)),
     ],
 )
-def test_why_a_rank_ended_is_told(error: Exception, expected: tuple[str, bool]) -> None:
+def test_why_a_rank_ended_is_reported(error: Exception, expected: tuple[str, bool]) -> None:
     told: queue.Queue[tuple[str, bool]] = queue.Queue()
 
     def end(reason: str, out_of_memory: bool) -> NoReturn:

@@ -122,7 +122,7 @@ def test_ranks_audit_as_one(tmp_path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_ranks_tell_as_one_member(tmp_path: Path, size: int) -> None:
+def test_ranks_send_sign_votes_as_one_member(tmp_path: Path, size: int) -> None:
     """With committees: the same signs of nearly all coefficients, and the same step to the bit."""
     optimizer = dataclasses.replace(
         BLOCKS, preconditioner="muon", step="scaled", top_k=16, outlier_filter=False
@@ -270,7 +270,7 @@ def test_a_bad_snapshot_is_refused_by_all_and_changes_nothing(tmp_path: Path) ->
     assert together.call("snapshot")[0] == before
 
 
-def test_missing_data_of_one_rank_is_told_and_they_go_on(tmp_path: Path) -> None:
+def test_missing_data_of_one_rank_is_reported_and_they_go_on(tmp_path: Path) -> None:
     manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
     together = Together(tmp_path, manifest, chunks, 2)
     with pytest.raises(TrainerFailed) as caught:
@@ -336,7 +336,7 @@ def test_a_restart_with_another_number_of_ranks_has_the_same_momentum(tmp_path: 
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
-def test_each_rank_has_the_state_that_the_arithmetic_says(
+def test_each_rank_has_the_state_that_the_arithmetic_predicts(
     tmp_path: Path, precision: Precision
 ) -> None:
     """On CPUs it is the total over all ranks, on GPUs that of the rank with the most."""

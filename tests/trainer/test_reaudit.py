@@ -302,7 +302,7 @@ async def test_where_no_trainer_starts_nothing_waits(
     assert len(world.heard) == 1
 
 
-async def test_nothing_is_said_where_there_was_nothing_to_compare(
+async def test_nothing_is_sent_where_there_was_nothing_to_compare(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
     world = World(tmp_path)

@@ -129,7 +129,7 @@ def chosen(swarm: Any, waiting: Iterable[Audit], me: PeerId, rounds_taken: int =
     return next_reaudit(waiting, swarm.accounts, me, swarm.round, rounds_taken)
 
 
-def test_all_choose_the_same_in_whatever_order_they_hear_of_it(swarm: Any) -> None:
+def test_all_choose_the_same_in_whatever_order_they_learn_of_it(swarm: Any) -> None:
     founder, *checkers, other, _ = swarm.peers
     audits = [first for _ in range(4) for first in dispute(swarm, *checkers)]
     first = chosen(swarm, audits, other)

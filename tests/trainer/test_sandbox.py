@@ -424,7 +424,7 @@ def test_the_numbers_are_the_kernels(index: int, header: str) -> None:
             assert numbers[index] == known.get(name), name
 
 
-def test_what_holds_is_said_in_words() -> None:
+def test_what_holds_is_described() -> None:
     assert "not sandboxed" in sandbox_text(())
     assert sandbox_text(tuple(RESTRICTIONS)).endswith("even as root")
     assert "does not enforce: signals" in sandbox_text(

@@ -315,7 +315,7 @@ def test_one_sequence_that_does_not_fit(tmp_path: Path) -> None:
     assert caught.value.kind == "out_of_memory"
 
 
-def test_what_needs_parameters_says_so(tmp_path: Path) -> None:
+def test_what_needs_parameters_reports_it(tmp_path: Path) -> None:
     manifest, _ = make_manifest(tmp_path)
     session = TrainingSession(manifest, BlobStore(tmp_path), CPU)
     for call in (
@@ -445,7 +445,7 @@ def test_work_of_several_rounds_takes_no_more_memory_than_the_plan_counts(
             assert alike > 0.9
 
 
-def test_what_fails_aside_is_said_when_it_is_asked_for(
+def test_what_fails_aside_is_reported_when_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = make_session(tmp_path)

@@ -42,7 +42,7 @@ def test_what_cannot_be_counted_is_not_known(tmp_path: Path) -> None:
     assert sequence_flops(replace(manifest, model={"model_type": "nothing known"})) is None
 
 
-def test_a_device_has_a_speed_or_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_has_a_speed_or_reports_none(monkeypatch: pytest.MonkeyPatch) -> None:
     reached = matmul_flops(CPU)
     assert reached is not None
     assert reached > 1e7

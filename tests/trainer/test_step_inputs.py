@@ -13,7 +13,7 @@ from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.update import update_layout
 
 
-def test_what_does_not_fit_is_left_out_and_what_is_lacking_is_said(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_left_out_and_what_is_lacking_is_reported(tmp_path: Path) -> None:
     chain, store = AggregatedChain(), BlobStore(tmp_path)
     optimizer = chain.manifest.optimizer
     layout = update_layout(chain.manifest.parameters, optimizer.chunk, optimizer.top_k)

@@ -291,7 +291,7 @@ async def test_what_was_queued_for_a_dead_trainer_is_not_done_by_the_next(
     assert shop.applied_rounds == list(range(LOADED_ROUND + 1, LOADED_ROUND + 6))
 
 
-async def test_the_trainer_is_told_which_updates_have_arrived(
+async def test_the_trainer_learns_which_updates_have_arrived(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock
 ) -> None:
     """Not a trainer that is only being started, and never more than are in memory anyway."""
@@ -340,7 +340,7 @@ async def test_several_devices_without_memory_go_on_with_smaller_steps(
     assert [spec.settings.micro_batch for spec in shop.specs] == [None, 4, 2]
 
 
-async def test_several_devices_without_memory_for_one_sequence_try_again_and_then_say_so(
+async def test_several_devices_without_memory_for_one_sequence_try_again_and_then_report_it(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock
 ) -> None:
     shop.fitting = [1] + 20 * [0]
@@ -583,7 +583,7 @@ async def test_data_that_the_disk_has_lost_is_waited_for_and_the_trainer_lives(
     assert shop.telemetry.counts.events["trainer"] == 0
 
 
-async def test_a_measured_loss_is_never_of_a_round_behind_the_runs_last(
+async def test_a_measured_loss_is_never_of_a_round_after_the_runs_last(
     shop: FakeSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rounds in which the members only sign the end change no parameters."""

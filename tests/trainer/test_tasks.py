@@ -115,7 +115,7 @@ def test_old_manifests_keep_their_bytes(tmp_path: Path) -> None:
         replace(manifest, task="../x")
 
 
-def test_the_assistants_words_are_learned_and_no_others(tmp_path: Path) -> None:
+def test_the_assistants_text_is_learned_and_no_other(tmp_path: Path) -> None:
     session = opened(sft_manifest(tmp_path), tmp_path)
     made = session.train(1, [0, 1, 2])
     assert made.tokens == 3 * 2 * 7
@@ -272,7 +272,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         refused(manifest, tmp_path, words)
 
 
-def test_roberta_counts_its_positions_from_behind_the_padding(tmp_path: Path) -> None:
+def test_roberta_counts_its_positions_from_after_the_padding(tmp_path: Path) -> None:
     config = TINY_BERT | {"model_type": "roberta", "max_position_embeddings": 34, "pad_token_id": 1}
     made = initialise(config, 0, None, BlobStore(tmp_path), CPU)
     manifest, _ = masked_manifest(tmp_path)

@@ -134,7 +134,7 @@ def test_a_member_there_and_one_on_a_cpu_train_together(
 
 @pytest.mark.parametrize("blind", [False, True])
 @pytest.mark.parametrize("fault", [worn, fused])
-def test_a_session_whose_step_errs_is_told_from_one_on_a_cpu(
+def test_a_session_whose_step_errs_is_distinguished_from_one_on_a_cpu(
     vulkan: torch.device,
     fault: Callable[[Callable[..., None]], Callable[..., None]],
     blind: bool,
@@ -156,7 +156,7 @@ def test_a_session_whose_step_errs_is_told_from_one_on_a_cpu(
         train_beside_a_cpu(vulkan, tmp_path, rounds=2, optimizer=spec)
 
 
-def test_a_session_that_does_not_learn_there_is_told(
+def test_a_session_that_does_not_learn_there_is_reported(
     vulkan: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin of learning: gradients that point uphill."""

@@ -34,7 +34,7 @@ def test_no_way_of_filling_a_table_goes_around_its_bound() -> None:
     assert list(table) == [8, 10]
 
 
-def test_a_pause_doubles_to_the_longest_and_begins_anew_after_success() -> None:
+def test_a_pause_doubles_to_the_longest_and_restarts_after_success() -> None:
     pause = BackoffTimer(1.0, 5.0)
     assert [pause.after_failure() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
     pause.reset()

@@ -332,10 +332,10 @@ def _named(addresses: list[str]) -> int:
     return len(introductions.open_peer_record(sealed, SWARM).addresses)
 
 
-def test_a_peer_tells_of_few_addresses() -> None:
+def test_a_peer_announces_few_addresses() -> None:
     """More would not be read."""
     assert _named([ADDRESS] * 20) == 8
 
 
-def test_a_peer_tells_of_no_long_address() -> None:
+def test_a_peer_announces_no_long_address() -> None:
     assert _named([ADDRESS, f"/dns4/{'a' * 300}{ADDRESS}"]) == 1

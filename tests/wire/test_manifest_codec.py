@@ -45,7 +45,7 @@ def test_a_manifest_is_known_by_its_hash() -> None:
 
 
 @pytest.mark.parametrize("preconditioner", ["rms", "none"])
-def test_work_is_audited_behind_the_preconditioners_alone_that_show_it(preconditioner: str) -> None:
+def test_work_is_audited_with_the_preconditioners_alone_that_show_it(preconditioner: str) -> None:
     with pytest.raises(ValueError, match="orthogonal"):
         dataclasses.replace(
             AUDITED_MANIFEST,
@@ -81,7 +81,7 @@ def test_what_is_too_long_is_not_even_hashed() -> None:
 
 
 @pytest.mark.parametrize("version", [0, PROTOCOL_VERSION + 1, 2**31])
-def test_another_version_is_said_to_be_one(version: int) -> None:
+def test_another_version_is_reported_as_one(version: int) -> None:
     """Whatever else it holds: a later version has keys that this program does not know."""
     assert refused(PLAIN | {"version": version})[0] == "version"
     reason, text = refused({"version": version, "name": "x", "news": [1, 2, 3]})
@@ -170,7 +170,7 @@ def test_what_was_added_is_not_there_unless_it_is_used() -> None:
     assert refused(PLAIN | {"rounds": PLAIN["rounds"] | {"overlap": 1}})[0] == "invalid"
 
 
-def test_smoothing_is_not_said_where_nothing_is_smoothed() -> None:
+def test_smoothing_is_not_sent_where_nothing_is_smoothed() -> None:
     assert "smoothing" not in PLAIN["optimizer"]
     assert refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"smoothing": 1.0}})[0] == "invalid"
     optimizer = dataclasses.replace(MANIFEST.optimizer, smoothing=0.5)
@@ -195,7 +195,7 @@ def test_update_weights_are_left_out_where_all_count_alike() -> None:
     assert decode_manifest(by_share.encode(), by_share.swarm) == by_share
 
 
-def test_the_step_is_not_said_where_it_is_one_of_signs() -> None:
+def test_the_step_is_not_sent_where_it_is_one_of_signs() -> None:
     assert "step" not in PLAIN["optimizer"]
     assert refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"step": "sign"}})[0] == "malformed"
     assert refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"step": "long"}})[0] == "invalid"

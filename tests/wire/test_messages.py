@@ -38,7 +38,7 @@ def test_every_kind_has_its_own_name() -> None:
     assert MAX_MESSAGE_BYTES == MAX_ENVELOPE_BYTES
 
 
-def test_a_message_is_what_its_envelope_says() -> None:
+def test_a_message_is_what_its_envelope_states() -> None:
     for kind, cls in MESSAGE_TYPES.items():
         data = FORMATS[kind].data
         for other, other_cls in MESSAGE_TYPES.items():

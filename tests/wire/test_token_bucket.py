@@ -25,7 +25,7 @@ def test_in_no_span_of_time_is_more_used_than_the_allowance(steps: list[tuple[in
             assert used <= FEW.at_once + (then - begin) * FEW.per_second
 
 
-def test_whoever_asks_for_too_much_has_used_nothing() -> None:
+def test_who_asks_for_too_much_has_used_nothing() -> None:
     budgets: TokenBuckets[str] = TokenBuckets(2)
     assert not budgets.take("a", FEW, 0.0, 5.0)
     assert budgets.balance("a", FEW, 0.0) == 4.0
@@ -43,7 +43,7 @@ def test_what_is_given_back_may_be_used_again_and_saves_up_nothing() -> None:
 
 
 @pytest.mark.parametrize("others", [2, 10])
-def test_whoever_asks_in_vain_is_not_forgotten(others: int) -> None:
+def test_who_asks_in_vain_is_not_forgotten(others: int) -> None:
     budgets: TokenBuckets[int] = TokenBuckets(2)
     assert budgets.take(0, FEW, 0.0, 4.0)
     for other in range(1, others):
