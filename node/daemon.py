@@ -25,7 +25,7 @@ from .control.limits import BandwidthLimits
 from .control.supervisor import RunningSession, Supervisor
 from .control.work_hours import WorkSchedule
 from .dashboard.address import open_address, open_metrics_address, url_and_token_link
-from .dashboard.listener import serve_dashboard
+from .dashboard.listener import ModelOfPage, serve_dashboard
 from .dashboard.metrics_page import metrics_url, serve_metrics
 from .energy.manager import EnergyManager
 from .errors import ExitCode, UserError
@@ -78,11 +78,13 @@ class Session(RunningSession, Protocol):
         ...
 
 
-async def run_daemon(settings: DaemonSettings) -> bool:
+async def run_daemon(settings: DaemonSettings, model: ModelOfPage | None = None) -> bool:
     """Take part in a swarm until told to leave or until the run is over; return whether it is over.
-    Raises `UserError`."""
+
+    `model`: what the owner writes with on the page. Raises `UserError`.
+    """
     await _check_device(settings.trainer)
-    return await serve_owner(settings, SwarmSession)
+    return await serve_owner(settings, SwarmSession, model=model)
 
 
 async def _check_device(settings: TrainerSettings) -> None:
@@ -100,11 +102,13 @@ async def serve_owner(
     *,
     observer: bool = False,
     invite: Callable[[Manifest], str | None] = lambda _: None,
+    model: ModelOfPage | None = None,
 ) -> bool:
     """Serve the owner while one session follows another; return whether the run is over.
 
     `open_session(settings, data, identity, network, telemetry)` creates a session. `invite` makes the
-    link that the page shows to all visitors. Raises `UserError`.
+    link that the page shows to all visitors. `model`: what the owner writes with on the page. Raises
+    `UserError`.
     """
     finished = False
     ticket = _decode_ticket(settings.invite.ticket)
@@ -152,7 +156,7 @@ async def serve_owner(
         )
         files = data.swarm(settings.swarm)
         dashboard_server = serve_dashboard(
-            address, supervisor, files, settings.swarm, identity.peer, invite
+            address, supervisor, files, settings.swarm, identity.peer, invite, model
         )
 
         def reading() -> NodeReading:

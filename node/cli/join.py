@@ -43,9 +43,10 @@ def join(settings: DaemonSettings) -> None:
     import trio
 
     from ..daemon import run_daemon
+    from ..serve.page_model import open_page_model
 
     prepare_to_run(settings.console, directory)
-    is_over = trio.run(run_daemon, settings)
+    is_over = trio.run(run_daemon, settings, open_page_model(directory, settings.swarm))
     if launch is not None:
         end_ranks()
     if is_over:

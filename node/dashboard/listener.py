@@ -16,13 +16,17 @@ from ...protocol.wire.manifest import Manifest, SwarmId, decode_manifest
 from ..control.command_socket import Handler
 from ..storage.data_dir import SwarmDir
 from ..telemetry.status import Status
+from .access_control import AccessGuard
 from .address import Address
 from .event_stream import EventStream
-from .http import HttpServer
+from .http import Answer, Bounds, HttpServer
 from .routes import Routes
 from .run_history import RunHistory
 
 _log = logging.getLogger(__name__)
+
+# A conversation is sent whole with each of its questions.
+_BOUNDS_WITH_MODEL = Bounds(body_bytes=64 * 1024)
 
 
 class Node(Protocol):
@@ -38,6 +42,18 @@ class Node(Protocol):
         ...
 
 
+class ModelOfPage(Protocol):
+    """A model that the owner can write with on the page."""
+
+    def routes(self, guard: AccessGuard) -> Answer:
+        """Return what answers requests below /v1."""
+        ...
+
+    async def run(self) -> None:
+        """Open the model on request, until cancelled."""
+        ...
+
+
 @contextlib.asynccontextmanager
 async def serve_dashboard(
     address: Address | None,
@@ -46,6 +62,7 @@ async def serve_dashboard(
     swarm: SwarmId,
     me: PeerId,
     invite: Callable[[Manifest], str | None],
+    model: ModelOfPage | None = None,
 ) -> AsyncIterator[None]:
     """Serve the dashboard page of a node inside the context, if it has an address. `invite` makes the
     invite link that is shown to all viewers, or None."""
@@ -70,10 +87,14 @@ async def serve_dashboard(
         return None
 
     events = EventStream(node.status, open_history)
-    routes = Routes(address.guard, events, node.commands, invitation)
+    answer_model = None if model is None else model.routes(address.guard)
+    routes = Routes(address.guard, events, node.commands, invitation, answer_model)
+    bounds = Bounds() if model is None else _BOUNDS_WITH_MODEL
     async with trio.open_nursery() as nursery:
         nursery.start_soon(events.run)
-        server = HttpServer(routes.answer, tls=address.tls)
+        if model is not None:
+            nursery.start_soon(model.run)
+        server = HttpServer(routes.answer, bounds=bounds, tls=address.tls)
         await nursery.start(server.run, address.listeners)
         _log.info("the page of this node is at %s", address.url)
         yield

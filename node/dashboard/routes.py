@@ -19,7 +19,7 @@ import trio
 from ..control.command_socket import Handler
 from .access_control import AccessGuard, answer_guarded
 from .event_stream import EventStream
-from .http import Request, Response, text_response
+from .http import Answer, Request, Response, text_response
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ _STYLE = "text/css; charset=utf-8"
 _FILES = {
     "/": ("index.html", _TEXT),
     "/app.js": ("app.js", _SCRIPT),
+    "/talk.js": ("talk.js", _SCRIPT),
     "/charts.js": ("charts.js", _SCRIPT),
     "/words.js": ("words.js", _SCRIPT),
     "/style.css": ("style.css", _STYLE),
@@ -52,10 +53,13 @@ class Routes:
         events: EventStream,
         commands: Mapping[str, Handler],
         invitation: Callable[[], str | None] = lambda: None,
+        model: Answer | None = None,
     ) -> None:
         """`commands` are the owner's commands by name; they must not block. `invitation` returns the
-        invite link that is shown to all viewers, or None; it is called in a thread."""
+        invite link that is shown to all viewers, or None; it is called in a thread. `model` answers the
+        owner's requests below /v1; None: there is no model."""
         self._invitation = invitation
+        self._model = model
         self._guard = guard
         self._events = events
         self._commands = commands
@@ -71,6 +75,11 @@ class Routes:
     async def _answer(self, request: Request) -> Response:
         if request.path.startswith("/api/act/"):
             return self._act(request)
+        if self._model is not None and request.path.startswith("/v1/"):
+            # A text costs processor time, so it is for the owner, even where everybody may read.
+            if not self._guard.may_act(request):
+                return text_response(401, _REFUSED)
+            return await self._model(request)
         if request.method not in ("GET", "HEAD"):
             return text_response(405, "this can only be read")
         known = self._files.get(request.path)
@@ -98,7 +107,9 @@ class Routes:
                 link = await trio.to_thread.run_sync(self._invitation)
                 return text_response(404, "there is no link") if link is None else _code(link)
             case "/api/token":
-                return _json(json.dumps({"acts": self._guard.may_act(request)}).encode())
+                acts = self._guard.may_act(request)
+                facts = {"acts": acts, "model": acts and self._model is not None}
+                return _json(json.dumps(facts).encode())
             case "/api/contributions.json":
                 return _json(json.dumps(await self._events.contributions()).encode())
             case "/api/contributions.csv":

@@ -33,9 +33,12 @@ from ..training.client import (
     open_checkpoint,
 )
 from ..training.error_messages import explain_trainer
+from ..training.main_memory import free_main_memory
 from ..training.task_names import DIFFUSION, MASKED_LM
 
 _NICE = 10
+# The parameters, and a copy of them while they are loaded, in float32.
+_LOADING_BYTES_PER_PARAMETER = 8
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME_CHARACTERS = 64
 # The facts of an export list its members, some hundred bytes each.
@@ -98,11 +101,14 @@ class SwarmSource:
     selector: StateSelector
     threads: int | None = 1
     device: str = "cpu"
+    spare_memory: int | None = None
+    """Bytes of main memory that have to be free beyond the model's; None: the owner has chosen to load
+    it, and nothing is checked."""
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[SwarmModel]:
-        """Reconstruct the state. Raises `UserError`: `USAGE` if the swarm's model continues no text, and
-        what `read_swarm` and `reconstructed` raise."""
+        """Reconstruct the state. Raises `UserError`: `USAGE` if the swarm's model continues no text,
+        `MODEL_TOO_LARGE` if the memory is too small, and what `read_swarm` and `reconstructed` raise."""
         stored = await read_swarm(self.data, self.swarm)
         other = {MASKED_LM: "fills gaps", DIFFUSION: "generates images"}.get(stored.manifest.task)
         if other is not None:
@@ -111,10 +117,24 @@ class SwarmSource:
                 f"this swarm's model {other} and continues no text: it cannot be served",
                 "try it with `distro-node generate`",
             )
+        if self.spare_memory is not None:
+            _check_memory(stored.manifest.elements, self.spare_memory)
         async with reconstructed(
             stored, self.selector, threads=self.threads, device=self.device
         ) as state:
             yield SwarmModel(self, state)
+
+
+def _check_memory(parameters: int, spare: int) -> None:
+    """Raise `UserError` if the free memory cannot hold the parameters and a copy of them."""
+    needed, free = _LOADING_BYTES_PER_PARAMETER * parameters + spare, free_main_memory()
+    if needed > free:
+        raise UserError(
+            ExitCode.MODEL_TOO_LARGE,
+            f"the model takes {needed / 1e9:.1f} GB of main memory beside the training, and "
+            f"{free / 1e9:.1f} GB are free",
+            "serve an export on another machine with `distro-node serve`",
+        )
 
 
 class SwarmModel:

@@ -85,19 +85,20 @@ class CompletionRoutes:
             return await self._complete(asked)
         if path == _MODELS:
             _require(request, "GET", "HEAD")
-            listed = {"object": "list", "data": [self._model(self._name())]}
+            listed = {"object": "list", "data": [self._model(await self._name())]}
             return Response(headers={"Content-Type": _JSON}, body=encode(listed))
         if path.startswith(f"{_MODELS}/"):
             _require(request, "GET", "HEAD")
-            name = self._name()
+            name = await self._name()
             _check_model(unquote(path.removeprefix(f"{_MODELS}/")), name)
             return Response(headers={"Content-Type": _JSON}, body=encode(self._model(name)))
         raise ApiError(404, f"there is no {request.method} {path[:80]}", code="unknown_url")
 
-    def _name(self) -> ModelName:
+    async def _name(self) -> ModelName:
+        await self._service.ensure_open()
         name = self._service.name
         if name is None:
-            raise ApiError(503, "the model is being loaded", retry_after=1)
+            raise self._service.unavailable()
         return name
 
     def _model(self, name: ModelName) -> dict[str, object]:

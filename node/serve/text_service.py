@@ -1,7 +1,8 @@
 """A model in a process of its own, which writes one text after the other.
 
 Requests wait in a bounded queue. Between two texts the newer state of a swarm is loaded. If the process
-dies it is started again; until then requests are refused.
+dies it is started again; until then requests are refused. With `idle_seconds` the model is open only
+while it is used.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ Show = Callable[[str], Awaitable[None]]
 
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
+# How long a request waits for a model that was closed.
+_OPENING_SECONDS = 60.0
 # How long a text that is given up may compute its current token; the next request waits for that anyway.
 _ENDING_SECONDS = 5.0
 # A guess of when a place in a full queue is free again.
@@ -50,6 +53,9 @@ class ServiceLimits:
     """Main memory in bytes that a text may take beyond the model's."""
     look_seconds: float = 15.0
     """How often to look for a newer state."""
+    idle_seconds: float | None = None
+    """Time without a request after which the model is closed; the next request opens it again. None: the
+    model stays open."""
 
 
 @dataclass(kw_only=True)
@@ -69,10 +75,14 @@ class TextService:
     def __init__(self, limits: ServiceLimits) -> None:
         self._limits = limits
         self._model: OpenModel | None = None
-        self._problem = "the model is being loaded"
+        self._problem: str | None = None
+        """Why the model could not be opened, the last time."""
         self._writing = trio.Lock()
         self._waiting = 0
         self._broken = trio.Event()
+        self._requested = trio.Event()
+        self._opened_or_failed = trio.Event()
+        self._last_request = float("-inf")
 
     @property
     def name(self) -> ModelName | None:
@@ -82,14 +92,22 @@ class TextService:
     async def run(
         self, source: ModelSource, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Keep the model of this source open until cancelled; the task has started once it is open.
-        Raises `UserError` if it cannot be opened the first time."""
-        started, pause = False, _FIRST_PAUSE_SECONDS
+        """Keep the model of this source open until cancelled. The task has started once it is open, with
+        `idle_seconds` at once. Raises `UserError` if it cannot be opened the first time, except with
+        `idle_seconds`: then requests are told."""
+        on_request = self._limits.idle_seconds is not None
+        started, pause = on_request, _FIRST_PAUSE_SECONDS
+        if on_request:
+            task_status.started()
         while True:
+            if on_request:
+                self._problem, self._opened_or_failed = None, trio.Event()
+                await self._requested.wait()
             began = trio.current_time()
             try:
                 async with source.opened() as model:
-                    self._model, self._broken = model, trio.Event()
+                    self._model, self._broken, self._problem = model, trio.Event(), None
+                    self._opened_or_failed.set()
                     if not started:
                         started = True
                         task_status.started()
@@ -97,23 +115,24 @@ class TextService:
                         await self._keep(model)
                     finally:
                         # From here on its process is being closed.
-                        self._model = None
+                        self._model, self._requested = None, trio.Event()
             except UserError as error:
                 if not started:
                     raise
-                self._problem = error.problem
-                _log.warning("the model is opened again: %s", error.problem)
+                self._problem, self._requested = error.problem, trio.Event()
+                self._opened_or_failed.set()
+                _log.warning("the model cannot be opened: %s", error.problem)
             if trio.current_time() - began > _LONGEST_PAUSE_SECONDS:
                 pause = _FIRST_PAUSE_SECONDS
             await trio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _keep(self, model: OpenModel) -> None:
-        """Load newer states until the model's process has died."""
+        """Load newer states until the model's process has died, or nobody uses it."""
         while not self._broken.is_set():
             with trio.move_on_after(self._limits.look_seconds):
                 await self._broken.wait()
-            if self._broken.is_set():
+            if self._broken.is_set() or self._is_idle():
                 return
             try:
                 if not await model.has_newer():
@@ -126,13 +145,37 @@ class TextService:
                 await model.take_newer()
             _log.info("serving %s", model.name.full)
 
+    def _is_idle(self) -> bool:
+        limit = self._limits.idle_seconds
+        if limit is None or self._waiting or self._writing.locked():
+            return False
+        return trio.current_time() - self._last_request >= limit
+
+    async def ensure_open(self) -> None:
+        """Open the model if it was closed because nobody used it, and wait for that some time."""
+        self._last_request = trio.current_time()
+        if self._limits.idle_seconds is None or self._model is not None:
+            return
+        self._requested.set()
+        with trio.move_on_after(_OPENING_SECONDS):
+            await self._opened_or_failed.wait()
+
+    def unavailable(self) -> ApiError:
+        """Return the error for a request while there is no model."""
+        if self._problem is None:
+            return ApiError(
+                503, "the model is being loaded", code="model_loading", retry_after=_RETRY_SECONDS
+            )
+        return ApiError(503, self._problem, code="no_model", retry_after=_RETRY_SECONDS)
+
     async def take_turn(self) -> Turn:
         """Wait for the model. Raises `ApiError`: 429 if the queue is full, 503 if there is no model."""
+        await self.ensure_open()
         await self._acquire()
         model = self._model
         if model is None:
             self._writing.release()
-            raise ApiError(503, self._problem, retry_after=_RETRY_SECONDS)
+            raise self.unavailable()
         return Turn(
             model=model,
             name=model.name,

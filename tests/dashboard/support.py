@@ -12,7 +12,7 @@ import h11
 import trio
 from distro_node.node.dashboard.address import Address, open_address
 from distro_node.node.dashboard.event_stream import EventStream
-from distro_node.node.dashboard.http import Bounds, HttpServer
+from distro_node.node.dashboard.http import Answer, Bounds, HttpServer
 from distro_node.node.dashboard.routes import Routes
 from distro_node.node.dashboard.run_history import RunHistory
 from distro_node.node.settings.components import DashboardSettings
@@ -117,6 +117,7 @@ async def served(
     bounds: Bounds | None = None,
     settings: DashboardSettings | None = None,
     invitation: Callable[[], str | None] = lambda: None,
+    model: Answer | None = None,
 ) -> AsyncIterator[Served]:
     address = open_address(settings or DashboardSettings(address=("127.0.0.1", 0)))
     assert address is not None
@@ -132,7 +133,7 @@ async def served(
         return handler
 
     commands = {name: note(name) for name in ("pause", "resume", "leave", "hours", "limits")}
-    pages = Routes(address.guard, feed, commands, invitation)
+    pages = Routes(address.guard, feed, commands, invitation, model)
     server = HttpServer(pages.answer, bounds=bounds, tls=address.tls)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed.run)

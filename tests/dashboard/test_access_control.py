@@ -16,7 +16,7 @@ import trio
 from dashboard.support import PATIENCE_SECONDS, served
 from distro_node.node.dashboard.access_control import AccessGuard
 from distro_node.node.dashboard.address import open_address
-from distro_node.node.dashboard.http import Request
+from distro_node.node.dashboard.http import Request, Response, text_response
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.settings.components import DashboardSettings
 from distro_node.node.util.host_names import host_name, is_loopback, openable_host
@@ -140,8 +140,29 @@ async def test_acting_needs_the_token_and_reading_does_not() -> None:
         assert page.done[:2] == [("pause", {}), ("hours", {"active": "22:00-07:00"})]
         assert (await page.act("scored")).status == 404
         assert (await page.act("pause", [1])).status == 400
-        assert (await page.ask("/api/token", headers=link)).json == {"acts": True}
-        assert (await page.ask("/api/token")).json == {"acts": False}
+        assert (await page.ask("/api/token", headers=link)).json == {"acts": True, "model": False}
+        assert (await page.ask("/api/token")).json == {"acts": False, "model": False}
+
+
+async def test_the_model_writes_for_the_owner_alone() -> None:
+    asked = []
+
+    async def model(request: Request) -> Response:
+        asked.append(request.path)
+        return text_response(200, "written")
+
+    async with served() as page:
+        assert (await page.ask("/v1/models")).status == 404
+    async with served(model=model) as page:
+        link = {"X-Distro-Token": page.token}
+        assert (await page.ask("/v1/models")).status == 401
+        assert (
+            await page.ask("/v1/models", headers=link | {"Origin": "http://evil"})
+        ).status == 403
+        assert asked == []
+        assert (await page.ask("/v1/models", headers=link)).body == b"written\n"
+        assert (await page.ask("/api/token", headers=link)).json == {"acts": True, "model": True}
+        assert (await page.ask("/api/token")).json == {"acts": False, "model": False}
 
 
 async def test_acting_from_a_page_elsewhere_fails_with_the_token_too() -> None:

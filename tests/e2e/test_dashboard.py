@@ -8,6 +8,7 @@ DISTRO_SCREENSHOTS=FOLDER in the environment the pictures are kept there.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -203,6 +204,27 @@ def test_a_swarm_in_a_browser(swarm: Swarm, chromium: Any, axe: str | None, tmp_
         assert energy.kwh is None
     else:
         owner.wait("document.querySelector('#energy').textContent.includes('EUR')", "the price")
+
+    # The owner writes with the model beside the training; a read-only visitor cannot.
+    owner.page.locator("#talk-text").fill("def ")
+    owner.page.locator("#talk-form input[name=tokens]").fill("12")
+    owner.page.locator("#talk-ask").click()
+    owner.wait(
+        "document.querySelector('#talk-note').textContent.includes('after')", "the model's text"
+    )
+    assert re.search(r"round \d+", owner.text("#talk-turns .answer .quiet"))
+    assert len(owner.page.locator("#talk-turns .answer .written").text_content()) >= 1
+    # This swarm's model has no chat template.
+    owner.page.locator("#talk-form input[value=chat]").check()
+    owner.page.locator("#talk-text").fill("Who are you?")
+    owner.page.locator("#talk-ask").click()
+    owner.wait(
+        "document.querySelector('#talk-note').textContent.includes('chat template')", "the reason"
+    )
+    # The browser notes the refusal of that in its console.
+    assert len(owner.faults) == 1
+    assert "400" in owner.faults.pop()
+    assert guest.page.locator("#talk").is_hidden()
 
     # The token is kept out of the address, and a read-only visitor has none.
     assert "token" not in owner.page.url

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,7 @@ import trio
 from dashboard.support import Reply, read_reply
 from distro_node.node.cli.main import main
 from distro_node.node.dashboard.address import Address
-from distro_node.node.errors import ExitCode
+from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.results.generate import GenerateSettings, open_writer
 from distro_node.node.serve.completion_request import MAX_BODY_BYTES
 from distro_node.node.serve.model_source import (
@@ -224,6 +224,14 @@ async def test_an_export_with_a_chat_template(talker: Path) -> None:
     async with served(DirectorySource(directory=talker)) as model:
         assert model.name == ModelName(name="out", round=None)
         await model.by_client(use)
+
+
+async def test_a_model_for_which_there_is_no_memory_is_not_loaded(finished: Made) -> None:
+    source = replace(source_of(finished), spare_memory=1 << 60)
+    with pytest.raises(UserError, match="of main memory beside the training") as refused:
+        async with source.opened():
+            pass
+    assert refused.value.code is ExitCode.MODEL_TOO_LARGE
 
 
 async def test_a_newer_snapshot_is_taken_without_a_restart(finished: Made, tmp_path: Path) -> None:

@@ -206,6 +206,59 @@ async def test_what_cannot_be_opened_again_is_tried_less_and_less_often(
         assert (await written(service)).text == "xyz"
 
 
+@asynccontextmanager
+async def on_request(source: FakeSource, **limits: Any) -> AsyncIterator[TextService]:
+    """Run a service that opens its model when it is used, and closes it after a minute."""
+    service = TextService(ServiceLimits(idle_seconds=60, look_seconds=5, **limits))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.run, source)
+        yield service
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_model_is_open_only_while_it_is_used(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    source = FakeSource()
+    async with on_request(source) as service:
+        await trio.sleep(1000)
+        assert source.models == []
+        assert (await written(service)).text == "xyz"
+        await trio.sleep(40)
+        # Each request keeps it open.
+        assert (await written(service)).text == "xyz"
+        await trio.sleep(40)
+        assert service.name == ModelName(name="m", round=0)
+        await trio.sleep(40)
+        assert service.name is None
+        assert (await written(service)).text == "xyz"
+        assert len(source.models) == 2
+
+
+async def test_a_long_text_keeps_the_model_open(autojump_clock: trio.testing.MockClock) -> None:
+    source = FakeSource()
+    async with on_request(source) as service, trio.open_nursery() as nursery:
+        await service.ensure_open()
+        source.models[0].go_on = trio.Event()
+        nursery.start_soon(written, service)
+        await trio.sleep(200)
+        assert service.name == ModelName(name="m", round=0)
+        source.models[0].go_on.set()
+
+
+async def test_why_a_model_cannot_be_opened_is_told_to_whoever_asks(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    source = FakeSource(failure=UserError(ExitCode.MODEL_TOO_LARGE, "it is too large", "no"))
+    async with on_request(source) as service:
+        with pytest.raises(ApiError, match="it is too large") as refused:
+            await written(service)
+        assert (refused.value.status, refused.value.code) == (503, "no_model")
+        source.failure = None
+        await trio.sleep(5)
+        assert (await written(service)).text == "xyz"
+
+
 async def test_what_cannot_be_opened_the_first_time_ends_the_command() -> None:
     source = FakeSource(failure=UserError(ExitCode.USAGE, "it generates images", "no"))
     with pytest.raises(ExceptionGroup) as failed:

@@ -1,6 +1,7 @@
 // The page of a node: listens to its news and shows them. It talks to the node that it came from alone.
 
 import { crowdChart, lossChart, rowOf } from "./charts.js";
+import { offerTalk } from "./talk.js";
 import { UNKNOWN, bytes, clock, count, element, fact, fill, loss, percent, rate, scaled, seconds, short, shown, tile } from "./words.js";
 
 const TOKEN = "distro-token";
@@ -48,8 +49,10 @@ async function ask(path) {
 }
 
 async function learnWhatIMay() {
-  mayAct = Boolean(sessionStorage.getItem(TOKEN)) && (await ask("api/token")).acts;
+  const rights = sessionStorage.getItem(TOKEN) ? await ask("api/token") : { acts: false, model: false };
+  mayAct = rights.acts;
   showActs();
+  offerTalk(rights.model, headers);
 }
 
 // --- what is shown ---------------------------------------------------------------------------
