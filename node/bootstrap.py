@@ -24,6 +24,8 @@ from .control.command_socket import serve_control
 from .dashboard.address import open_metrics_address
 from .dashboard.metrics_page import serve_metrics
 from .hosted_observer import HostedObserver, open_hosted_observer
+from .listing.listing_service import ListingService
+from .listing.swarm_list import SwarmList
 from .network.circuit_relay import CircuitLimits
 from .network.discovery.introductions import IntroductionService
 from .network.exchange.update_relay import UpdateRelay
@@ -69,6 +71,8 @@ class BootstrapSettings:
     observe: DaemonSettings | None = None
     """The swarm to observe, and where to serve its page; None: no swarm. The identity and the network
     are the bootstrap peer's own."""
+    list_swarms: bool = False
+    """Whether to keep a list of public swarms."""
 
 
 async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[str]], None]) -> None:
@@ -105,6 +109,8 @@ async def _serve(
         registry = Registry()
         IntroductionService(network, registry)
         DialBack(network)
+        if settings.list_swarms:
+            ListingService(network, SwarmList())
         if settings.relay is not None:
             UpdateRelay(network, settings.relay)
         leaving, relayed = trio.Event(), RelayedBytes(settings.relayed)

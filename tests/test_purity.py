@@ -65,6 +65,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "node/network/discovery",
     ),
     "node/network/exchange": (*_SHARED, "crypto", *_WIRE, "node/network", "node/storage"),
+    "node/listing": (*_SHARED, "crypto", *_WIRE, "node/storage", "node/network"),
     "node/content": (
         *(*_SHARED, "crypto", *_WIRE, "protocol/sampling", "protocol/chain"),
         *("node/storage", "node/network", "node/network/discovery", "node/network/exchange"),
@@ -99,19 +100,19 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "protocol/sampling"),
         *("protocol/audit", "protocol/chain", "protocol/member", "node/storage"),
         *("node/network", "node/network/discovery", "node/network/nat", "node/network/exchange"),
-        *("node/content", "node/telemetry", "node/energy", "node/control", "node/dashboard"),
-        *("node/training", "node/private_data"),
+        *("node/listing", "node/content", "node/telemetry", "node/energy", "node/control"),
+        *("node/dashboard", "node/training", "node/private_data"),
     ),
     "node": (
         *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "protocol/chain", "protocol/member"),
         *("node/storage", "node/network", "node/network/discovery", "node/network/nat"),
-        *("node/network/exchange", "node/content", "node/telemetry", "node/energy"),
-        *("node/control", "node/dashboard", "node/training", "node/session"),
+        *("node/network/exchange", "node/listing", "node/content", "node/telemetry"),
+        *("node/energy", "node/control", "node/dashboard", "node/training", "node/session"),
     ),
     "node/doctor": (
         *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "node/storage", "node/network"),
         *("node/network/discovery", "node/network/nat", "node/network/exchange", "node/energy"),
-        *("node/training", "node/session", "node"),
+        *("node/listing", "node/training", "node/session", "node"),
     ),
     "node/service": (*_SHARED, "node/storage"),
     "node/results": (
@@ -126,7 +127,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *(*_SHARED, "crypto", *_WIRE, "node/storage", "node/network"),
         *("node/telemetry", "node/energy", "node/control", "node/create", "node", "node/results"),
         *("node/service", "node/doctor", "node/demo", "node/training", "node/session"),
-        *("node/serve", "node/dashboard"),
+        *("node/serve", "node/dashboard", "node/listing"),
     ),
     # `python -m distro_node.node` is the command.
     "node/__main__": ("node/cli",),

@@ -351,6 +351,7 @@ def test_nothing_is_echoed_past_it(checkout: Path) -> None:
         "node/cli/stage_display.py": "harmless",
         "node/cli/service.py": "the user's own words and places; the system's in errors",
         "node/cli/status.py": "harmless",
+        "node/cli/swarms.py": "harmless",
         "node/create/manifest_reference.py": "for the documents",
         "node/cli/try_out.py": "a model's text, piece by piece; scores of the user's own tasks",
         "node/control/screen.py": "harmless",

@@ -97,6 +97,7 @@ def bootstrap(chosen: BootstrapOptions, json: Json = False) -> None:
             relayed=data.relayed,
             socket=data.socket,
             observe=watched,
+            list_swarms=chosen.list_swarms,
         )
         freeze_permanent_objects()
         trio.run(serve, settings)

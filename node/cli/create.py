@@ -56,6 +56,14 @@ def create(
             "--device", metavar="DEVICE", help="Where a dry run measures: auto, cpu, cuda, …"
         ),
     ] = "auto",
+    public: Annotated[
+        bool,
+        typer.Option(
+            "--public",
+            help="List the swarm for strangers: its members publish it at bootstrap peers that list "
+            "swarms, where `distro-node swarms` finds it.",
+        ),
+    ] = False,
     example: Annotated[
         bool, typer.Option("--example", help="Print a commented manifest file to start from.")
     ] = False,
@@ -97,6 +105,7 @@ def create(
         data_dir=home.root,
         passphrase=None if dry else find_passphrase(home, passphrase_file),
         device=device,
+        public=public,
     )
     with stage_display() as progress:
         make = dry_run if dry else create_swarm
@@ -133,6 +142,11 @@ def create(
         typer.echo(
             "Anybody with the link may join, and nobody's work is checked: [committees] is for members "
             "who know\neach other. For strangers have [audits] in its place, or invite whom you know."
+        )
+    if made.manifest.admission.public:
+        typer.echo(
+            "The swarm is public: bootstrap peers that list swarms show its name and progress to "
+            "anybody."
         )
     if dry:
         typer.echo(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import Manifest, SwarmId, decode_manifest
+from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import Invite
 from ..doctor.findings import fit, ordered
 from ..errors import ExitCode
@@ -23,6 +22,8 @@ from .options import (
     Listen,
     bootstrap_addresses,
     data_directory,
+    stored_manifest,
+    stored_manifests,
 )
 
 if TYPE_CHECKING:
@@ -86,21 +87,10 @@ def _work(data: DataDir, wanted: SwarmId | None) -> Workload | None:
     """Return the workload of the given swarm, or the largest one stored here; None: unknown."""
     from ..memory_fit import Workload
 
-    manifests = [_manifest(data, swarm) for swarm in ([wanted] if wanted else _known(data))]
-    known = [Workload.of(each) for each in manifests if each is not None]
+    if wanted is None:
+        manifests = stored_manifests(data)
+    else:
+        only = stored_manifest(data, wanted)
+        manifests = [] if only is None else [only]
+    known = [Workload.of(each) for each in manifests]
     return max(known, key=lambda work: work.elements, default=None)
-
-
-def _known(data: DataDir) -> list[SwarmId]:
-    try:
-        return data.known_swarms()
-    except OSError:
-        # A fault of the directory is reported as a separate finding.
-        return []
-
-
-def _manifest(data: DataDir, swarm: SwarmId) -> Manifest | None:
-    try:
-        return decode_manifest(data.swarm(swarm).manifest.read_bytes(), swarm)
-    except (OSError, ProtocolError):
-        return None

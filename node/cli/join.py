@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 
 import typer
 
-from ...protocol.wire.swarm_id import swarm_text
-from ..settings.tree import DaemonSettings
-from ..settings.values import parse_launched_device
+from ...protocol.wire.swarm_id import Invite, swarm_text
+from ..errors import ExitCode, UserError
+from ..settings.tree import JoinSettings
+from ..settings.values import NamedSwarm, parse_launched_device
 from ..storage.data_dir import DataDir
 from ..training.torchrun import become_rank, end_ranks, launch_of
-from .options import prepare_to_run, with_passphrase
+from ..util.sanitize import harmless
+from .options import prepare_to_run, stored_manifests, with_passphrase
 from .settings_parameters import with_settings
 
 
 @with_settings
-def join(settings: DaemonSettings) -> None:
+def join(settings: JoinSettings) -> None:
     """Take part in a swarm.
 
     Fetches the model and trains it with the others until you leave. Ctrl-C leaves politely (the
     others go on without waiting for you), a second Ctrl-C at once. Stop and come back whenever you
     like: the same command goes on where the swarm is. When the run is over the command ends by
-    itself, with the exit code 0. For example:
+    itself, with the exit code 0. A public swarm's name is looked up in the lists of the bootstrap
+    peers of --bootstrap. For example:
 
     \b
         distro-node join 'distro:swarm-…?bootstrap=/dns4/boot.example.org/tcp/4001/p2p/12D3KooW…'
@@ -38,6 +42,8 @@ def join(settings: DaemonSettings) -> None:
     directory = DataDir(settings.data_dir)
     if launch is not None and launch.rank:
         become_rank(directory.root, confined=trainer.sandbox)
+    if isinstance(settings.invite, NamedSwarm):
+        settings = dataclasses.replace(settings, invite=_find(settings.invite.name, settings))
     directory.create()
     # libp2p is imported only now, so that --help is fast and a mistake above is reported at once.
     import trio
@@ -55,3 +61,29 @@ def join(settings: DaemonSettings) -> None:
             + directory.command(f"export {swarm_text(settings.swarm)} --to my-model"),
             err=True,
         )
+
+
+def _find(name: str, settings: JoinSettings) -> Invite:
+    """Return a link to the swarm of this name: the one that is stored here, or else the one that is
+    listed. Raises `UserError` (`BAD_SWARM_ID` if there is no list to ask)."""
+    import trio
+
+    from ..listing.directory import read_directory
+    from ..listing.names import joined_before, listed_swarm
+
+    stored = joined_before(name, stored_manifests(DataDir(settings.data_dir)))
+    if stored is not None:
+        found = Invite(swarm=stored)
+    else:
+        bootstrap = settings.peering.bootstrap
+        if not bootstrap:
+            raise UserError(
+                ExitCode.BAD_SWARM_ID,
+                f"{name!r} is neither a swarm-id nor a link, and not the name of a swarm stored here",
+                "copy the swarm-id or the link once more, whole; for the name of a public swarm add "
+                "--bootstrap with a bootstrap peer that lists it",
+            )
+        directory = trio.run(read_directory, bootstrap, time.time())
+        found = listed_swarm(name, directory.swarms)
+    typer.echo(harmless(f"{name!r} is {swarm_text(found.swarm)}"), err=True)
+    return found

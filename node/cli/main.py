@@ -36,11 +36,13 @@ from .receipt import contributions, receipt, verify_receipt
 from .serve import serve
 from .service import service
 from .status import leave, pause, resume, status
+from .swarms import swarms
 from .try_out import evaluate, generate
 
 COMMANDS = {
     "join": join,
     "observe": observe,
+    "swarms": swarms,
     "create": create,
     "invite": invite,
     "status": status,

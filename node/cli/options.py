@@ -12,7 +12,8 @@ from typing import Annotated, TypeVar
 import typer
 
 from ...crypto import keystore
-from ...protocol.wire.manifest import SwarmId
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import Manifest, SwarmId, decode_manifest
 from ...protocol.wire.swarm_id import Invite, swarm_text
 from ..errors import ExitCode, UserError
 from ..settings.components import ConsoleSettings, LineSettings, PeeringSettings
@@ -75,6 +76,25 @@ def which(round_: int | None, best: bool) -> StateSelector:
             ExitCode.USAGE, "--round and --best name two states", "give one of them, or neither"
         )
     return StateSelector(round=round_, best=best)
+
+
+def stored_manifests(data: DataDir) -> list[Manifest]:
+    """Return the manifests of the swarms stored here; those that cannot be read are left out."""
+    try:
+        known = data.known_swarms()
+    except OSError:
+        # A fault of the directory is reported by what uses it.
+        return []
+    found = (stored_manifest(data, swarm) for swarm in known)
+    return [each for each in found if each is not None]
+
+
+def stored_manifest(data: DataDir, swarm: SwarmId) -> Manifest | None:
+    """Return a swarm's manifest from this disk; None if it is not there, or not intact."""
+    try:
+        return decode_manifest(data.swarm(swarm).manifest.read_bytes(), swarm)
+    except (OSError, ProtocolError):
+        return None
 
 
 def joined_swarm(text: str, data: DataDir) -> SwarmId:

@@ -15,7 +15,7 @@ import typer
 from ..errors import ExitCode, UserError
 from ..service.manager import ServiceManager, this_manager
 from ..service.units import Service, arguments_problem
-from ..settings.values import parse_target
+from ..settings.values import NamedSwarm, parse_join_target, parse_target
 from .options import Json
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -157,7 +157,10 @@ def _service(ctx: typer.Context, arguments: list[str], name: str, system: bool) 
         raise UserError(ExitCode.USAGE, problem, "write the command without it")
     given = _parsed(ctx, arguments)
     if arguments[0] == "join":
-        parse_target(given["target"])
+        named = isinstance(parse_join_target(given["target"]), NamedSwarm)
+        if named and not given.get("bootstrap"):
+            # Without a list to look the name up in, only a swarm-id or a link will do.
+            parse_target(given["target"])
         if not {"--wait", "--no-wait"} & set(arguments):
             # At boot the network may not be up yet; a service can wait.
             arguments = [*arguments, "--wait"]

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from enum import Enum
 
 from ..settings.setting import Group, Setting, all_settings
-from ..settings.tree import BootstrapOptions, DaemonSettings, FitSettings, ObserverSettings
+from ..settings.tree import BootstrapOptions, FitSettings, JoinSettings, ObserverSettings
 
 _TREES = {
-    "join": DaemonSettings,
+    "join": JoinSettings,
     "observe": ObserverSettings,
     "bootstrap": BootstrapOptions,
     "fit": FitSettings,
+    "swarms": FitSettings,
 }
 _DEFAULT = re.compile(r" ?\[default: (.*)\]")
 

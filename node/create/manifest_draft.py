@@ -193,8 +193,9 @@ class ManifestDraft:
         elements = sum(spec.elements for spec in initial.parameters)
         return default_schedule(self.file, optimizer, elements)
 
-    def admission(self, founder: PeerId) -> AdmissionSpec:
-        """Return the admission policy. Raises `UserError` (`MANIFEST`)."""
+    def admission(self, founder: PeerId, *, public: bool = False) -> AdmissionSpec:
+        """Return the rules of admission, with `public` for a public swarm whatever the file states.
+        Raises `UserError` (`MANIFEST`)."""
         table = self.file.admission
         issuer = None
         if table.issuer is not None:
@@ -205,7 +206,12 @@ class ManifestDraft:
         elif table.policy == "invite":
             issuer = founder
         try:
-            return AdmissionSpec(policy=table.policy, issuer=issuer, max_members=table.max_members)
+            return AdmissionSpec(
+                policy=table.policy,
+                issuer=issuer,
+                max_members=table.max_members,
+                public=table.public or public,
+            )
         except ValueError as error:
             raise bad_manifest(self.path, f"admission: {error}") from None
 

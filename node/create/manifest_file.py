@@ -238,6 +238,8 @@ class AdmissionTable:
     """The peer id of the signer of the tickets; by default the founder."""
     max_members: Annotated[int, Range(1, MAX_MEMBERS)] = 256
     """The greatest number of members; further peers wait for a free place."""
+    public: bool = False
+    """Whether members publish the swarm for `distro-node swarms`, as with `create --public`."""
 
 
 @dataclass(frozen=True, kw_only=True)

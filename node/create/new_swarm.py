@@ -65,6 +65,8 @@ class CreateSettings:
     passphrase: str | None
     device: str = "auto"
     """The device on which a dry run measures."""
+    public: bool = False
+    """Whether to make the swarm public, even if the file does not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +123,7 @@ async def create_swarm(settings: CreateSettings, progress: ShowProgress) -> NewS
     data.create()
     with data.lock():
         founder = open_identity(data, settings.passphrase).peer
-        admission = draft.admission(founder)
+        admission = draft.admission(founder, public=settings.public)
         store = BlobStore(data.blobs)
         initial = await _initial(draft, store, admission, founder, progress)
         corpus = draft.corpus(data, progress)
@@ -148,7 +150,7 @@ async def dry_run(settings: CreateSettings, progress: ShowProgress) -> NewSwarm:
     data.create()
     with data.lock():
         nobody = PeerId(bytes(32))
-        admission = draft.admission(nobody)
+        admission = draft.admission(nobody, public=settings.public)
         with TemporaryDirectory(prefix=".dry-run-", dir=data.root) as scratch:
             store = BlobStore(Path(scratch))
             initial = await _initial(draft, store, admission, nobody, progress)

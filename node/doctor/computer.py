@@ -34,8 +34,8 @@ from .findings import Finding, Subject, good
 
 _TORCH_SECONDS = 180.0
 _SANDBOX_SECONDS = 30.0
-# Bytes of disk that a node needs per parameter: three snapshots in float32.
-_DISK_BYTES = 12
+DISK_BYTES = 12
+"""Bytes of disk that a node needs per parameter: three snapshots in float32."""
 # 2025-01-01 in seconds since 1970. A clock that shows an earlier time is wrong, because this program did
 # not exist then.
 _EARLIEST = 1_735_689_600.0
@@ -259,7 +259,7 @@ def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
         return
     state = "exists" if data.root.exists() else "will be created"
     yield good("data directory", f"{data.root} {state}")
-    needed = MINIMUM_FREE_BYTES if parameters is None else _DISK_BYTES * parameters
+    needed = MINIMUM_FREE_BYTES if parameters is None else DISK_BYTES * parameters
     if free < max(needed, MINIMUM_FREE_BYTES):
         # The bytes needed include what this node has stored already, so less free space may suffice.
         severity = "stops" if free < MINIMUM_FREE_BYTES else "hurts"

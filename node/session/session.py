@@ -26,6 +26,7 @@ from ...protocol.wire.messages import TICKET_KIND
 from ..content.prefetch import Prefetch, upcoming_samples
 from ..content.snapshots import Snapshots
 from ..control.limits import BandwidthLimits
+from ..listing.publisher import ListingPublisher, SwarmState
 from ..network.cancel_scopes import open_scope
 from ..network.exchange.blobs import serve_blobs
 from ..network.exchange.chunks import serve_chunks
@@ -98,6 +99,13 @@ class SwarmSession:
         self._relays = Relays(network)
         self._peering = SwarmPeering(settings, data, identity, network, telemetry, self._relays)
         self._context = self._peering.join_context
+        self._publisher = ListingPublisher(
+            network,
+            identity,
+            self._peering.introducer.bootstrap_peers,
+            self._peering.message_numbers,
+            self._listed_state,
+        )
         self._reach = NatTraversal(network, self._peering.introducer, upnp=settings.reach.upnp)
         self._leave_requested = False
         self._joining = open_scope()
@@ -179,6 +187,7 @@ class SwarmSession:
             UpdateRelay(self._network, limits)
         self._peering.start_tasks(nursery)
         nursery.start_soon(self._reach.run)
+        nursery.start_soon(keep_running, self._publisher.run)
 
     async def _join(self, ticket: bytes) -> _Membership:
         """Find the swarm, fetch what is missing, and build the member."""
@@ -328,6 +337,20 @@ class SwarmSession:
             check_version(runner.ledger())
 
     # Status during the session
+
+    def _listed_state(self) -> SwarmState | None:
+        """Return what this member publishes about a public swarm; None: nothing now."""
+        if self._membership is None or self._manifest is None:
+            return None
+        view, manifest = self._membership.runner.member.view, self._manifest
+        if not manifest.admission.public or view.ledger.finished or view.me not in view.members:
+            return None
+        return SwarmState(
+            manifest=manifest,
+            members=len(view.members),
+            rounds_done=self._telemetry.round or 0,
+            tokens_per_second=self._telemetry.status().tokens_per_second,
+        )
 
     def _note_request(self, peer: PeerId, blob: ContentId) -> None:
         if self._membership is not None and self._membership.snapshots.note_request(peer, blob):

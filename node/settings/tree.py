@@ -32,6 +32,7 @@ from .values import (
     absolute_path,
     address_text,
     default_data_dir,
+    parse_join_target,
     parse_metrics_address,
     parse_target,
 )
@@ -126,6 +127,18 @@ class DaemonSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JoinSettings(DaemonSettings):
+    """The settings of a node in a swarm as its user gives them (`join`): the swarm may be a name."""
+
+    invite: Invite = varied(
+        DaemonSettings,
+        "invite",
+        read=parse_join_target,
+        help="An invite link (in quotes), a swarm-id, or the name of a public swarm.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PublicDashboardSettings(DashboardSettings):
     """How the dashboard page of a swarm is served: anyone who reaches it may read it."""
 
@@ -154,7 +167,7 @@ class ObserverSettings(DaemonSettings):
         DaemonSettings,
         "metrics_address",
         default="off",
-        help="Where Prometheus finds what the swarm does; off for none.",
+        help="Where Prometheus finds this peer's metrics; off for none.",
     )
     dashboard: PublicDashboardSettings = PublicDashboardSettings()
     until_round: int | None = None
@@ -192,12 +205,7 @@ class BootstrapOptions:
 
     line: LineSettings = LineSettings()
     relay: BootstrapRelaySettings = BootstrapRelaySettings()
-    metrics_address: tuple[str, int] | None = varied(
-        DaemonSettings,
-        "metrics_address",
-        default="off",
-        help="Where Prometheus finds this peer's metrics; off for none.",
-    )
+    metrics_address: tuple[str, int] | None = varied(ObserverSettings, "metrics_address")
     observe: Invite | None = setting(
         None,
         metavar="LINK",
@@ -206,6 +214,10 @@ class BootstrapOptions:
         "(in quotes) or a swarm-id.",
     )
     serve_result: bool = varied(ObserverSettings, "serve_result")
+    list_swarms: bool = setting(
+        False,
+        help="Keep a list of public swarms, which their members publish, for `distro-node swarms`.",
+    )
     dashboard: HostedDashboardSettings = HostedDashboardSettings()
     data_dir: Path = varied(DaemonSettings, "data_dir")
     passphrase_file: Path | None = varied(DaemonSettings, "passphrase_file")
@@ -217,12 +229,7 @@ class FitSettings:
     """The settings of a node that `fit` uses."""
 
     bootstrap: tuple[str, ...] = varied(PeeringSettings, "bootstrap")
-    device: str = varied(
-        TrainerSettings,
-        "device",
-        help="What would train: auto, cpu, cuda, cuda:1 or mps; cuda:0,cuda:1 or all are several "
-        "as one member.",
-    )
+    device: str = varied(TrainerSettings, "device")
     split: Split = varied(TrainerSettings, "split")
     memory: int | None = varied(TrainerSettings, "memory")
     micro_batch: int | None = varied(TrainerSettings, "micro_batch")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import platformdirs
 
+from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import (
+    PREFIX,
+    SCHEME,
     Invite,
     SwarmIdError,
     check_bootstrap,
@@ -30,6 +34,8 @@ MIN_RATE = 64_000.0
 transfer at once share it, so that each gets twice the rate below which peers give up on a blob."""
 
 MAX_PROMPT_CHARACTERS = 1000
+MAX_NAME_CHARACTERS = 64
+"""Maximum length of a swarm's name, as in the manifest."""
 
 _DEVICES = re.compile(r"auto|cpu|mps|(cuda|vulkan)(:\d{1,3})?")
 _IN_A_LIST = re.compile(r"cpu|cuda:\d{1,3}")
@@ -70,6 +76,23 @@ def parse_target(text: str) -> Invite:
             "copy the swarm-id or the link once more, whole, and put a link between quotes: "
             "'distro:swarm-…?bootstrap=…'",
         ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedSwarm(Invite):
+    """The name of a public swarm in place of a link to it. The swarm-id is all zeros until `join` has
+    found the name in a list."""
+
+    name: str
+
+
+def parse_join_target(text: str) -> Invite:
+    """Parse a swarm-id, an invite link or, if the text begins like neither, a swarm's name. Raises what
+    `parse_target` raises."""
+    name = text.strip()
+    if name.lower().startswith((PREFIX, SCHEME)) or not 0 < len(name) <= MAX_NAME_CHARACTERS:
+        return parse_target(text)
+    return NamedSwarm(swarm=SwarmId(bytes(32)), name=name)
 
 
 def parse_bootstrap(text: str) -> str:

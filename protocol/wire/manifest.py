@@ -398,6 +398,8 @@ class AdmissionSpec:
     """The peer that signs the tickets."""
     max_members: Annotated[int, Range(1, MAX_MEMBERS)] = 256
     """Member limit; further peers wait for a free place."""
+    public: bool = field(default=False, metadata=ADDITION)
+    """Whether members publish the swarm to bootstrap peers that list public swarms."""
 
     def __post_init__(self) -> None:
         if (self.policy == "invite") != (self.issuer is not None):

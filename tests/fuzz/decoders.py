@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +22,9 @@ from distro_node.node.dashboard.access_control import AccessGuard
 from distro_node.node.dashboard.event_stream import EventStream
 from distro_node.node.dashboard.http import Bounds, HttpServer
 from distro_node.node.dashboard.routes import Routes, read_body
+from distro_node.node.doctor.swarm_fit import swarm_fit
 from distro_node.node.errors import UserError
+from distro_node.node.listing import entries
 from distro_node.node.network.addresses import parse_announce, parse_dial, split_circuit
 from distro_node.node.network.discovery.mdns import dialable
 from distro_node.node.network.errors import BadAddress
@@ -34,7 +38,9 @@ from distro_node.node.network.nat.hole_punching import decode_endpoints, encode_
 from distro_node.node.network.nat.port_mapping import PortMapping
 from distro_node.node.serve.api_error import ApiError
 from distro_node.node.serve.completion_request import parse_completion
+from distro_node.node.settings.tree import FitSettings
 from distro_node.node.training.architectures import ARCHITECTURES, DENOISERS, check_configuration
+from distro_node.node.training.device_probe import Survey
 from distro_node.node.training.tokenizer_settings import TokenizerSettings, decode_settings
 from distro_node.protocol.chain.entry_store import decode_decided
 from distro_node.protocol.chain.receipts import decode_receipt, examine, write_receipt
@@ -112,6 +118,7 @@ OWNERS = {
     "node.network.addresses:parse_listen": "the command line",
     "node.settings.values:parse_dashboard_address": "the command line",
     "node.settings.values:parse_device": "the command line",
+    "node.settings.values:parse_join_target": "the command line; links go to `parse_target`",
     "node.settings.values:parse_devices": "the command line",
     "node.settings.values:parse_launched_device": "the command line",
     "node.settings.values:parse_metrics_address": "the command line",
@@ -218,6 +225,7 @@ def targets() -> Iterator[Target]:
     )
     yield from _pages()
     yield from _introductions()
+    yield from _listing()
     chain = Chain(2)
     said = chain.announcement(0)
     relayed = relay_request(
@@ -260,6 +268,20 @@ def targets() -> Iterator[Target]:
         ),
         ("the configuration of a model",),
         (StructureError, ProtocolError),
+    )
+    yield Target(
+        "fit of a listed swarm",
+        _fit,
+        (
+            packed(dict(MANIFEST.model), "causal_lm"),
+            packed(_UNET, "diffusion"),
+            *(
+                packed({"model_type": kind, "num_hidden_layers": 2}, "sft")
+                for kind in ARCHITECTURES
+            ),
+        ),
+        ("node.doctor.swarm_fit:swarm_fit",),
+        (),
     )
     yield Target(
         "tokenizer's settings",
@@ -358,6 +380,73 @@ def _introductions() -> Iterator[Target]:
         (introductions.VersionMessage(2).encode(), introductions.VersionMessage(2**31).encode()),
         ("protocol.wire.introductions:decode_version_message",),
     )
+
+
+def _listing() -> Iterator[Target]:
+    entry = _entry(SWARM)
+    manifest = FORMATS["manifest"].data
+    yield Target(
+        "entry of a list",
+        partial(entries.open_entry, swarm=SWARM),
+        (entry,),
+        ("node.listing.entries:open_entry",),
+        structured=False,
+    )
+    yield Target(
+        "entry of a list, well signed",
+        _signed_entry,
+        (packed(5, 1_700_000_000, 3, 20, 1000), packed(0, 0, 1, 0, None)),
+        ("node.listing.entries:open_entry",),
+    )
+    yield Target(
+        "publishing",
+        entries.decode_publish_request,
+        (
+            entries.PublishRequest(SWARM, entry, None).encode(),
+            entries.PublishRequest(SWARM, entry, manifest).encode(),
+        ),
+        ("node.listing.entries:decode_publish_request",),
+    )
+    yield Target(
+        "answer to publishing",
+        entries.decode_publish_response,
+        (
+            entries.PublishResponse(True, None).encode(),
+            entries.PublishResponse(False, entry).encode(),
+        ),
+        ("node.listing.entries:decode_publish_response",),
+    )
+    yield Target(
+        "list of swarms",
+        entries.decode_listing,
+        (entries.SwarmListing((entries.ListedSwarm(SWARM, (entry, entry)),)).encode(),),
+        ("node.listing.entries:decode_listing",),
+    )
+    yield Target(
+        "manifest of a public swarm",
+        lambda data: entries.check_public(data, SwarmId(content_id(data))),
+        (manifest, repacked({"admission": {"public": True}})),
+        ("node.listing.entries:check_public",),
+    )
+
+
+def _entry(swarm: SwarmId) -> bytes:
+    return entries.seal_entry(
+        STRANGER,
+        swarm,
+        number=5,
+        written=1_700_000_000,
+        members=3,
+        rounds_done=20,
+        tokens_per_second=1000,
+    )
+
+
+def _signed_entry(data: bytes) -> object:
+    sealed = seal(STRANGER, "listing", SWARM, data[: entries.MAX_ENTRY_BYTES])
+    opened = entries.open_entry(sealed, SWARM)
+    assert opened.publisher == STRANGER.peer
+    return opened
 
 
 def _committees() -> Iterator[Target]:
@@ -521,6 +610,19 @@ def _signed_record(data: bytes) -> object:
 def _configuration(data: bytes) -> object:
     table = decode_plain(data, max_bytes=1 << 20)
     return check_configuration(table) if isinstance(table, dict) else None
+
+
+def _fit(data: bytes) -> object:
+    parts = unpacked(data, dict, str)
+    if parts is None:
+        return None
+    config, task = parts
+    try:
+        manifest = replace(MANIFEST, model=config, task=task)
+    except ValueError:
+        return None
+    device = Survey("cpu", "a processor", 10**9, 0, ())
+    return swarm_fit(manifest, device, FitSettings(data_dir=Path("/nowhere")))
 
 
 def _local(data: bytes) -> object:

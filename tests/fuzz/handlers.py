@@ -21,11 +21,20 @@ import trio.testing
 from distro_node.crypto.envelope import SWARM_ID_BYTES, EnvelopeError, open_envelope, seal, sign
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId, peer_text
+from distro_node.node.listing.entries import (
+    LIST_PROTOCOL,
+    MANIFEST_PROTOCOL,
+    PUBLISH_PROTOCOL,
+    PublishRequest,
+    seal_entry,
+)
+from distro_node.node.listing.listing_service import ListingService
+from distro_node.node.listing.swarm_list import SwarmList
 from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
 from distro_node.node.network.discovery.introductions import IntroductionService
 from distro_node.node.network.discovery.version_query import PROTOCOL as VERSION_QUERY
 from distro_node.node.network.discovery.version_query import serve_version
-from distro_node.node.network.errors import RequestError
+from distro_node.node.network.errors import NotHere, RequestError
 from distro_node.node.network.exchange.blobs import PART_PROTOCOL as PARTS
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
 from distro_node.node.network.exchange.blobs import REST_PROTOCOL as RESTS
@@ -208,6 +217,35 @@ def targets() -> Iterator[Target]:
         most=3200,
         request=_introduction,
     )
+    entry = seal_entry(
+        ASKER,
+        SWARM,
+        number=5,
+        written=1_700_000_000,
+        members=3,
+        rounds_done=20,
+        tokens_per_second=1000,
+    )
+    yield handler(
+        "publishing a swarm",
+        PUBLISH_PROTOCOL,
+        lambda line: ListingService(line, SwarmList()),
+        PublishRequest(SWARM, entry, None).encode(),
+        PublishRequest(SWARM, entry, encode({"admission": {"public": True}})).encode(),
+        most=4096,
+    )
+    for name, protocol in (("listing", LIST_PROTOCOL), ("listed manifests", MANIFEST_PROTOCOL)):
+        yield handler(
+            name,
+            protocol,
+            lambda line: ListingService(line, SwarmList()),
+            b"",
+            bytes(32),
+            most=32,
+            structured=False,
+            # The swarm is not listed.
+            allowed=(ProtocolError, NotHere),
+        )
     yield handler("versions", VERSION_QUERY, serve_version, b"", b"\0", most=8, structured=False)
     store, blob, listed = _store()
     yield handler(

@@ -22,6 +22,11 @@ import trio
 from distro_node.crypto.envelope import sign
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
+from distro_node.node.listing.entries import (
+    LIST_PROTOCOL,
+    MANIFEST_PROTOCOL,
+    PUBLISH_PROTOCOL,
+)
 from distro_node.node.network.circuit_client import HOP, STOP
 from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
 from distro_node.node.network.discovery.version_query import PROTOCOL as VERSION_QUERY
@@ -393,6 +398,7 @@ PROTOCOLS = (
         VERSION_QUERY,
         ECHO,
     ),
+    *(PUBLISH_PROTOCOL, LIST_PROTOCOL, MANIFEST_PROTOCOL),
     *(str(HOP), str(STOP), str(GOSSIP)),
 )
 """Every protocol that a node serves."""

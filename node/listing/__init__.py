@@ -1,0 +1,1 @@
+"""The list of public swarms: members publish entries, bootstrap peers keep them, anybody reads them."""
