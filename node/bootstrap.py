@@ -109,8 +109,9 @@ async def _serve(
         registry = Registry()
         IntroductionService(network, registry)
         DialBack(network)
-        if settings.list_swarms:
-            ListingService(network, SwarmList())
+        listed = SwarmList() if settings.list_swarms else None
+        if listed is not None:
+            ListingService(network, listed)
         if settings.relay is not None:
             UpdateRelay(network, settings.relay)
         leaving, relayed = trio.Event(), RelayedBytes(settings.relayed)
@@ -131,7 +132,7 @@ async def _serve(
                 }
                 await nursery.start(serve_control, settings.socket, handlers)
             if observer is not None:
-                nursery.start_soon(observer.run, network, registry)
+                nursery.start_soon(observer.run, network, registry, listed)
             ready(network.addresses)
             await leaving.wait()
             # Leaves time to answer the `leave` command first.

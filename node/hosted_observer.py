@@ -24,6 +24,8 @@ from .control.supervisor import merged_status
 from .dashboard.address import Address, open_address
 from .dashboard.listener import serve_dashboard
 from .errors import UserError, leaves
+from .listing.own_directory import OwnDirectory
+from .listing.swarm_list import SwarmList
 from .network.addresses import parse_dial
 from .network.network import Network
 from .observer import ObserverSession, public_link
@@ -38,6 +40,8 @@ _log = logging.getLogger(__name__)
 
 # Wait before trying again after an error, such as a full disk.
 _RETRY_SECONDS = 60.0
+# Addresses of the bootstrap peer in the links on its page.
+_LINKED_ADDRESSES = 4
 _ALWAYS = ScheduleStatus(at_work=True, by_command=False, active=None, until=None, holds=())
 
 
@@ -106,9 +110,12 @@ class HostedObserver:
         now = nothing if self._session is None else self._session.status()
         return merged_status(self._node, _ALWAYS, self._telemetry, now)
 
-    async def run(self, network: Network, registry: Registry) -> None:
+    async def run(
+        self, network: Network, registry: Registry, listed: SwarmList | None = None
+    ) -> None:
         """Follow the swarm over a bootstrap peer's network, and serve the page, until cancelled.
-        `registry` has the peer records of that bootstrap peer."""
+        `registry` has the peer records of that bootstrap peer, and `listed` its list of public swarms,
+        which the page shows too; None: it has no list."""
 
         def invite(manifest: Manifest) -> str | None:
             entry = self._settings.entry
@@ -116,7 +123,12 @@ class HostedObserver:
             return public_link(replace(entry, bootstrap=bootstrap), manifest)
 
         files, me = self._data.swarm(self._settings.swarm), self._identity.peer
-        served = serve_dashboard(self._address, self, files, self._settings.swarm, me, invite)
+        directory = None
+        if listed is not None:
+            directory = OwnDirectory(listed, lambda: network.addresses[:_LINKED_ADDRESSES]).rows
+        served = serve_dashboard(
+            self._address, self, files, self._settings.swarm, me, invite, directory=directory
+        )
         async with served:
             logged = ""
             while True:

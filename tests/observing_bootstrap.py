@@ -46,6 +46,7 @@ async def introducing(
     *,
     bootstrap: tuple[str, ...] = (),
     serve_result: bool = False,
+    list_swarms: bool = False,
     **changes: Any,
 ) -> AsyncIterator[Peer]:
     """Run a bootstrap peer in this directory. `changes` as in `toy_swarm`."""
@@ -56,6 +57,7 @@ async def introducing(
         identity=BOOTSTRAP,
         line=LineSettings(listen=LOOPBACK.listen),
         socket=root / "socket",
+        list_swarms=list_swarms,
         observe=quiet_settings(
             manifest, root, bootstrap=bootstrap, dashboard=page, serve_result=serve_result
         ),

@@ -13,18 +13,21 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId, peer_text
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
 from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.listing import own_directory, publisher
 from distro_node.node.network.discovery.introductions import Introducer
 from distro_node.node.network.network import open_network
 from distro_node.node.settings.components import DashboardSettings, LineSettings
 from distro_node.protocol.chain.sync import MAX_SYNC_REQUEST_BYTES, SYNC_PROTOCOL
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.manifest import SwarmId
+from distro_node.protocol.wire.manifest import AdmissionSpec, SwarmId
 from distro_node.protocol.wire.swarm_id import parse_invite, swarm_text
 from founder import founding
 from network.support import LOOPBACK, identity, until
 from network.victim import quiet_settings
 from observing_bootstrap import BOOTSTRAP, get, introducing, shown, shown_once
 from simulation.whole.trainer import toy_swarm
+
+# Private here: `_SOON_SECONDS`, `_FRESH_SECONDS`: entries and lists take minutes to be renewed.
 
 
 async def test_its_page_shows_the_swarm(tmp_path: Path) -> None:
@@ -50,6 +53,30 @@ async def test_its_page_shows_the_swarm(tmp_path: Path) -> None:
             assert peer.address in link.bootstrap
             with pytest.raises(HTTPError, match="403"):
                 await get(page + "api/act/leave", b"{}")
+
+
+async def test_its_page_shows_the_list_that_it_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "_SOON_SECONDS", 0.1)
+    monkeypatch.setattr(own_directory, "_FRESH_SECONDS", 0.1)
+    run = {"name": "a\u202eb", "admission": AdmissionSpec(public=True)}
+    async with introducing(tmp_path / "bootstrap", list_swarms=True, **run) as peer:
+        page = (await peer.status()).dashboard
+        assert page is not None
+        async with founding(tmp_path / "founder", (peer.address,), **run) as founder:
+            swarms: list[Any] = []
+            while not swarms:
+                swarms = (await get(page + "api/directory"))["swarms"]
+            (only,) = swarms
+            assert only["swarm"] == swarm_text(founder.manifest.swarm)
+            assert only["name"] == "a\\u202eb"
+            assert only["members"] == 1
+            assert peer.address in parse_invite(only["invite"]).bootstrap
+    async with introducing(tmp_path / "other") as peer:
+        page = (await peer.status()).dashboard
+        assert page is not None
+        assert await get(page + "api/directory") == {"swarms": None}
 
 
 async def test_peers_of_other_swarms_are_asked_nothing(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from .access_control import AccessGuard
 from .address import Address
 from .event_stream import EventStream
 from .http import Answer, Bounds, HttpServer
-from .routes import Routes
+from .routes import Directory, Routes
 from .run_history import RunHistory
 
 _log = logging.getLogger(__name__)
@@ -63,9 +63,10 @@ async def serve_dashboard(
     me: PeerId,
     invite: Callable[[Manifest], str | None],
     model: ModelOfPage | None = None,
+    directory: Directory | None = None,
 ) -> AsyncIterator[None]:
     """Serve the dashboard page of a node inside the context, if it has an address. `invite` makes the
-    invite link that is shown to all viewers, or None."""
+    invite link that is shown to all viewers, or None; `directory` returns the public swarms to show."""
     if address is None:
         yield
         return
@@ -88,7 +89,7 @@ async def serve_dashboard(
 
     events = EventStream(node.status, open_history)
     answer_model = None if model is None else model.routes(address.guard)
-    routes = Routes(address.guard, events, node.commands, invitation, answer_model)
+    routes = Routes(address.guard, events, node.commands, invitation, answer_model, directory)
     bounds = Bounds() if model is None else _BOUNDS_WITH_MODEL
     async with trio.open_nursery() as nursery:
         nursery.start_soon(events.run)

@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,10 @@ _COLUMNS: tuple[str, ...] = ("peer", "joined", "left", "why", "counted", "tokens
 _REFUSED = "open the link that `distro-node dashboard` prints: it lets you do this"
 
 
+Directory = Callable[[], Awaitable[list[dict[str, Any]]]]
+"""Returns the public swarms that the page shows, as tables for JSON."""
+
+
 class Routes:
     """Answers the requests of the dashboard page."""
 
@@ -54,12 +58,14 @@ class Routes:
         commands: Mapping[str, Handler],
         invitation: Callable[[], str | None] = lambda: None,
         model: Answer | None = None,
+        directory: Directory | None = None,
     ) -> None:
         """`commands` are the owner's commands by name; they must not block. `invitation` returns the
         invite link that is shown to all viewers, or None; it is called in a thread. `model` answers the
         owner's requests below /v1; None: there is no model."""
         self._invitation = invitation
         self._model = model
+        self._directory = directory
         self._guard = guard
         self._events = events
         self._commands = commands
@@ -106,6 +112,9 @@ class Routes:
             case "/api/invitation.svg":
                 link = await trio.to_thread.run_sync(self._invitation)
                 return text_response(404, "there is no link") if link is None else _code(link)
+            case "/api/directory":
+                swarms = None if self._directory is None else await self._directory()
+                return _json(json.dumps({"swarms": swarms}).encode())
             case "/api/token":
                 acts = self._guard.may_act(request)
                 facts = {"acts": acts, "model": acts and self._model is not None}

@@ -6,6 +6,7 @@ import { UNKNOWN, bytes, clock, count, element, fact, fill, loss, percent, rate,
 
 const TOKEN = "distro-token";
 const RETRY_MS = 3000;
+const DIRECTORY_MS = 60000;
 // The node says something each second; so long without a word is no pause for breath.
 const SILENT_MS = 20000;
 const PHASES = [["compute", "compute"], ["encode", "encode"], ["transfer", "transfer"], ["agree", "agree"], ["apply", "apply"]];
@@ -97,6 +98,25 @@ async function showJoining() {
     $("joining-command").textContent = `distro-node join '${link}'`;
     $("joining-code").src = "api/invitation.svg";
   }
+}
+
+// The list of a bootstrap peer that keeps one; asked for again only now and then.
+let listedAt = -Infinity;
+async function showDirectory() {
+  const now = performance.now();
+  if (!observes() || now - listedAt < DIRECTORY_MS) return;
+  listedAt = now;
+  const { swarms } = await ask("api/directory").catch(() => ({ swarms: null }));
+  $("directory").hidden = !swarms;
+  fill($("directory-table").tBodies[0], (swarms ?? []).map((each) => element("tr", {},
+    element("th", { scope: "row" }, each.name),
+    element("td", {}, each.task),
+    element("td", { class: "number" }, scaled(each.parameters)),
+    element("td", { class: "number" }, count(each.members)),
+    element("td", { class: "number" }, shown(each.tokens_per_second, count)),
+    element("td", { class: "number" }, each.last_round === null ? count(each.rounds_done) : `${count(each.rounds_done)} of ${count(each.last_round)}`),
+    element("td", {}, each.policy === "open" ? "anybody" : "guests"),
+    element("td", {}, element("code", {}, each.invite)))));
 }
 
 function say(tone, sentence, remedy) {
@@ -509,6 +529,7 @@ function showAll() {
   if (!told) return;
   showVerdict();
   showJoining();
+  showDirectory();
   showActs();
   showOwn();
   showLearned();
