@@ -39,7 +39,10 @@ _FILES = {
 }
 
 _JSON = "application/json"
-_COLUMNS: tuple[str, ...] = ("peer", "joined", "left", "why", "counted", "tokens", "last", "loss")
+_COLUMNS: tuple[str, ...] = (
+    *("peer", "joined", "left", "why", "counted", "tokens", "day_tokens", "week_tokens", "last"),
+    "loss",
+)
 # Response to a request without the token.
 _REFUSED = "open the link that `distro-node dashboard` prints: it lets you do this"
 

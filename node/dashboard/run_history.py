@@ -29,6 +29,7 @@ from ...protocol.wire.messages import Record
 from ..telemetry.history import MAX_SAMPLE_CHARACTERS
 from ..telemetry.own_rounds import OWN_ROUNDS
 from ..util.sanitize import harmless_piece
+from .period_totals import PeriodTotals
 
 T = TypeVar("T")
 
@@ -132,6 +133,7 @@ class RunHistory:
         self._present = 0
         self._next = 0
         self._times_ahead: dict[int, float] = {}
+        self._periods = PeriodTotals(self._history)
         self._ledger_at = self._history_at = 0
         self._ledger_file: tuple[int, int] | None = None
         self._history_file: tuple[int, int] | None = None
@@ -165,7 +167,7 @@ class RunHistory:
 
     def contributions(self) -> list[dict[str, Any]]:
         """Return one row per current or former member, in order of admission."""
-        return [self._member_json(member) for member in self.members]
+        return [self._member_json(number) for number in range(len(self.members))]
 
     def _as_json(
         self,
@@ -193,20 +195,22 @@ class RunHistory:
             "heldout": [list(each) for each in heldout],
             "samples": [list(each) for each in samples],
             "phases": list(self.phases),
-            "members": [self._member_json(member) for member in self._listed_members()],
+            "members": [self._member_json(number) for number in self._listed_members()],
         }
 
-    def _listed_members(self) -> list[MemberHistory]:
-        """Return the present members, those that left most recently, and this node."""
+    def _listed_members(self) -> list[int]:
+        """Return the numbers of the present members, those that left most recently, and this node."""
         departed = [
-            each for each in self.members if each.left is not None and each.peer != self._me
+            number
+            for number, each in enumerate(self.members)
+            if each.left is not None and each.peer != self._me
         ]
-        departed.sort(key=lambda each: each.left or 0)
-        old = {id(each) for each in departed[:-_DEPARTED_SHOWN]}
-        return [each for each in self.members if id(each) not in old]
+        departed.sort(key=lambda number: self.members[number].left or 0)
+        old = set(departed[:-_DEPARTED_SHOWN])
+        return [number for number in range(len(self.members)) if number not in old]
 
-    def _member_json(self, member: MemberHistory) -> dict[str, Any]:
-        end = self._next
+    def _member_json(self, number: int) -> dict[str, Any]:
+        member, end = self.members[number], self._next
         since = max(member.joined + 1, end - RECENT_ROUNDS)
         return {
             "peer": member.peer,
@@ -216,6 +220,8 @@ class RunHistory:
             "why": member.why or None,
             "counted": member.counted,
             "tokens": member.tokens,
+            "day_tokens": self._periods.of_day(number),
+            "week_tokens": self._periods.of_week(number),
             "last": member.last,
             "loss": member.loss,
             "recent": sum(round_ >= since for round_ in member.recent),
@@ -260,6 +266,7 @@ class RunHistory:
     def _add_record(self, record: Record) -> None:
         counted = tokens = size = 0
         weighted = 0.0
+        by_member: dict[int, int] = {}
         for entry in record.updates:
             tokens += entry.tokens
             size += entry.size
@@ -270,10 +277,15 @@ class RunHistory:
                 member = self.members[number]
                 member.counted += 1
                 member.tokens += entry.tokens
+                by_member[number] = entry.tokens
                 member.last = record.round
                 # An aggregator's entry has no tokens, and so no loss.
                 member.loss = entry.loss if entry.tokens else member.loss
                 member.recent.append(record.round)
+        time = self._times_ahead.pop(record.round, None)
+        self._periods.add(record.round, by_member)
+        if time is not None:
+            self._periods.timed(record.round, time)
         before = self.rows[-1] if self.rows else None
         self.rows.append(
             RoundRow(
@@ -286,7 +298,7 @@ class RunHistory:
                 updates=len(record.updates),
                 present=self._present,
                 counted=counted,
-                time=self._times_ahead.pop(record.round, None),
+                time=time,
             )
         )
         for departure in record.departed:
@@ -355,6 +367,8 @@ class RunHistory:
             return
         seconds = line["seconds"]
         time = _number(line["time"])
+        if time is not None:
+            self._periods.timed(round_, time)
         index = bisect_left(self.rows, round_, key=lambda row: row.round)
         if index < len(self.rows):
             self.rows[index].time = time

@@ -279,6 +279,6 @@ async def test_the_rounds_over_http(chain: Chain, files: tuple[Path, Path]) -> N
         whole = (await page.ask("/api/rounds")).json
         assert whole["rows"]["round"] == [*range(8)]
         table = (await page.ask("/api/contributions.csv")).body.decode().splitlines()
-        assert table[0] == "peer,joined,left,why,counted,tokens,last,loss"
+        assert table[0] == "peer,joined,left,why,counted,tokens,day_tokens,week_tokens,last,loss"
         assert len(table) == 4
         assert len((await page.ask("/api/contributions.json")).json) == 3

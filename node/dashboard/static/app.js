@@ -11,6 +11,8 @@ const DIRECTORY_MS = 60000;
 const SILENT_MS = 20000;
 const PHASES = [["compute", "compute"], ["encode", "encode"], ["transfer", "transfer"], ["agree", "agree"], ["apply", "apply"]];
 const OWN_ROUNDS = { counted: "counted", late: "late", left_out: "left out", no_work: "no work", not_needed: "not needed" };
+const DAY_TITLE = "tokens of the last 24 hours, in rounds whose time this node knows";
+const WEEK_TITLE = "tokens of the last seven days, in rounds whose time this node knows";
 const ROUNDS_SHOWN = 24;
 const CHIPS_SHOWN = 256;
 const SPEED_ROWS = 16;
@@ -234,6 +236,8 @@ function showMembers() {
       element("td", { class: "number", "data-name": "counted" }, shown(account?.counted, count)),
       element("td", { class: "number", "data-name": "last rounds" }, account && account.left !== null ? "–" : shown(late, (m) => `${m.recent} of ${m.recent_of}`)),
       element("td", { class: "number", "data-name": "tokens" }, shown(account && all ? account.tokens / all : null, percent)),
+      element("td", { class: "number", "data-name": "a day", title: DAY_TITLE }, shown(account?.day_tokens, scaled)),
+      element("td", { class: "number", "data-name": "a week", title: WEEK_TITLE }, shown(account?.week_tokens, scaled)),
       element("td", { class: "number", "data-name": "since" }, shown(account?.joined, (round) => `round ${count(round)}`)));
   }));
   const reach = status.reach;
