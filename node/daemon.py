@@ -156,7 +156,14 @@ async def serve_owner(
         )
         files = data.swarm(settings.swarm)
         dashboard_server = serve_dashboard(
-            address, supervisor, files, settings.swarm, identity.peer, invite, model
+            address,
+            supervisor,
+            files,
+            settings.swarm,
+            identity.peer,
+            invite,
+            model,
+            names=telemetry.names,
         )
 
         def reading() -> NodeReading:

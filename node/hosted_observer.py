@@ -127,7 +127,14 @@ class HostedObserver:
         if listed is not None:
             directory = OwnDirectory(listed, lambda: network.addresses[:_LINKED_ADDRESSES]).rows
         served = serve_dashboard(
-            self._address, self, files, self._settings.swarm, me, invite, directory=directory
+            self._address,
+            self,
+            files,
+            self._settings.swarm,
+            me,
+            invite,
+            directory=directory,
+            names=self._telemetry.names,
         )
         async with served:
             logged = ""

@@ -40,7 +40,11 @@ class Founder:
 
 @asynccontextmanager
 async def founding(
-    root: Path, bootstrap: tuple[str, ...] = (), **changes: Any
+    root: Path,
+    bootstrap: tuple[str, ...] = (),
+    *,
+    display_name: str | None = None,
+    **changes: Any,
 ) -> AsyncIterator[Founder]:
     """Run a founder until the end of the `with`, or of the run. `changes` as in `toy_swarm`."""
     manifest, blobs, _ = toy_swarm(min_seconds=0.2, **changes)
@@ -51,7 +55,7 @@ async def founding(
     me, telemetry = identity(0), Telemetry(identity(0).peer)
     workshop = Workshop(me.peer, 0)
     workshop.seconds = 0.1
-    settings = quiet_settings(manifest, root, bootstrap=bootstrap)
+    settings = quiet_settings(manifest, root, bootstrap=bootstrap, display_name=display_name)
     async with open_network(LOOPBACK, me) as network, trio.open_nursery() as nursery:
         session = SwarmSession(settings, data, me, network, telemetry, workshop.start)
         ended = trio.Event()

@@ -27,8 +27,6 @@ from network.victim import quiet_settings
 from observing_bootstrap import BOOTSTRAP, get, introducing, shown, shown_once
 from simulation.whole.trainer import toy_swarm
 
-# Private here: `_SOON_SECONDS`, `_FRESH_SECONDS`: entries and lists take minutes to be renewed.
-
 
 async def test_its_page_shows_the_swarm(tmp_path: Path) -> None:
     async with introducing(tmp_path / "bootstrap") as peer:
@@ -55,7 +53,7 @@ async def test_its_page_shows_the_swarm(tmp_path: Path) -> None:
                 await get(page + "api/act/leave", b"{}")
 
 
-async def test_its_page_shows_the_list_that_it_keeps(
+async def test_its_page_shows_the_list_that_it_keeps_and_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "_SOON_SECONDS", 0.1)
@@ -64,7 +62,9 @@ async def test_its_page_shows_the_list_that_it_keeps(
     async with introducing(tmp_path / "bootstrap", list_swarms=True, **run) as peer:
         page = (await peer.status()).dashboard
         assert page is not None
-        async with founding(tmp_path / "founder", (peer.address,), **run) as founder:
+        async with founding(
+            tmp_path / "founder", (peer.address,), display_name="Ada", **run
+        ) as founder:
             swarms: list[Any] = []
             while not swarms:
                 swarms = (await get(page + "api/directory"))["swarms"]
@@ -73,6 +73,11 @@ async def test_its_page_shows_the_list_that_it_keeps(
             assert only["name"] == "a\\u202eb"
             assert only["members"] == 1
             assert peer.address in parse_invite(only["invite"]).bootstrap
+            names: dict[str, str] = {}
+            while not names:
+                await trio.sleep(0.1)
+                names = await get(page + "api/names")
+            assert names == {peer_text(founder.network.peer): "Ada"}
     async with introducing(tmp_path / "other") as peer:
         page = (await peer.status()).dashboard
         assert page is not None

@@ -63,10 +63,13 @@ async def serve_dashboard(
     me: PeerId,
     invite: Callable[[Manifest], str | None],
     model: ModelOfPage | None = None,
+    *,
+    names: Mapping[PeerId, str],
     directory: Directory | None = None,
 ) -> AsyncIterator[None]:
     """Serve the dashboard page of a node inside the context, if it has an address. `invite` makes the
-    invite link that is shown to all viewers, or None; `directory` returns the public swarms to show."""
+    invite link that is shown to all viewers, or None; `names` are members' names
+    for themselves, and `directory` returns the public swarms to show."""
     if address is None:
         yield
         return
@@ -89,7 +92,15 @@ async def serve_dashboard(
 
     events = EventStream(node.status, open_history)
     answer_model = None if model is None else model.routes(address.guard)
-    routes = Routes(address.guard, events, node.commands, invitation, answer_model, directory)
+    routes = Routes(
+        address.guard,
+        events,
+        node.commands,
+        invitation,
+        answer_model,
+        directory,
+        lambda: {peer_text(peer): name for peer, name in names.items()},
+    )
     bounds = Bounds() if model is None else _BOUNDS_WITH_MODEL
     async with trio.open_nursery() as nursery:
         nursery.start_soon(events.run)

@@ -62,13 +62,16 @@ class Routes:
         invitation: Callable[[], str | None] = lambda: None,
         model: Answer | None = None,
         directory: Directory | None = None,
+        names: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """`commands` are the owner's commands by name; they must not block. `invitation` returns the
         invite link that is shown to all viewers, or None; it is called in a thread. `model` answers the
-        owner's requests below /v1; None: there is no model."""
+        owner's requests below /v1; None: there is no model. `names` returns members' names for
+        themselves, by peer id."""
         self._invitation = invitation
         self._model = model
         self._directory = directory
+        self._names = names
         self._guard = guard
         self._events = events
         self._commands = commands
@@ -118,6 +121,8 @@ class Routes:
             case "/api/directory":
                 swarms = None if self._directory is None else await self._directory()
                 return _json(json.dumps({"swarms": swarms}).encode())
+            case "/api/names":
+                return _json(json.dumps(self._names()).encode())
             case "/api/token":
                 acts = self._guard.may_act(request)
                 facts = {"acts": acts, "model": acts and self._model is not None}

@@ -16,6 +16,7 @@ from ...protocol.wire.introductions import Registry
 from ..control.limits import BandwidthLimits
 from ..network.discovery.introductions import Introducer
 from ..network.discovery.mdns import LocalDiscovery
+from ..network.discovery.member_names import MemberNames
 from ..network.exchange.blobs import BlobFetcher
 from ..network.exchange.update_relay_client import Relays
 from ..network.network import Network
@@ -75,6 +76,14 @@ class SwarmPeering:
             message_numbers=self.message_numbers,
             registry=registry,
         )
+        self._names = MemberNames(
+            network,
+            identity,
+            settings.swarm,
+            settings.display_name,
+            telemetry.names,
+            self._askable,
+        )
         store = BlobStore(data.blobs)
         self.join_context = JoinContext(
             entry=settings.entry,
@@ -97,6 +106,7 @@ class SwarmPeering:
             local = LocalDiscovery(self._network, self._swarm, suggest)
             nursery.start_soon(keep_running, local.run)
         nursery.start_soon(keep_running, self.introducer.run)
+        nursery.start_soon(keep_running, self._names.run)
         nursery.start_soon(keep_running, partial(store_relayed_count, self._network, self._relayed))
 
     def apply_limits(self, limits: BandwidthLimits) -> None:

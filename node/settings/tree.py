@@ -32,6 +32,7 @@ from .values import (
     absolute_path,
     address_text,
     default_data_dir,
+    parse_display_name,
     parse_join_target,
     parse_metrics_address,
     parse_target,
@@ -75,6 +76,13 @@ class DaemonSettings:
         help="Where Prometheus finds this node's metrics; off for none.",
     )
     dashboard: DashboardSettings = DashboardSettings()
+    display_name: str | None = setting(
+        None,
+        metavar="NAME",
+        read=parse_display_name,
+        group=Group.DASHBOARD,
+        help="A name for you on pages of the swarm; anybody can take any name.",
+    )
     until_round: int | None = setting(
         None,
         metavar="ROUND",
@@ -170,6 +178,7 @@ class ObserverSettings(DaemonSettings):
         help="Where Prometheus finds this peer's metrics; off for none.",
     )
     dashboard: PublicDashboardSettings = PublicDashboardSettings()
+    display_name: str | None = None
     until_round: int | None = None
     serve_result: bool = varied(
         DaemonSettings,

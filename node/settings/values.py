@@ -22,6 +22,7 @@ from ...protocol.wire.swarm_id import (
     parse_invite,
 )
 from ..errors import ExitCode, UserError
+from ..util.sanitize import harmless
 
 T = TypeVar("T")
 
@@ -34,6 +35,7 @@ MIN_RATE = 64_000.0
 transfer at once share it, so that each gets twice the rate below which peers give up on a blob."""
 
 MAX_PROMPT_CHARACTERS = 1000
+MAX_DISPLAY_NAME_CHARACTERS = 32
 MAX_NAME_CHARACTERS = 64
 """Maximum length of a swarm's name, as in the manifest."""
 
@@ -93,6 +95,19 @@ def parse_join_target(text: str) -> Invite:
     if name.lower().startswith((PREFIX, SCHEME)) or not 0 < len(name) <= MAX_NAME_CHARACTERS:
         return parse_target(text)
     return NamedSwarm(swarm=SwarmId(bytes(32)), name=name)
+
+
+def parse_display_name(text: str) -> str | None:
+    """Return a member's name for itself; None for an empty text. Raises `UserError` with
+    `ExitCode.USAGE` for one that is too long, or has characters that pages cannot show."""
+    name = " ".join(text.split())
+    if len(name) > MAX_DISPLAY_NAME_CHARACTERS or harmless(name) != name:
+        raise UserError(
+            ExitCode.USAGE,
+            f"{harmless(name[:100])!r} cannot be shown as a name",
+            f"give at most {MAX_DISPLAY_NAME_CHARACTERS} visible characters",
+        )
+    return name or None
 
 
 def parse_bootstrap(text: str) -> str:

@@ -45,6 +45,7 @@ _REPORT_SECONDS = 15.0
 _START_REPORT_SECONDS = 5.0
 # Rounds whose fingerprints are remembered. A replay begins at a snapshot, and there are usually fewer
 # rounds than this between two snapshots.
+_NAMES_REMEMBERED = 4096
 _ROUNDS_REMEMBERED = 1024
 
 
@@ -117,6 +118,8 @@ class Telemetry:
         """Bytes used by the trainer process, and on its device if that has memory of its own."""
         self.times: dict[int, RoundTimes] = {}
         self.own: dict[int, OwnUpdate] = {}
+        self.names: BoundedTable[PeerId, str] = BoundedTable(_NAMES_REMEMBERED)
+        """The names that members have chosen for themselves, for display."""
         self._history: Path | None = None
         # The fingerprints of the rounds that are in the history already.
         self._history_fingerprints: BoundedTable[int, int] = BoundedTable(_ROUNDS_REMEMBERED)

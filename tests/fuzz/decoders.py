@@ -26,6 +26,7 @@ from distro_node.node.doctor.swarm_fit import swarm_fit
 from distro_node.node.errors import UserError
 from distro_node.node.listing import entries
 from distro_node.node.network.addresses import parse_announce, parse_dial, split_circuit
+from distro_node.node.network.discovery import member_names
 from distro_node.node.network.discovery.mdns import dialable
 from distro_node.node.network.errors import BadAddress
 from distro_node.node.network.nat.dial_back import (
@@ -42,6 +43,7 @@ from distro_node.node.settings.tree import FitSettings
 from distro_node.node.training.architectures import ARCHITECTURES, DENOISERS, check_configuration
 from distro_node.node.training.device_probe import Survey
 from distro_node.node.training.tokenizer_settings import TokenizerSettings, decode_settings
+from distro_node.node.util.sanitize import harmless
 from distro_node.protocol.chain.entry_store import decode_decided
 from distro_node.protocol.chain.receipts import decode_receipt, examine, write_receipt
 from distro_node.protocol.chain.sync import decode_request, decode_response, read_answer
@@ -118,6 +120,7 @@ OWNERS = {
     "node.network.addresses:parse_listen": "the command line",
     "node.settings.values:parse_dashboard_address": "the command line",
     "node.settings.values:parse_device": "the command line",
+    "node.settings.values:parse_display_name": "the command line",
     "node.settings.values:parse_join_target": "the command line; links go to `parse_target`",
     "node.settings.values:parse_devices": "the command line",
     "node.settings.values:parse_launched_device": "the command line",
@@ -226,6 +229,19 @@ def targets() -> Iterator[Target]:
     yield from _pages()
     yield from _introductions()
     yield from _listing()
+    yield Target(
+        "name of a member",
+        lambda data: member_names.open_name(data, SWARM, STRANGER.peer),
+        (member_names.seal_name(STRANGER, SWARM, "a name"),),
+        ("node.network.discovery.member_names:open_name",),
+        structured=False,
+    )
+    yield Target(
+        "name of a member, well signed",
+        _signed_name,
+        (packed("a name"), packed("\x1b[2J")),
+        ("node.network.discovery.member_names:open_name",),
+    )
     chain = Chain(2)
     said = chain.announcement(0)
     relayed = relay_request(
@@ -447,6 +463,13 @@ def _signed_entry(data: bytes) -> object:
     opened = entries.open_entry(sealed, SWARM)
     assert opened.publisher == STRANGER.peer
     return opened
+
+
+def _signed_name(data: bytes) -> object:
+    sealed = seal(STRANGER, "name", SWARM, data[: member_names.MAX_NAME_BYTES - 139])
+    name = member_names.open_name(sealed, SWARM, STRANGER.peer)
+    assert harmless(name) == name
+    return name
 
 
 def _committees() -> Iterator[Target]:

@@ -32,6 +32,8 @@ from distro_node.node.listing.listing_service import ListingService
 from distro_node.node.listing.swarm_list import SwarmList
 from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
 from distro_node.node.network.discovery.introductions import IntroductionService
+from distro_node.node.network.discovery.member_names import PROTOCOL as NAMES
+from distro_node.node.network.discovery.member_names import MemberNames
 from distro_node.node.network.discovery.version_query import PROTOCOL as VERSION_QUERY
 from distro_node.node.network.discovery.version_query import serve_version
 from distro_node.node.network.errors import NotHere, RequestError
@@ -246,6 +248,17 @@ def targets() -> Iterator[Target]:
             # The swarm is not listed.
             allowed=(ProtocolError, NotHere),
         )
+    yield handler(
+        "names of members",
+        NAMES,
+        lambda line: MemberNames(line, OTHER, SWARM, "a name", {}, lambda: ()),
+        bytes(SWARM),
+        bytes(32),
+        most=32,
+        structured=False,
+        # It has no name in this swarm.
+        allowed=(ProtocolError, NotHere),
+    )
     yield handler("versions", VERSION_QUERY, serve_version, b"", b"\0", most=8, structured=False)
     store, blob, listed = _store()
     yield handler(

@@ -45,8 +45,6 @@ from network.victim import quiet_settings
 from simulation import keys
 from simulation.whole.trainer import Workshop
 
-# Private here: `_SOON_SECONDS`: a member looks for something to publish every five seconds.
-
 
 async def publish(
     network: Network, to: Network, entry: bytes, manifest: Manifest, *, attached: bool = True

@@ -29,6 +29,7 @@ from distro_node.node.listing.entries import (
 )
 from distro_node.node.network.circuit_client import HOP, STOP
 from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
+from distro_node.node.network.discovery.member_names import PROTOCOL as NAMES
 from distro_node.node.network.discovery.version_query import PROTOCOL as VERSION_QUERY
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange.blobs import PART_PROTOCOL as PARTS
@@ -398,7 +399,7 @@ PROTOCOLS = (
         VERSION_QUERY,
         ECHO,
     ),
-    *(PUBLISH_PROTOCOL, LIST_PROTOCOL, MANIFEST_PROTOCOL),
+    *(PUBLISH_PROTOCOL, LIST_PROTOCOL, MANIFEST_PROTOCOL, NAMES),
     *(str(HOP), str(STOP), str(GOSSIP)),
 )
 """Every protocol that a node serves."""

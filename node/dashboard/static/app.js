@@ -7,6 +7,7 @@ import { UNKNOWN, bytes, clock, count, element, fact, fill, loss, percent, rate,
 const TOKEN = "distro-token";
 const RETRY_MS = 3000;
 const DIRECTORY_MS = 60000;
+const NAMES_MS = 30000;
 // The node says something each second; so long without a word is no pause for breath.
 const SILENT_MS = 20000;
 const PHASES = [["compute", "compute"], ["encode", "encode"], ["transfer", "transfer"], ["agree", "agree"], ["apply", "apply"]];
@@ -121,6 +122,20 @@ async function showDirectory() {
     element("td", {}, element("code", {}, each.invite)))));
 }
 
+// The names that members gave themselves. Anybody can take any name, so the peer id stands beside it.
+let names = {};
+let namedAt = -Infinity;
+async function fetchNames() {
+  const now = performance.now();
+  if (now - namedAt < NAMES_MS) return;
+  namedAt = now;
+  names = await ask("api/names").catch(() => names);
+}
+
+function named(peer) {
+  return Object.hasOwn(names, peer) ? `${names[peer]} (${short(peer)})` : short(peer);
+}
+
 function say(tone, sentence, remedy) {
   $("verdict").dataset.tone = tone;
   for (const [id, text] of [["tone", TONES[tone]], ["sentence", `${sentence}.`], ["remedy", remedy]]) {
@@ -230,7 +245,7 @@ function showMembers() {
       : stateOf(now.get(peer), account, awaited.get(peer), status);
     const late = account?.recent_of ? account : null;
     return element("tr", { "data-tone": tone, "data-peer": peer },
-      element("th", { scope: "row", title: peer }, short(peer)),
+      element("th", { scope: "row", title: peer }, named(peer)),
       element("td", {}, element("span", { class: "state", title: capacityOf(now.get(peer)) }, [said, ...shareOf(now.get(peer))].join(", "))),
       element("td", { "data-name": "way" }, now.get(peer)?.me ? "–" : shown(wayOf(peer), String)),
       element("td", { class: "number", "data-name": "counted" }, shown(account?.counted, count)),
@@ -534,6 +549,7 @@ function showAll() {
   showVerdict();
   showJoining();
   showDirectory();
+  fetchNames();
   showActs();
   showOwn();
   showLearned();

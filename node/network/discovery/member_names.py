@@ -1,0 +1,118 @@
+"""Names that members choose for themselves, for the people who look at a swarm's page.
+
+A member signs its name for one swarm and gives it to whoever asks. A name proves nothing, since anybody
+can take any name: it is shown beside the peer id, and nothing depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import trio
+
+from ....crypto.envelope import SWARM_ID_BYTES, EnvelopeError, open_envelope, seal
+from ....crypto.identity import Identity, PeerId
+from ....protocol.util.bounded_dict import BoundedTable
+from ....protocol.wire.encoding import decode, encode
+from ....protocol.wire.errors import ProtocolError
+from ....protocol.wire.manifest import SwarmId
+from ....protocol.wire.structure import Length
+from ...settings.values import MAX_DISPLAY_NAME_CHARACTERS
+from ...util.sanitize import harmless
+from ..errors import NotHere, RequestError
+from ..network import Network
+
+PROTOCOL = "/distro/name/1"
+"""Request: a swarm-id. Answer: the sealed name of the asked member; refused if it has none."""
+
+MAX_NAME_BYTES = 320
+"""Size of an envelope around a name of 32 characters of four bytes each, with some margin."""
+
+_KIND = "name"
+_REQUEST_TIMEOUT_SECONDS = 10.0
+# How often a peer is asked, and how often to look for peers that are to be asked.
+_RENEWAL_SECONDS = 600.0
+_POLL_SECONDS = 5.0
+_MAX_ASKED = 4096
+
+
+@dataclass(frozen=True)
+class _NameBody:
+    name: Annotated[str, Length(1, MAX_DISPLAY_NAME_CHARACTERS)]
+
+
+def seal_name(identity: Identity, swarm: SwarmId, name: str) -> bytes:
+    """Sign the name of a member of a swarm."""
+    return seal(identity, _KIND, swarm, encode(_NameBody(name)), max_bytes=MAX_NAME_BYTES)
+
+
+def open_name(data: bytes, swarm: SwarmId, peer: PeerId) -> str:
+    """Check the sealed name of a peer in this swarm and return it, with characters that a terminal
+    obeys spelled out. Raises `ProtocolError`."""
+    try:
+        envelope = open_envelope(data, swarm=swarm, max_bytes=MAX_NAME_BYTES)
+    except EnvelopeError as error:
+        raise ProtocolError(error.reason, str(error)) from None
+    if envelope.kind != _KIND:
+        raise ProtocolError("invalid", f"expected a name, got a {envelope.kind}")
+    if envelope.sender != peer:
+        raise ProtocolError("impersonation", "a peer sent another peer's name as its own")
+    return harmless(decode(_NameBody, envelope.body, max_bytes=MAX_NAME_BYTES).name)
+
+
+class MemberNames:
+    """Gives this member's own name to others, and asks them for theirs."""
+
+    def __init__(
+        self,
+        network: Network,
+        identity: Identity,
+        swarm: SwarmId,
+        own: str | None,
+        known: MutableMapping[PeerId, str],
+        askable: Callable[[], Iterable[PeerId]],
+    ) -> None:
+        """Put names into `known`, a bounded table. `own` is this member's name; None: it has none.
+        `askable` returns the connected peers that may be asked about this swarm."""
+        self._network = network
+        self._swarm = swarm
+        self._known = known
+        self._askable = askable
+        self._asked: BoundedTable[PeerId, float] = BoundedTable(_MAX_ASKED)
+        self._sealed = None if own is None else seal_name(identity, swarm, own)
+        if own is not None:
+            known[identity.peer] = harmless(own)
+        network.serve(PROTOCOL, self._answer, max_request=SWARM_ID_BYTES, max_concurrent=16)
+
+    async def run(self) -> None:
+        """Ask every peer that may be asked, now and then; for ever."""
+        while True:
+            for peer in list(self._askable()):
+                now = trio.current_time()
+                if now - self._asked.get(peer, float("-inf")) >= _RENEWAL_SECONDS:
+                    self._asked[peer] = now
+                    await self._ask(peer)
+            await trio.sleep(_POLL_SECONDS)
+
+    async def _answer(self, peer: PeerId, swarm: bytes) -> bytes:
+        if self._sealed is None or swarm != self._swarm:
+            raise NotHere
+        return self._sealed
+
+    async def _ask(self, peer: PeerId) -> None:
+        try:
+            data = await self._network.request(
+                peer,
+                PROTOCOL,
+                self._swarm,
+                max_response=MAX_NAME_BYTES,
+                timeout=_REQUEST_TIMEOUT_SECONDS,
+            )
+            self._known[peer] = open_name(data, self._swarm, peer)
+        except RequestError:
+            # It has no name, or an older program.
+            pass
+        except ProtocolError as error:
+            self._network.penalise(peer, error.reason)
