@@ -94,14 +94,14 @@ class Exchange:
                 nursery.start_soon(self._connect, address)
             while not self._is_settled(connections, relays):  # noqa: ASYNC110  (there is no event)
                 await trio.sleep(0.1)
-            say(ready=True, bytes=len(body))
+            report(ready=True, bytes=len(body))
             lines = trio.wrap_file(sys.stdin)
             assert (await lines.readline()).strip() == "go"
             nursery.start_soon(self._announce, update, len(body), nursery)
             busy = time.process_time()
             began = time.monotonic()
             await self.done.wait()
-            say(
+            report(
                 began=began,
                 ended=time.monotonic(),
                 processor_seconds=time.process_time() - busy,
@@ -172,7 +172,7 @@ class Exchange:
             self.done.set()
 
 
-def say(**facts: Any) -> None:
+def report(**facts: Any) -> None:
     """Send a message to `exchange`."""
     print(json.dumps(facts), flush=True)
 

@@ -88,7 +88,7 @@ async def _serve(folder: Path, address: str, number: int, *, lies: bool) -> None
         serve_blobs(network, store)
         serve_chunks(network, store)
         serve_sync(network, chain.manifest, chain.member(number).view)
-        _say(address=network.addresses[0])
+        _report(address=network.addresses[0])
         await trio.sleep_forever()
 
 
@@ -132,7 +132,7 @@ async def _fetch(folder: Path, address: str, members: Sequence[str]) -> None:
         def report(progress: Progress) -> None:
             nonlocal peak
             peak = max(peak, psutil.Process().memory_info().rss)
-            _say(done=progress.done, total=progress.total, seconds=time.monotonic() - begun)
+            _report(done=progress.done, total=progress.total, seconds=time.monotonic() - begun)
 
         chunks = ChunkFetcher(network, store, fetcher)
         swarm_store = SwarmStore(SwarmDir(folder / "newcomer-swarm"), manifest)
@@ -146,7 +146,7 @@ async def _fetch(folder: Path, address: str, members: Sequence[str]) -> None:
         )
         found_state = await snapshots.best(certified_only=True)
         _, received = network.wire_bytes()
-        _say(
+        _report(
             finished=time.monotonic() - begun,
             connected=connected,
             round=found_state.round,
@@ -163,7 +163,7 @@ def _cpu_seconds() -> float:
     return times.user + times.system
 
 
-def _say(**what: Any) -> None:
+def _report(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 

@@ -51,12 +51,12 @@ def test_all_are_recalled() -> None:
     machine, peers = RecallRequests(3, _others(), 0.0), _others()
     machine.requests(peers[:2], 0.0)
     machine.on_answer(peers[0], SyncAnswer(3), 0.1)
-    _hear(machine, all_held=True)
+    _receive(machine, all_held=True)
     first = machine.complete
     machine.requests(peers, 0.5)
     machine.on_answer(peers[1], SyncAnswer(3), 1.0)
     machine.on_answer(peers[2], SyncAnswer(3), 1.0)
-    _hear(machine, all_held=False)
+    _receive(machine, all_held=False)
     assert not first
     assert not machine.complete
 
@@ -65,7 +65,7 @@ def _others() -> list[PeerId]:
     return [identity(number).peer for number in range(1, 4)]
 
 
-def _hear(machine: RecallRequests, *, all_held: bool) -> None:
+def _receive(machine: RecallRequests, *, all_held: bool) -> None:
     for peer, _ in machine.drain():
         machine.note_processed(peer, all_held=all_held)
 

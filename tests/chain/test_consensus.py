@@ -569,7 +569,7 @@ class Player:
         """Process some messages or cast ballots; returns the messages to send."""
         consensus, me = self.consensus, self.round.me
         if self.inbox and chance.random() < 0.7:
-            self.hear(*self.inbox.pop(chance.randrange(len(self.inbox))))
+            self.receive(*self.inbox.pop(chance.randrange(len(self.inbox))))
             return []
         consensus.advance()
         said: list[tuple] = []
@@ -586,10 +586,10 @@ class Player:
         elif consensus.may_skip() and chance.random() < 0.1:
             said = [("skip", me, consensus.slot, NO_BLOCK)]
         for message in said:
-            self.hear(*message)
+            self.receive(*message)
         return said
 
-    def hear(self, kind: str, sender: PeerId, slot: int, content: Record | RecordId) -> None:
+    def receive(self, kind: str, sender: PeerId, slot: int, content: Record | RecordId) -> None:
         try:
             if isinstance(content, Record):
                 self.consensus.add_proposal(sender, slot, content)

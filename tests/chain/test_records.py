@@ -25,7 +25,7 @@ def _chain() -> Chain:
     return Chain(4).grow_until(2)
 
 
-def _letter(number: int, size: int, sender: PeerId = MEMBER) -> Envelope:
+def _envelope(number: int, size: int, sender: PeerId = MEMBER) -> Envelope:
     body = number.to_bytes(8, "big").ljust(size, b"\0")
     return Envelope(kind="vote", swarm=bytes(32), sender=sender, body=body, signature=bytes(64))
 
@@ -83,7 +83,7 @@ def test_so_many_leave_at_once() -> None:
 def test_so_many_are_expelled_at_once() -> None:
     accusations = Accusations()
     for peer in _crowd().membership.peers[:20]:
-        accusations.put(_crowd().evidence(peer), _letter(1, 8))
+        accusations.put(_crowd().evidence(peer), _envelope(1, 8))
     assert len(_proposed(_crowd(), accusations=accusations).evidence) == 16
 
 

@@ -145,10 +145,10 @@ class LyingRunner(Runner):
                 self._spawn(self._updates.offer, envelope)
                 self._spawn(self._announce, envelope)
             else:
-                await self._say(self._twisted(envelope))
+                await self._send(self._twisted(envelope))
                 await self._contradict(envelope)
 
-    async def _say(self, envelope: Envelope, half: int | None = None) -> None:
+    async def _send(self, envelope: Envelope, half: int | None = None) -> None:
         """Send to all peers, or to every other one."""
         router: Any = self._network.gossip.router
         chosen = type(router)._get_peers_to_send
@@ -176,11 +176,11 @@ class LyingRunner(Runner):
             await trio.sleep(_LATE_SECONDS)
         if self._ends_it() and said.round % 2:
             self._tell("two sizes")
-            await self._say(envelope, half=0)
-            await self._say(self._seal("announcement", self._missized(said)), half=1)
+            await self._send(envelope, half=0)
+            await self._send(self._seal("announcement", self._missized(said)), half=1)
         else:
             self._tell("own tokens varied")
-            await self._say(self._seal("announcement", varied))
+            await self._send(self._seal("announcement", varied))
 
     def _twisted(self, envelope: Envelope) -> Envelope:
         message = decode_message(envelope)
@@ -240,7 +240,7 @@ class LyingRunner(Runner):
             ):
                 self._copied = said.round
                 self._tell("copy of another's update")
-                self._spawn(self._say, self._seal("announcement", self._missized(said)))
+                self._spawn(self._send, self._seal("announcement", self._missized(said)))
 
     async def _storm(self) -> None:
         """Send endless signs of another chain, and occasionally a message that brings blame."""
@@ -252,24 +252,24 @@ class LyingRunner(Runner):
             other = RecordId(content_id(b"forged" + self._chance.randbytes(4)))
             said = Announcement(len(ledger), other, content_id(b"none"), 1000, 100, 2.0, 666)
             self._tell("comparison storm")
-            await self._say(self._seal("announcement", said))
+            await self._send(self._seal("announcement", said))
             fingerprint = self.member.view.fingerprint
             if fingerprint is not None and self._may_be_blamed("proposal"):
                 self._tell("long proposal out of turn")
-                await self._say(self._seal("proposal", self._long_proposal(fingerprint)))
+                await self._send(self._seal("proposal", self._long_proposal(fingerprint)))
             if self.contradicts_after >= LONG_SECONDS:
                 await self._storm_on(other)
 
     async def _storm_on(self, other: RecordId) -> None:
         for envelope in self._elsewhere(other):
-            await self._say(envelope)
+            await self._send(envelope)
         if len(self.member.view.ledger) > 2 * _OLD_ROUNDS or self._may_be_blamed("leave"):
             self._tell("an old goodbye")
-            await self._say(self._old_goodbye())
+            await self._send(self._old_goodbye())
         if self._ends_it() and self._may_be_blamed("burst", every=_BURST_SECONDS):
             self._tell("a thousand announcements")
             for envelope in await trio.to_thread.run_sync(self._burst):
-                await self._say(envelope)
+                await self._send(envelope)
 
     def _long_proposal(self, fingerprint: int) -> Proposal:
         ledger = self.member.view.ledger
@@ -314,7 +314,7 @@ class LyingRunner(Runner):
         said = self._opposite(envelope)
         if said is not None:
             self._tell("ballots that contradict each other")
-            await self._say(said)
+            await self._send(said)
 
     def _opposite(self, envelope: Envelope) -> Envelope | None:
         message = decode_message(envelope)
@@ -425,7 +425,7 @@ def main(arguments: Sequence[str]) -> None:
     cli.main()
 
 
-def lies_told(data_dir: Path) -> set[str]:
+def lies_sent(data_dir: Path) -> set[str]:
     """Return which lies the node in a data directory has sent so far."""
     path = data_dir / "lies.jsonl"
     lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from chaos.driver import Driver
-from chaos.lying_node import CONTRADICTIONS, LIES, LONG_LIES, LONG_SECONDS, lies_told
+from chaos.lying_node import CONTRADICTIONS, LIES, LONG_LIES, LONG_SECONDS, lies_sent
 from chaos.schedule import draw_schedule
 from distro_node.node.demo.processes import is_running
 from distro_node.node.errors import ExitCode
@@ -114,7 +114,7 @@ def storm(
         # The traitor keeps lying.
         check_recovery(nodes, rounds)
         for each in traitors:
-            told = lies_told(each.data.root)
+            told = lies_sent(each.data.root)
             print(f"lies told: {', '.join(sorted(told))}")
             assert told >= {*LIES, *(LONG_LIES if 0.9 * seconds >= LONG_SECONDS else ())}
             assert told & set(CONTRADICTIONS)

@@ -40,7 +40,7 @@ def together(spec: OptimizerSpec) -> tuple[str, float, float, str]:
 
 
 @pytest.mark.parametrize(
-    ("more", "say"),
+    ("more", "weight"),
     [
         ("", "share"),
         ("[optimizer]\ntop_k = 4", "share"),
@@ -52,11 +52,11 @@ def together(spec: OptimizerSpec) -> tuple[str, float, float, str]:
     ],
 )
 def test_new_swarms_weigh_by_share_where_there_are_shares(
-    more: str, say: str, tmp_path: Path
+    more: str, weight: str, tmp_path: Path
 ) -> None:
     spec = usual(tmp_path, more)
     assert type(spec) is OptimizerSpec
-    assert (spec.update_weight, spec.top_k) == (say, 4 if "top_k" in more else 8)
+    assert (spec.update_weight, spec.top_k) == (weight, 4 if "top_k" in more else 8)
 
 
 def test_members_with_private_data_are_not_audited(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Service(WebServer):
         self.answers: dict[str, Answer] = {}
         super().__init__(lambda path: self.answers[path.partition("?")[0]])
 
-    def say(self, path: str, value: object) -> None:
+    def answer_with(self, path: str, value: object) -> None:
         body = json.dumps(value).encode()
         self.answers[path] = (200, {}, lambda write: write(body))
 
@@ -54,7 +54,7 @@ def asker(ask: str, **settings: Any) -> PausePoller:
 
 
 async def test_the_carbon_of_the_grid(service: Service) -> None:
-    service.say("/intensity", CARBON)
+    service.answer_with("/intensity", CARBON)
     node = asker(
         service.url + "/intensity", field="data.0.intensity.actual", above=200, resume_below=150
     )
@@ -62,12 +62,12 @@ async def test_the_carbon_of_the_grid(service: Service) -> None:
     assert node.value == 263
     assert node.sentence == "263 is above 200 (127.0.0.1)"
     CARBON_LOW = json.loads(json.dumps(CARBON).replace("263", "120"))
-    service.say("/intensity", CARBON_LOW)
+    service.answer_with("/intensity", CARBON_LOW)
     assert not await node.poll()
 
 
 async def test_a_tariff_of_half_hours(service: Service) -> None:
-    service.say("/rates", HALF_HOURS)
+    service.answer_with("/rates", HALF_HOURS)
     node = asker(service.url + "/rates?key=secret", field="results.now.value_inc_vat")
     assert await node.poll()
     assert node.value == 31.4
@@ -123,7 +123,7 @@ async def test_nobody_there() -> None:
 async def test_a_redirect_leads_into_a_private_network_only_from_there(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service.say("/router", {"a": 5})
+    service.answer_with("/router", {"a": 5})
     service.answers["/"] = (302, {"location": "/router"}, lambda write: None)
     assert await asker(service.url + "/", field="a").ask() == 5
     # As if the owner's URL led to the public internet, and its redirect back home.

@@ -318,7 +318,7 @@ def targets() -> Iterator[Target]:
     )
     yield Target(
         "gossip",
-        _Listener().hear,
+        _Listener().receive,
         (*map(packed, _messages(chain)), packed(*_messages(chain))),
         ("gossip",),
         allowed=(),
@@ -416,7 +416,7 @@ class _Listener:
     def __init__(self) -> None:
         self._count = 0
 
-    def hear(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """Do as the runner does: validate a message and, if it is valid, process it."""
         chain = _chain()
         swarm = SwarmId(chain.manifest.swarm)
@@ -425,7 +425,7 @@ class _Listener:
             self._heard: list[bytes] = []
         self._count += 1
         try:
-            for words in _words(data, swarm):
+            for words in _packed_messages(data, swarm):
                 self._heard.append(words)
                 with suppress(EnvelopeError, ProtocolError):
                     envelope = open_envelope(words, swarm=swarm)
@@ -443,7 +443,7 @@ class _Listener:
             raise
 
 
-def _words(data: bytes, swarm: SwarmId) -> Iterator[bytes]:
+def _packed_messages(data: bytes, swarm: SwarmId) -> Iterator[bytes]:
     """Yield the envelopes in an input, a list: three parts give signer, kind and body; bytes are a
     whole envelope."""
     try:

@@ -149,7 +149,7 @@ def targets() -> Iterator[Target]:
     )
     yield Target(
         "gossip's own words",
-        partial(_open.run, _hear),
+        partial(_open.run, _receive),
         tuple(map(prefixed, _rpcs())),
         ("gossip's own words",),
         allowed=(),
@@ -338,7 +338,7 @@ async def _shake_hands(data: bytes) -> object:
     assert not network.traffic.failures
 
 
-async def _hear(data: bytes) -> object:
+async def _receive(data: bytes) -> object:
     network: Network = _open.content
     pubsub: Any = network.gossip.pubsub
     # A peer that was refused after one input is accepted again for the next.

@@ -232,7 +232,7 @@ class _Founder:
             return error.reason
         return ""
 
-    def hears(self, entry: AuditEntry) -> str:
+    def receives(self, entry: AuditEntry) -> str:
         said = entry.message(self.ledger.parent(entry.round))
         refused = self.screens(entry.auditor, said)
         if not refused:
@@ -301,7 +301,7 @@ def test_what_is_never_judged_is_forgotten() -> None:
 def test_another_chain_drops_own_audits() -> None:
     founder = _founder()
     founder.told()
-    founder.hears(founder.chain.audit(_other(founder.chain)))
+    founder.receives(founder.chain.audit(_other(founder.chain)))
     founder.auditor.start_over()
     assert not founder.auditor._drawn
     assert not founder.auditor._audits
@@ -356,7 +356,7 @@ def test_who_could_not_reaudit_sends_nothing() -> None:
 def test_old_audits_are_not_passed_on() -> None:
     founder = _founder()
     entry = founder.chain.audit(_other(founder.chain), 12)
-    assert founder.hears(entry) == "other_round"
+    assert founder.receives(entry) == "other_round"
 
 
 def test_audits_on_other_chains_are_not_passed_on() -> None:
@@ -369,14 +369,14 @@ def test_audits_on_other_chains_are_not_passed_on() -> None:
 def test_another_message_is_not_passed_on() -> None:
     founder = _founder()
     peer = _other(founder.chain)
-    first = founder.hears(founder.chain.audit(peer))
-    assert (first, founder.hears(founder.chain.audit(peer, score=LOW))) == ("", "equivocation")
+    first = founder.receives(founder.chain.audit(peer))
+    assert (first, founder.receives(founder.chain.audit(peer, score=LOW))) == ("", "equivocation")
 
 
 def test_what_is_recorded_is_not_sent_again() -> None:
     founder = _founder()
     entry = founder.chain.audit(_other(founder.chain))
-    founder.hears(entry)
+    founder.receives(entry)
     founder.chain.grow(audits=(entry,))
     founder.auditor.forget(founder.ledger)
     assert not founder.auditor._audits

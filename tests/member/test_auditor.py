@@ -97,12 +97,12 @@ class Seat:
             effects += self.member.handle(UpdateHeld(entry.update), 0.0)
         return effects + self.member.handle(Applied(decided.record.round, FINGERPRINT, None), 0.0)
 
-    def hears(self, who: PeerId, kind: str, message: Message) -> list[Effect]:
+    def receives(self, who: PeerId, kind: str, message: Message) -> list[Effect]:
         return self.member.handle(MessageReceived(self.chain.envelope(who, kind, message)), 0.0)
 
     def refuses(self, who: PeerId, kind: str, message: Message) -> str:
         with pytest.raises(ProtocolError) as caught:
-            self.hears(who, kind, message)
+            self.receives(who, kind, message)
         return caught.value.reason
 
 
@@ -160,7 +160,7 @@ def test_an_audit_from_its_draw_to_the_next_proposal() -> None:
     for peer in chain.membership.peers:
         if peer != me:
             announcement = chain.announcement(peer)
-            effects += seat.hears(peer, "announcement", announcement)
+            effects += seat.receives(peer, "announcement", announcement)
             effects += seat.member.handle(UpdateHeld(announcement.update), 0.0)
     (proposal,) = said(Proposal, effects)
     assert proposal.record.audits == (chain.audit(me),)
@@ -268,7 +268,7 @@ def test_a_reaudit_is_accepted_while_the_dispute_lasts() -> None:
     who, me, _ = sorted(chain.work.reputation.pending_reauditors(first))
     seat = Seat(chain, me)
     seat.loads()
-    seat.hears(who, "reaudit", chain.again(who, first).message(chain.ledger.parent(at)))
+    seat.receives(who, "reaudit", chain.again(who, first).message(chain.ledger.parent(at)))
 
 
 # Audits of others
@@ -294,8 +294,8 @@ def test_junk_is_refused() -> None:
     # Another member's secret is refused.
     other = next(peer for peer in chain.membership.peers if peer not in (me, auditor))
     assert seat.refuses(other, "audit", check) == "audit"
-    seat.hears(auditor, "audit", check)
-    seat.hears(auditor, "audit", check)
+    seat.receives(auditor, "audit", check)
+    seat.receives(auditor, "audit", check)
     twice = dataclasses.replace(check, total=GOOD + 1)
     assert seat.refuses(auditor, "audit", twice) == "equivocation"
     first = Audit(auditor, me, check.round, 16, LOW)
@@ -329,9 +329,9 @@ def test_any_bytes_that_a_member_signs(kind: str) -> None:
             data = hostile(body, chance)
         else:
             data = bytes(msgpack.Packer().pack(mutate_plain(plain, chance)))
-        letter = dataclasses.replace(chain.envelope(sender, kind, honest), body=data)
+        envelope = dataclasses.replace(chain.envelope(sender, kind, honest), body=data)
         try:
-            seat.member.handle(MessageReceived(letter), 0.0)
+            seat.member.handle(MessageReceived(envelope), 0.0)
         except ProtocolError as error:
             reasons.add(error.reason)
     assert {"audit", "wrong_parent", "invalid"} <= reasons
@@ -347,7 +347,7 @@ def test_an_announcement_that_binds_nobody_is_refused() -> None:
     for bound in (b"", bytes(31)):
         announcement = chain.announcement(other, commitment=bound)
         assert seat.refuses(other, "announcement", announcement) == "audit"
-    seat.hears(other, "announcement", chain.announcement(other))
+    seat.receives(other, "announcement", chain.announcement(other))
     without = Seat(Chain().grow_until(3))
     without.loads()
     who = without.chain.membership.peers[1]

@@ -35,10 +35,10 @@ class Voter:
         for peer in self.chain.membership.peers:
             if peer != self.me:
                 said = self.chain.announcement(peer)
-                self.hears(peer, said)
+                self.receives(peer, said)
                 self.member.handle(UpdateHeld(said.update), 0.0)
 
-    def hears(self, peer: PeerId, said: Announcement, now: float = 0.0) -> list[Effect]:
+    def receives(self, peer: PeerId, said: Announcement, now: float = 0.0) -> list[Effect]:
         return self.member.handle(
             MessageReceived(self.chain.envelope(peer, "announcement", said)), now
         )
@@ -125,7 +125,7 @@ def test_who_announced_two_things_is_missed_by_nobody_and_named_by_no_leader() -
     liar = next(peer for peer in voter.others if peer != voter.me)
     said = voter.chain.announcement(liar)
     with pytest.raises(Exception, match="a second update"):
-        voter.hears(liar, dataclasses.replace(said, tokens=said.tokens + 1))
+        voter.receives(liar, dataclasses.replace(said, tokens=said.tokens + 1))
     collection = voter.member.parts.round.collection
     fingerprint = voter.member.view.fingerprint
     assert fingerprint is not None

@@ -94,7 +94,7 @@ class Seat:
         self.now = 0.0
         self.member = self.chain.member(self.me)
 
-    def hears(self, who: PeerId, kind: str, message: Message) -> list[Effect]:
+    def receives(self, who: PeerId, kind: str, message: Message) -> list[Effect]:
         return self.member.handle(
             MessageReceived(self.chain.envelope(who, kind, message)), self.now
         )
@@ -115,14 +115,14 @@ class Seat:
         effects: list[Effect] = []
         for peer in peers or self.others:
             announcement = self.chain.announcement(peer)
-            effects += self.hears(peer, "announcement", announcement)
+            effects += self.receives(peer, "announcement", announcement)
             effects += self.member.handle(UpdateHeld(announcement.update), self.now)
         return effects
 
     def proposal(self, record: Record | None = None, slot: int = 1) -> list[Effect]:
         record = record or self.chain.record()
         leader = self.member.parts.round.consensus.leader(slot)
-        return self.hears(leader, "proposal", Proposal(slot, record))
+        return self.receives(leader, "proposal", Proposal(slot, record))
 
     def ballots(
         self, kind: str, block: RecordId, *, slot: int = 1, silent: Iterable[PeerId] = ()
@@ -132,7 +132,7 @@ class Seat:
         for peer in self.others:
             if peer not in silent:
                 ballot = self.chain.ballot(block, slot=slot, silent=silent)
-                effects += self.hears(peer, kind, ballot)
+                effects += self.receives(peer, kind, ballot)
         return effects
 
     def waits(self, seconds: float, *alive: PeerId) -> list[Effect]:
@@ -141,7 +141,7 @@ class Seat:
         for _ in range(int(seconds / 0.5)):
             self.now += 0.5
             for peer in alive:
-                effects += self.hears(
+                effects += self.receives(
                     peer, "heartbeat", Heartbeat(self.chain.round, int(self.now * 2))
                 )
             effects += self.member.handle(Tick(), self.now)
@@ -242,7 +242,7 @@ def test_no_vote_for_a_bad_update() -> None:
     seat.trains()
     *good, bad = seat.others
     seat.gathers(*good)
-    seat.hears(bad, "announcement", seat.chain.announcement(bad))
+    seat.receives(bad, "announcement", seat.chain.announcement(bad))
     seat.member.handle(UpdateBad(update_of(bad, 2)), 0.0)
     assert said(seat.proposal()) == []
     assert seat.member.parts.round.collection.outstanding(set(seat.chain.membership.peers)) == set()
@@ -306,7 +306,7 @@ def test_a_certified_accusation_is_not_judged_again() -> None:
     )
     assert said(seat.proposal(record)) == []
     for peer in seat.others:
-        seat.hears(peer, "skip", chain.ballot(NO_BLOCK))
+        seat.receives(peer, "skip", chain.ballot(NO_BLOCK))
     assert said(seat.proposal(record, slot=2)) == []
     assert not seat.member.parts.round.consensus.certified(record.id)
     effects = seat.ballots("vote", record.id)
@@ -321,15 +321,15 @@ def test_a_slot_that_cannot_decide_is_skipped_with_the_others() -> None:
     seat.trains()
     first, second, *_ = [peer for peer in seat.others if peer != seat.leader]
     skip = seat.chain.ballot(NO_BLOCK)
-    assert said(seat.hears(first, "skip", skip)) == []
-    assert said(seat.hears(second, "skip", skip)) == [skip]
+    assert said(seat.receives(first, "skip", skip)) == []
+    assert said(seat.receives(second, "skip", skip)) == [skip]
 
 
 def test_one_update_a_member_and_round() -> None:
     """A second announcement is an offence, and causes no download."""
     seat = Seat()
     peer = seat.others[0]
-    assert of(FetchUpdate, seat.hears(peer, "announcement", seat.chain.announcement(peer)))
+    assert of(FetchUpdate, seat.receives(peer, "announcement", seat.chain.announcement(peer)))
     for number in range(3):
         second = seat.chain.announcement(peer, update=update_of(peer, 100 + number))
         assert seat.refuses(peer, "announcement", second) == "equivocation"
@@ -346,7 +346,7 @@ def contradicts(seat: Seat, peer: PeerId) -> Evidence:
     proof = seat.chain.evidence(peer)
     assert isinstance(proof.first, BallotHalf)
     assert isinstance(proof.second, BallotHalf)
-    seat.hears(peer, "vote", seat.chain.ballot(proof.first.block))
+    seat.receives(peer, "vote", seat.chain.ballot(proof.first.block))
     assert seat.refuses(peer, "vote", seat.chain.ballot(proof.second.block)) == "equivocation"
     (accusation,) = said(seat.member.handle(Tick(), seat.now), "evidence")
     assert accusation == proof
@@ -373,7 +373,7 @@ def test_who_received_a_contradiction_records_it_and_hands_it_on() -> None:
     seat = Seat(leads=True)
     liar, accuser, *_ = seat.others
     proof = seat.chain.evidence(liar)
-    assert said(seat.hears(accuser, "evidence", proof)) == []
+    assert said(seat.receives(accuser, "evidence", proof)) == []
     (kept,) = (e for e in seat.member.view.messages(seat.chain.round) if e.kind == "evidence")
     assert (kept.sender, decode_message(kept)) == (accuser, proof)
     seat.trains()
@@ -451,8 +451,8 @@ def test_messages_of_strangers_and_other_rounds() -> None:
     assert seat.refuses(20, "announcement", chain.announcement(20)) == "not_member"
     for round_ in (0, chain.round - 2, chain.round + FUTURE_ROUNDS + 1, 2**63 - 1):
         assert seat.refuses(peer, "heartbeat", Heartbeat(round_, 1)) == "other_round"
-    seat.hears(peer, "heartbeat", Heartbeat(chain.round - 1, 1))
-    seat.hears(peer, "heartbeat", Heartbeat(chain.round + FUTURE_ROUNDS, 2))
+    seat.receives(peer, "heartbeat", Heartbeat(chain.round - 1, 1))
+    seat.receives(peer, "heartbeat", Heartbeat(chain.round + FUTURE_ROUNDS, 2))
     elsewhere = chain.ballot(NO_BLOCK, parent=RecordId(bytes(32)))
     assert seat.refuses(peer, "skip", elsewhere) == "wrong_parent"
 
@@ -470,11 +470,11 @@ def test_joiners_are_no_members_yet() -> None:
 def test_kinds_that_do_not_exist() -> None:
     seat = Seat()
     for kind in ("", "gossip", "record", "votes"):
-        letter = dataclasses.replace(
+        envelope = dataclasses.replace(
             seat.chain.envelope(seat.others[0], "skip", seat.chain.ballot(NO_BLOCK)), kind=kind
         )
         with pytest.raises(ProtocolError) as caught:
-            seat.member.handle(MessageReceived(letter), 0.0)
+            seat.member.handle(MessageReceived(envelope), 0.0)
         assert caught.value.reason == "unknown_kind"
 
 
@@ -537,12 +537,12 @@ def test_any_bytes_that_a_member_signs(kind: str) -> None:
         else:
             data = bytes(msgpack.Packer().pack(mutate_plain(plain, chance)))
         sender = chance.choice([*seat.others, seat.leader, identity(20).peer])
-        letter = dataclasses.replace(
+        envelope = dataclasses.replace(
             chain.envelope(sender, kind, honest[kind]), body=data, signature=bytes(64)
         )
         seat.now += 0.01
         try:
-            seat.member.handle(MessageReceived(letter), seat.now)
+            seat.member.handle(MessageReceived(envelope), seat.now)
             taken += 1
         except ProtocolError:
             pass
@@ -553,13 +553,13 @@ def test_any_bytes_that_a_member_signs(kind: str) -> None:
 # Liveness
 
 
-def replayed(seat: Seat, letters: list[Envelope], seconds: float) -> None:
+def replayed(seat: Seat, envelopes: list[Envelope], seconds: float) -> None:
     """Let all others keep repeating these messages."""
     for _ in range(int(seconds / 0.5)):
         seat.now += 0.5
-        for letter in letters:
+        for envelope in envelopes:
             try:
-                seat.member.handle(MessageReceived(letter), seat.now)
+                seat.member.handle(MessageReceived(envelope), seat.now)
             except ProtocolError:
                 continue
         seat.member.handle(Tick(), seat.now)
@@ -582,8 +582,8 @@ def test_messages_of_the_dead_keep_nobody_alive() -> None:
         ("skip", chain.ballot(NO_BLOCK, round=3)),
         ("skip", chain.ballot(NO_BLOCK, round=1)),
     ]
-    letters = [chain.envelope(dead, kind, message) for kind, message in messages]
-    replayed(seat, letters, LEASE + 1.0)
+    envelopes = [chain.envelope(dead, kind, message) for kind, message in messages]
+    replayed(seat, envelopes, LEASE + 1.0)
     assert dead in seat.member.parts.liveness.silent(LEASE, seat.now)
 
 
@@ -628,7 +628,7 @@ def test_who_slept_does_not_take_the_others_for_dead() -> None:
     seat.waits(2.0, *seat.others)
     seat.now = 3600.0
     peer = seat.others[0]
-    effects = seat.hears(peer, "announcement", seat.chain.announcement(peer))
+    effects = seat.receives(peer, "announcement", seat.chain.announcement(peer))
     effects += seat.member.handle(Tick(), seat.now)
     assert of(StoreEntry, effects) == []
     assert all(not any(m.silent) for m in said(effects) if isinstance(m, Ballot))
@@ -662,7 +662,7 @@ def test_a_member_is_not_bound_by_who_calls_it_silent() -> None:
     slot = 1 if seat.member.parts.round.consensus.leader(1) != seat.me else 2
     for peer in seat.others:
         ballot = chain.ballot(record.id, silent=[seat.me], slot=slot)
-        seat.hears(peer, "finalize", ballot)
+        seat.receives(peer, "finalize", ballot)
     seat.proposal(record, slot=slot)
     assert seat.member.view.round == 3
     # Unless it saw no decision for a lease: then it was cut off.
@@ -704,8 +704,8 @@ def test_messages_of_the_next_rounds_wait_for_them() -> None:
     chain = seat.chain
     decided = chain.grow()
     early = [chain.envelope(p, "announcement", chain.announcement(p)) for p in seat.others]
-    for letter in early:
-        assert of(FetchUpdate, seat.member.handle(MessageReceived(letter), 0.0)) == []
+    for envelope in early:
+        assert of(FetchUpdate, seat.member.handle(MessageReceived(envelope), 0.0)) == []
     assert seat.member.view.round == 2
     effects = seat.member.handle(EntryReceived(decided), 0.0)
     assert {fetch.update for fetch in of(FetchUpdate, effects)} == {
@@ -718,8 +718,8 @@ def test_messages_that_turn_out_wrong_are_dropped_when_their_round_comes() -> No
     seat = ready(Seat())
     chain = seat.chain
     peer = seat.others[0]
-    seat.hears(peer, "skip", chain.ballot(NO_BLOCK, round=3, parent=RecordId(bytes(32))))
-    seat.hears(peer, "vote", chain.ballot(NO_BLOCK, round=3))
+    seat.receives(peer, "skip", chain.ballot(NO_BLOCK, round=3, parent=RecordId(bytes(32))))
+    seat.receives(peer, "vote", chain.ballot(NO_BLOCK, round=3))
     seat.member.handle(EntryReceived(chain.grow()), 0.0)
     assert seat.member.view.round == 3
     assert seat.member.parts.round.consensus.pending_ballots() == []
@@ -785,7 +785,7 @@ def test_who_is_behind_asks_sooner() -> None:
     seat = Seat()
     seat.member.handle(Tick(), 0.5)
     assert asks(seat.member.handle(Tick(), 1.0)) == []
-    seat.hears(seat.others[0], "heartbeat", Heartbeat(3, 1))
+    seat.receives(seat.others[0], "heartbeat", Heartbeat(3, 1))
     assert asks(seat.member.handle(Tick(), 1.5)) == [AskSync(2)]
     assert asks(seat.member.handle(Tick(), 2.0)) == []
 
@@ -822,7 +822,7 @@ def test_an_update_needed_for_an_earlier_round_is_not_dropped() -> None:
     seat.gathers(*[peer for peer in seat.others if peer != late])
     seat.member.handle(EntryReceived(chain.grow()), 0.0)
     again = chain.announcement(liar, update=update_of(liar, 2))
-    seat.hears(liar, "announcement", again)
+    seat.receives(liar, "announcement", again)
     honest = [chain.update(peer) for peer in seat.others if peer != liar]
     seat.member.handle(EntryReceived(chain.grow(updates=honest)), 0.0)
     effects = seat.member.handle(UpdateHeld(update_of(late, 2)), 0.0)
@@ -871,14 +871,14 @@ def test_floods_are_bounded() -> None:
         before = kept(seat.member)
         for number in range(200):
             record = chain.record(updates=entries, round=3 + number % 7, fingerprint=number)
-            letter = chain.envelope(who, "proposal", Proposal(number + 1, record))
+            envelope = chain.envelope(who, "proposal", Proposal(number + 1, record))
             seat.member.handle(
-                MessageReceived(dataclasses.replace(letter, signature=bytes(64))), 0.0
+                MessageReceived(dataclasses.replace(envelope, signature=bytes(64))), 0.0
             )
         assert kept(seat.member) - before <= limit
     for number in range(2000):
         try:
-            seat.hears(peer, "skip", chain.ballot(NO_BLOCK, slot=1 + number))
+            seat.receives(peer, "skip", chain.ballot(NO_BLOCK, slot=1 + number))
         except ProtocolError:
             continue
     assert kept(seat.member) <= MEMBER_BYTES + NEWCOMER_BYTES
@@ -889,9 +889,9 @@ def test_floods_are_bounded() -> None:
 
 def test_a_restarted_member_sends_nothing_else() -> None:
     seat = ready(Seat())
-    letters = [e.envelope for e in of(Publish, [*seat.trains(), *seat.proposal()])]
-    assert [letter.kind for letter in letters] == ["vote"]
-    again = seat.chain.member(seat.me, said=letters, start_number=2)
+    envelopes = [e.envelope for e in of(Publish, [*seat.trains(), *seat.proposal()])]
+    assert [envelope.kind for envelope in envelopes] == ["vote"]
+    again = seat.chain.member(seat.me, said=envelopes, start_number=2)
     seat.member = again
     seat.gathers()
     other = seat.chain.record(updates=[seat.chain.update(seat.others[0])])
@@ -901,8 +901,8 @@ def test_a_restarted_member_sends_nothing_else() -> None:
 
 def test_a_restarted_member_trains_once_a_round() -> None:
     seat = Seat()
-    letters = [e.envelope for e in of(Publish, seat.trains())]
-    again = seat.chain.member(seat.me, said=letters, start_number=2, load=False)
+    envelopes = [e.envelope for e in of(Publish, seat.trains())]
+    again = seat.chain.member(seat.me, said=envelopes, start_number=2, load=False)
     effects = again.handle(Loaded(1, FINGERPRINT, None), 0.0)
     assert of(Train, effects) == []
     # But it requests its own update, which is no longer in its memory.
@@ -911,11 +911,11 @@ def test_a_restarted_member_trains_once_a_round() -> None:
 
 def test_a_restarted_leader_proposes_nothing_else() -> None:
     seat = Seat(leads=True)
-    letters = [e.envelope for e in of(Publish, [*seat.trains(), *seat.gathers()])]
-    kinds = [letter.kind for letter in letters]
+    envelopes = [e.envelope for e in of(Publish, [*seat.trains(), *seat.gathers()])]
+    kinds = [envelope.kind for envelope in envelopes]
     assert kinds == ["announcement", "proposal", "vote"]
     for count in (2, 3):
-        seat.member = seat.chain.member(seat.me, said=letters[:count], start_number=2)
+        seat.member = seat.chain.member(seat.me, said=envelopes[:count], start_number=2)
         *some, _ = seat.others
         effects = [
             *seat.member.handle(UpdateHeld(update_of(seat.me, 2)), 0.0),
@@ -928,10 +928,15 @@ def test_a_restarted_leader_proposes_nothing_else() -> None:
 def test_a_lone_member_that_was_killed_at_any_instant_goes_on() -> None:
     """Whatever it had sent and kept by then."""
     seat = Seat(1)
-    letters = [e.envelope for e in of(Publish, seat.trains())]
-    assert [letter.kind for letter in letters] == ["announcement", "proposal", "vote", "finalize"]
-    for count in range(len(letters) + 1):
-        member = seat.chain.member(seat.me, said=letters[:count], start_number=2, load=False)
+    envelopes = [e.envelope for e in of(Publish, seat.trains())]
+    assert [envelope.kind for envelope in envelopes] == [
+        "announcement",
+        "proposal",
+        "vote",
+        "finalize",
+    ]
+    for count in range(len(envelopes) + 1):
+        member = seat.chain.member(seat.me, said=envelopes[:count], start_number=2, load=False)
         effects = member.handle(Loaded(1, FINGERPRINT, None), 0.0)
         if count == 0:
             assert of(Train, effects)
@@ -954,9 +959,9 @@ def test_messages_about_rounds_that_the_disk_has_lost_are_not_forgotten() -> Non
     leader = seat.member.parts.round.consensus.leader(1)
     if leader == seat.me:
         return
-    letters = [e.envelope for e in of(Publish, seat.proposal())]
-    assert [letter.kind for letter in letters] == ["vote"]
-    seat.member = before.member(seat.me, said=letters, start_number=2)
+    envelopes = [e.envelope for e in of(Publish, seat.proposal())]
+    assert [envelope.kind for envelope in envelopes] == ["vote"]
+    seat.member = before.member(seat.me, said=envelopes, start_number=2)
     seat.member.handle(EntryReceived(decided), 0.0)
     seat.member.handle(Loaded(2, FINGERPRINT, None), 0.0)
     ready(seat)
@@ -966,11 +971,11 @@ def test_messages_about_rounds_that_the_disk_has_lost_are_not_forgotten() -> Non
 
 def test_messages_about_an_abandoned_chain_are_passed_over() -> None:
     seat = Seat()
-    letters = [
+    envelopes = [
         seat.chain.envelope(seat.me, kind, seat.chain.ballot(NO_BLOCK, parent=RecordId(b"x" * 32)))
         for kind in BALLOT_KINDS
     ]
-    member = seat.chain.member(seat.me, said=letters, start_number=2)
+    member = seat.chain.member(seat.me, said=envelopes, start_number=2)
     assert member.parts.round.consensus.pending_ballots() == []
 
 

@@ -39,8 +39,8 @@ def of(kind: type[E], effects: Iterable[Effect]) -> list[E]:
 
 
 def ballots(effects: Iterable[Effect]) -> list[Message]:
-    letters = [effect.envelope for effect in of(Publish, effects)]
-    return [m for m in map(decode_message, letters) if isinstance(m, Ballot)]
+    envelopes = [effect.envelope for effect in of(Publish, effects)]
+    return [m for m in map(decode_message, envelopes) if isinstance(m, Ballot)]
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def _chain() -> Chain:
     return Chain(4).grow_until(2)
 
 
-def _letter(number: int, size: int, sender: PeerId = MEMBER) -> Envelope:
+def _envelope(number: int, size: int, sender: PeerId = MEMBER) -> Envelope:
     body = number.to_bytes(8, "big").ljust(size, b"\0")
     return Envelope(kind="vote", swarm=bytes(32), sender=sender, body=body, signature=bytes(64))
 
@@ -44,11 +44,11 @@ def _refused(envelope: Envelope) -> str:
 
 def test_long_messages_of_strangers_are_not_read() -> None:
     """It would turn out not to be a message, but only after a while."""
-    assert _refused(_letter(1, 5000, STRANGER)) == "not_member"
+    assert _refused(_envelope(1, 5000, STRANGER)) == "not_member"
 
 
 def test_long_messages_of_members_are_read() -> None:
-    assert _refused(_letter(1, 5000)) == "malformed"
+    assert _refused(_envelope(1, 5000)) == "malformed"
 
 
 def test_rounds_far_ahead_are_not_let_in() -> None:
@@ -90,25 +90,27 @@ def _kept(envelopes: Iterable[Envelope], *, limit: int) -> int:
 
 def test_little_is_kept_of_newcomers() -> None:
     assert (
-        0 < _kept((_letter(n, 500, STRANGER) for n in range(100)), limit=NEWCOMER_BYTES) <= 4 << 10
+        0
+        < _kept((_envelope(n, 500, STRANGER) for n in range(100)), limit=NEWCOMER_BYTES)
+        <= 4 << 10
     )
 
 
 def test_a_bounded_part_is_kept_of_members() -> None:
-    assert 0 < _kept((_letter(n, 100_000) for n in range(20)), limit=MEMBER_BYTES) <= 1 << 20
+    assert 0 < _kept((_envelope(n, 100_000) for n in range(20)), limit=MEMBER_BYTES) <= 1 << 20
 
 
 def test_short_messages_count_for_what_they_cost() -> None:
-    assert _kept((_letter(n, 8) for n in range(3000)), limit=MEMBER_BYTES) <= 8 << 10
+    assert _kept((_envelope(n, 8) for n in range(3000)), limit=MEMBER_BYTES) <= 8 << 10
 
 
 def test_what_is_over_is_forgotten() -> None:
     """And makes room for what comes."""
     box = MessageStore()
     for number in range(20):
-        box.put(number, _letter(number, 60_000), 1 << 20)
+        box.put(number, _envelope(number, 60_000), 1 << 20)
     box.forget_before(19)
-    box.put(19, _letter(50, 60_000), 1 << 20)
+    box.put(19, _envelope(50, 60_000), 1 << 20)
     assert len(box.of_round(19)) == 1
     assert not box.of_round(5)
 
@@ -150,7 +152,7 @@ def test_so_many_accusations_wait() -> None:
     accusations, proof = Accusations(), _chain().evidence(1)
     for number in range(100):
         accused = Accused(PeerId(number.to_bytes(32, "big")))
-        accusations.put(accused, _letter(number, 8))  # type: ignore[arg-type]  # whose is all it asks
+        accusations.put(accused, _envelope(number, 8))  # type: ignore[arg-type]  # whose is all it asks
     assert len(accusations.envelopes()) == 64
     assert not accusations.wants(proof.peer)
 

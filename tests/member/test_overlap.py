@@ -208,9 +208,9 @@ def test_a_restart_in_mid_flight_resumes() -> None:
     """What was announced stays and is not made again; what was ahead is lost and recomputed."""
     seat = Seat()
     seat.loads()
-    letters = [effect.envelope for effect in of(Publish, seat.trains(2))]
+    envelopes = [effect.envelope for effect in of(Publish, seat.trains(2))]
     seat.trains(3)
-    seat.member = seat.chain.member(seat.me, said=letters, start_number=2, load=False)
+    seat.member = seat.chain.member(seat.me, said=envelopes, start_number=2, load=False)
     effects = seat.loads()
     assert trained_for(effects) == [3]
     seat.member = seat.chain.member(seat.me, start_number=3, load=False)

@@ -53,7 +53,7 @@ class _Seat:
     def others(self) -> list[PeerId]:
         return [peer for peer in self.chain.membership.peers if peer != self.me]
 
-    def hears(self, who: PeerId, kind: str, message: Message, now: float) -> list[str]:
+    def receives(self, who: PeerId, kind: str, message: Message, now: float) -> list[str]:
         """Deliver a message and return the kinds of its answers."""
         return _said(
             self.member.handle(MessageReceived(self.chain.envelope(who, kind, message)), now)
@@ -87,10 +87,10 @@ def _repeats(seconds: float) -> bool:
     """Whether the second leader has repeated by then what is certified in the first slot."""
     seat = _Seat(leads=1)
     record = seat.chain.record()
-    seat.hears(seat.leader, "proposal", Proposal(1, record), 0.0)
+    seat.receives(seat.leader, "proposal", Proposal(1, record), 0.0)
     kinds: list[str] = []
     for peer in seat.others:
-        kinds += seat.hears(peer, "vote", seat.chain.ballot(record.id), 0.0)
+        kinds += seat.receives(peer, "vote", seat.chain.ballot(record.id), 0.0)
     assert "finalize" in kinds
     return "proposal" in kinds + seat.waits(seconds)
 
@@ -109,7 +109,7 @@ def test_a_gap_is_skipped() -> None:
     """Others have left the second slot, and it is no longer known how they left the first one."""
     seat = _Seat()
     for peer in seat.others:
-        seat.hears(peer, "skip", seat.chain.ballot(NO_BLOCK, slot=2), 0.0)
+        seat.receives(peer, "skip", seat.chain.ballot(NO_BLOCK, slot=2), 0.0)
     skipped = set()
     for step in range(1, 200):
         for effect in seat.member.handle(Tick(), step / 10):
@@ -123,7 +123,7 @@ def test_a_gap_is_skipped() -> None:
 def _heartbeats(seat: _Seat, seconds: int, round_: int) -> None:
     for now in range(1, seconds + 1, 2):
         for peer in seat.others:
-            seat.hears(peer, "heartbeat", Heartbeat(round_, now), float(now))
+            seat.receives(peer, "heartbeat", Heartbeat(round_, now), float(now))
         seat.member.handle(Tick(), float(now))
 
 

@@ -561,7 +561,7 @@ async def forged_answers(me: Attacker, peer: Hostile) -> None:
     for message in said:
         if not me.at_it:
             return
-        await peer.say(rpc_pb2.RPC(publish=[message]))
+        await peer.send_rpc(rpc_pb2.RPC(publish=[message]))
         # Slower than an author's rate limit, so that each message is read.
         await trio.sleep(0.1)
 
@@ -583,9 +583,9 @@ async def announcements(me: Attacker, peer: Hostile) -> None:
     for first in range(0, len(ready), 10):
         if not me.at_it:
             return
-        await peer.say(rpc_pb2.RPC(publish=ready[first : first + 10]))
+        await peer.send_rpc(rpc_pb2.RPC(publish=ready[first : first + 10]))
     while me.at_it:
-        await peer.say(rpc_pb2.RPC(publish=list(itertools.islice(said, 10))))
+        await peer.send_rpc(rpc_pb2.RPC(publish=list(itertools.islice(said, 10))))
 
 
 async def _say_over_and_over(
@@ -595,7 +595,7 @@ async def _say_over_and_over(
     for number in itertools.count():
         if not me.at_it:
             return
-        await peer.say(make(number))
+        await peer.send_rpc(make(number))
 
 
 def _signed(

@@ -34,7 +34,7 @@ def identity(number: int) -> Identity:
     return Identity.from_seed(number.to_bytes(4, "big") * 8)
 
 
-def say(facts: object) -> None:
+def report(facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
@@ -61,7 +61,7 @@ async def run_home(number: int, listen: tuple[str, ...], bootstrap: list[str]) -
                 for peer in network.connected():
                     if numbers[peer] != 0:
                         came_back[numbers[peer]] = await _echoes(network, peer)
-                say(
+                report(
                     {
                         "verdict": reach.verdict,
                         "mapped": reach.mapped,
@@ -91,7 +91,7 @@ async def main() -> None:
         await run_home(int(number), listen, bootstrap)
         return
     settings = BootstrapSettings(identity=identity(int(number)), line=LineSettings(listen=listen))
-    await run_bootstrap(settings, ready=lambda addresses: say({"addresses": addresses}))
+    await run_bootstrap(settings, ready=lambda addresses: report({"addresses": addresses}))
 
 
 if __name__ == "__main__":

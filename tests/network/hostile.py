@@ -45,7 +45,7 @@ class Hostile:
         peer = self._stream.muxed_conn.peer_id
         return await self.network._host.new_stream(peer, [TProtocol(protocol)])
 
-    async def say(self, rpc: rpc_pb2.RPC) -> None:
+    async def send_rpc(self, rpc: rpc_pb2.RPC) -> None:
         """Send one gossip message with any content."""
         data = rpc.SerializeToString()
         await self._stream.write(encode_uvarint(len(data)) + data)
@@ -54,7 +54,7 @@ class Hostile:
         """Subscribe to a topic, and wait until the victim has received it."""
         rpc = rpc_pb2.RPC()
         rpc.subscriptions.add(subscribe=True, topicid=topic)
-        await self.say(rpc)
+        await self.send_rpc(rpc)
         await self.wait_until_read()
 
     async def wait_until_read(self) -> None:
@@ -63,7 +63,7 @@ class Hostile:
         for subscribe in (True, False):
             rpc = rpc_pb2.RPC()
             rpc.subscriptions.add(subscribe=subscribe, topicid=mark)
-            await self.say(rpc)
+            await self.send_rpc(rpc)
             await until(lambda subscribe=subscribe: self._knows(mark) is subscribe)
 
     def _knows(self, topic: str) -> bool:

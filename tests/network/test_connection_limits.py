@@ -150,6 +150,6 @@ async def test_tiny_gossip_messages_do_not_keep_the_processor_busy() -> None:
         rpc.subscriptions.add(subscribe=False, topicid="t")
         with trio.move_on_after(2):
             for _ in range(20_000):
-                await peer.say(rpc)
+                await peer.send_rpc(rpc)
         took = trio.current_time() - begun
         assert 100 < handled <= 600 + 100 * took

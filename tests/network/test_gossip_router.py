@@ -53,7 +53,7 @@ async def test_nobody_is_dialled_because_of_a_prune() -> None:
             for _ in range(16):
                 someone, record = invented(port)
                 prune.peers.add(peerID=someone.to_bytes(), signedPeerRecord=record)
-            await peer.say(rpc)
+            await peer.send_rpc(rpc)
         await peer.wait_until_read()
         assert len(store.peer_ids()) == 1
         await victim.publish(TOPIC, b"still here")
@@ -73,7 +73,7 @@ async def test_topics_that_are_not_ours_leave_nothing_behind() -> None:
             rpc.control.prune.add(topicID=long, backoff=10**9)
             rpc.control.graft.add(topicID=long)
             rpc.control.ihave.add(topicID=long, messageIDs=[b"i"])
-            await peer.say(rpc)
+            await peer.send_rpc(rpc)
         await peer.wait_until_read()
         tables = (router.back_off, router.ihave_message_limits, router.graft_flood_tracking)
         assert not any("x" * 100 in repr(table) for table in tables)
@@ -111,7 +111,7 @@ async def test_ihaves_and_grafts_in_our_topic_cost_little_and_keep_nobody_waitin
                 rpc.control.prune.add(topicID=TOPIC, backoff=1)
             else:
                 rpc.control.graft.add(topicID=TOPIC)
-            await peer.say(rpc)
+            await peer.send_rpc(rpc)
             if number % 40 == 0:
                 await _goes_through(friend, inboxes[0])
         await peer.wait_until_read()
@@ -132,7 +132,7 @@ async def test_a_prune_holds_for_an_hour_at_most_and_is_forgotten_then() -> None
         await victim.subscribe(TOPIC, accept)
         rpc = rpc_pb2.RPC()
         rpc.control.prune.add(topicID=TOPIC, backoff=10**12)
-        await peer.say(rpc)
+        await peer.send_rpc(rpc)
         await peer.wait_until_read()
         router = victim.gossip.router
         assert router.back_off[TOPIC][peer.id] <= trio.current_time() + 3600
@@ -152,7 +152,7 @@ async def test_a_clock_that_was_ahead_leaves_nobody_alone_for_longer(
         await victim.subscribe(TOPIC, accept)
         rpc = rpc_pb2.RPC()
         rpc.control.prune.add(topicID=TOPIC, backoff=20)
-        await peer.say(rpc)
+        await peer.send_rpc(rpc)
         await peer.wait_until_read()
         router = victim.gossip.router
         monkeypatch.setattr(time, "time", lambda: now)
@@ -177,7 +177,7 @@ async def test_what_is_sent_again_has_a_budget(monkeypatch: pytest.MonkeyPatch) 
         assert len(wanted) >= 10
         asked.control.iwant.add(messageIDs=[identifier for identifier in wanted for _ in range(50)])
         for _ in range(5):
-            await peer.say(asked)
+            await peer.send_rpc(asked)
         await peer.wait_until_read()
         assert 400_000 < sum(answered) < 3 << 20
 
@@ -203,7 +203,7 @@ async def test_who_passes_forgeries_on_is_refused() -> None:
             forged.from_id = peer.id.to_bytes()
             forged.key = peer.network._host.get_public_key().serialize()
             forged.signature = bytes(64)
-            await peer.say(rpc_pb2.RPC(publish=[forged]))
+            await peer.send_rpc(rpc_pb2.RPC(publish=[forged]))
         await until(lambda: victim.refuses(peer.network.peer))
         assert victim.traffic.rejected["bad_signature"] == 4
 
@@ -256,7 +256,7 @@ async def test_messages_of_a_peer_whose_clock_was_ahead_are_accepted() -> None:
             record = PeerRecord(peer.id, [], seq=seconds * 10**9)
             envelope = seal_record(record, keys).marshal_envelope()
             message = signed(keys, number)
-            await peer.say(rpc_pb2.RPC(publish=[message], senderRecord=envelope))
+            await peer.send_rpc(rpc_pb2.RPC(publish=[message], senderRecord=envelope))
         await until(lambda: received == [b"\0\0", b"\0\1"])
 
 
@@ -287,7 +287,7 @@ async def test_who_sends_too_much_is_read_at_the_pace_of_others(
             # Forwarded by a peer that is not the author.
             keys = create_new_key_pair(bytes(32)).private_key
         for number in range(sent):
-            await peer.say(rpc_pb2.RPC(publish=[signed(keys, number)]))
+            await peer.send_rpc(rpc_pb2.RPC(publish=[signed(keys, number)]))
         await until(lambda: victim.traffic.rejected["too_many"] == sent - most)
         assert judged == most
         # What reached the friend was verified there, too.
@@ -323,9 +323,9 @@ async def test_nobody_is_silenced_by_who_repeats_its_old_messages(
         inbox = await victim.subscribe(TOPIC, judge)
         keys = create_new_key_pair(bytes(32)).private_key
         for number in range(sent):
-            await peer.say(rpc_pb2.RPC(publish=[signed(keys, number)]))
+            await peer.send_rpc(rpc_pb2.RPC(publish=[signed(keys, number)]))
         await until(lambda: old == sent)
-        await peer.say(rpc_pb2.RPC(publish=[signed(keys, sent)]))
+        await peer.send_rpc(rpc_pb2.RPC(publish=[signed(keys, sent)]))
         with trio.fail_after(30):
             assert (await inbox.receive())[1] == fresh
         assert not victim.traffic.rejected["too_many"]

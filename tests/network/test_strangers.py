@@ -153,14 +153,14 @@ async def test_topics_of_a_stranger_are_short_and_few() -> None:
     async with networks(1) as (node,), hostile(node) as peer:
         rpc = rpc_pb2.RPC()
         rpc.subscriptions.add(subscribe=True, topicid="x" * 300_000)
-        await peer.say(rpc)
+        await peer.send_rpc(rpc)
         for number in range(40):
             rpc = rpc_pb2.RPC()
             rpc.subscriptions.add(subscribe=True, topicid=f"topic-{number}")
-            await peer.say(rpc)
+            await peer.send_rpc(rpc)
         rpc = rpc_pb2.RPC()
         rpc.subscriptions.add(subscribe=False, topicid="topic-0")
-        await peer.say(rpc)
+        await peer.send_rpc(rpc)
         topics: Any = node.gossip.pubsub.peer_topics
         await until(lambda: "topic-15" in topics and "topic-0" not in topics)
         assert len(topics) < 17
@@ -175,10 +175,10 @@ async def test_records_of_a_hundred_thousand_addresses_are_not_opened() -> None:
         envelope = seal_library_record(record, private).marshal_envelope()
         # One message has a MiB at most.
         rpc = rpc_pb2.RPC(senderRecord=envelope[: 900 << 10])
-        await peer.say(rpc)
+        await peer.send_rpc(rpc)
         honest = PeerRecord(peer.id, addresses)
         sealed = seal_library_record(honest, private).marshal_envelope()
-        await peer.say(rpc_pb2.RPC(senderRecord=sealed))
+        await peer.send_rpc(rpc_pb2.RPC(senderRecord=sealed))
         await peer.wait_until_read()
         store: Any = node._host.get_peerstore()
         known = store.addrs(peer.id) if peer.id in store.peer_ids() else []

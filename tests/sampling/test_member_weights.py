@@ -41,7 +41,7 @@ def is_modest(round_: int, true: int) -> int:
     return 1
 
 
-def says_nothing(round_: int, true: int) -> int:
+def claims_nothing(round_: int, true: int) -> int:
     return 0
 
 
@@ -218,7 +218,7 @@ def test_a_boaster_gains_nothing() -> None:
 
 def test_a_single_liar_moves_nobodys_deadline() -> None:
     alike = of_late(play([4.0] * 7).deadlines)
-    for claim in (boasts, is_modest, says_nothing, oscillates):
+    for claim in (boasts, is_modest, claims_nothing, oscillates):
         found = of_late(play([4.0] * 7, {0: claim}).deadlines)
         assert 0.8 * alike < found < 1.25 * alike, claim.__name__
 
@@ -230,7 +230,7 @@ def test_who_claims_nothing_has_little_work_and_little_weight() -> None:
     # The others continue as if it were absent.
     assert of_late(played.seconds) < 1.1 * 240 / 20
     # A member that states no capacity keeps its initial weight.
-    assert abs(play([4.0] * 6, {0: says_nothing}).part(0) - 1 / 6) < 0.05
+    assert abs(play([4.0] * 6, {0: claims_nothing}).part(0) - 1 / 6) < 0.05
 
 
 def test_one_that_oscillates_is_worse_off_than_one_that_does_not() -> None:

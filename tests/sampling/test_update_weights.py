@@ -74,10 +74,10 @@ def test_fewer_than_a_third_who_claim_everything_weigh_less_than_the_others() ->
         assert sum(weights[:liars]) == 2 * liars < sum(weights[liars:]) == members - liars
 
 
-def chain_of(say: UpdateWeightRule, rounds: int = 40) -> Chain:
+def chain_of(rule: UpdateWeightRule, rounds: int = 40) -> Chain:
     """Return a chain of four members, one of which needs several rounds for a sequence, and one does
     twice the work of the other two."""
-    chain = Chain(4, sequences=16, max_share=0.5, optimizer=OptimizerSpec(update_weight=say))
+    chain = Chain(4, sequences=16, max_share=0.5, optimizer=OptimizerSpec(update_weight=rule))
     slow, *_, fast = chain.membership.peers
     while chain.round < rounds:
         due = sorted(chain.ledger.assignments.due(chain.round))

@@ -258,11 +258,11 @@ class Freeloader(Liar):
         super().perform(effect)
         if told == "announcement":
             for kind, message in self._work.false_audits():
-                self._say(kind, message)
+                self._send(kind, message)
 
     def _propose(self, envelope: Envelope, proposal: Proposal) -> None:
         record = self._work.proposes(proposal.record)
         if record is proposal.record:
             super()._propose(envelope, proposal)
         elif record is not None:
-            self._say("proposal", Proposal(proposal.slot, record))
+            self._send("proposal", Proposal(proposal.slot, record))

@@ -331,7 +331,7 @@ class Liar(Node):
 
     # Lies
 
-    def _say(self, kind: str, message: object, targets: set[int] | None = None) -> None:
+    def _send(self, kind: str, message: object, targets: set[int] | None = None) -> None:
         self._tell(self.sign(kind, encode(message)), targets)
 
     def _tell(self, envelope: Envelope, targets: set[int] | None = None) -> None:
@@ -374,7 +374,7 @@ class Liar(Node):
                 place = (*place, message.silent)
             if place not in self._echoed:
                 self._echoed.add(place)
-                self._say_there(envelope.kind, message, side)
+                self._send_there(envelope.kind, message, side)
         elif isinstance(message, Announcement):
             own, place = self._own_announcement(), (envelope.kind, message.parent)
             # Two announcements of one round are evidence, and for a round that both sides share it made
@@ -382,10 +382,10 @@ class Liar(Node):
             if own is not None and own.parent != message.parent and place not in self._echoed:
                 self._echoed.add(place)
                 said = dataclasses.replace(message, update=own.update)
-                self._say_there("announcement", said, side)
+                self._send_there("announcement", said, side)
         return True
 
-    def _say_there(self, kind: str, message: Ballot | Announcement, side: set[int]) -> None:
+    def _send_there(self, kind: str, message: Ballot | Announcement, side: set[int]) -> None:
         self.swarm.gossip(self, self.sign(kind, encode(message)), side)
 
     def _leave(self) -> None:
@@ -407,15 +407,15 @@ class Liar(Node):
 
     def _announce(self, envelope: Envelope, said: Announcement) -> None:
         if "wrong fingerprint" in self.tells:
-            self._say("announcement", dataclasses.replace(said, fingerprint=said.fingerprint ^ 1))
+            self._send("announcement", dataclasses.replace(said, fingerprint=said.fingerprint ^ 1))
         elif "no data" in self.tells:
-            self._say(
+            self._send(
                 "announcement", dataclasses.replace(said, update=content_id(b"no" + said.update))
             )
         elif "two sizes" in self.tells:
             one, other = self._halves()
             self._tell(envelope, one)
-            self._say("announcement", self._missized(said), other)
+            self._send("announcement", self._missized(said), other)
         elif "announces to some" in self.tells:
             self._tell(envelope, {node.index for node in self.swarm.alive if node.index % 2})
         else:
@@ -436,7 +436,7 @@ class Liar(Node):
             and said.update not in self._copied
         ):
             self._copied.add(said.update)
-            self._say("announcement", self._missized(said) if "wrong size" in self.tells else said)
+            self._send("announcement", self._missized(said) if "wrong size" in self.tells else said)
 
     def _propose(self, envelope: Envelope, proposal: Proposal) -> None:
         record = self._censored(proposal.record)
@@ -445,15 +445,15 @@ class Liar(Node):
             agreement = self._current.consensus
             agreement.records[record.id] = record
             agreement._slots[proposal.slot].proposal = record.id
-            self._say("proposal", Proposal(proposal.slot, record))
+            self._send("proposal", Proposal(proposal.slot, record))
             return
         record = self._forged(proposal.record)
         if record is not None:
-            self._say("proposal", Proposal(proposal.slot, record))
+            self._send("proposal", Proposal(proposal.slot, record))
         elif "two proposals" in self.tells:
             one, other = self._halves()
             self._tell(envelope, one)
-            self._say("proposal", Proposal(proposal.slot, self._variant(proposal.record)), other)
+            self._send("proposal", Proposal(proposal.slot, self._variant(proposal.record)), other)
         else:
             self._tell(envelope)
 
@@ -544,24 +544,24 @@ class Liar(Node):
             if self._chance.random() < 0.5 and others:
                 others = set(self._chance.sample(sorted(others), max(1, len(others) // 2)))
             ballot = dataclasses.replace(ballot, silent=membership.mask(others))
-            self._say(kind, ballot)
+            self._send(kind, ballot)
             return
         if kind == "vote" and "two votes" in self.tells:
             one, other = self._halves()
             self._tell(envelope, one)
             for block in list(self._current.consensus.records):
                 if block != ballot.block:
-                    self._say("vote", dataclasses.replace(ballot, block=block), other)
+                    self._send("vote", dataclasses.replace(ballot, block=block), other)
                     return
-            self._say(
+            self._send(
                 "vote", dataclasses.replace(ballot, block=RecordId(content_id(b"none"))), other
             )
             return
         if "finalize and skip" in self.tells and kind in ("finalize", "vote"):
             self._tell(envelope)
             for block in list(self._current.consensus.records):
-                self._say("finalize", dataclasses.replace(ballot, block=block))
-            self._say("skip", dataclasses.replace(ballot, block=NO_BLOCK))
+                self._send("finalize", dataclasses.replace(ballot, block=block))
+            self._send("skip", dataclasses.replace(ballot, block=NO_BLOCK))
             return
         self._tell(envelope)
 
@@ -574,13 +574,13 @@ class Liar(Node):
         mask = membership.mask(peer for peer in honest if peer != victim)
         if ballot.round % 2 == 0:
             if ballot.block != NO_BLOCK or kind == "skip":
-                self._say(kind, dataclasses.replace(ballot, silent=mask))
+                self._send(kind, dataclasses.replace(ballot, silent=mask))
         elif kind == "vote":
             for slot in range(ballot.slot, ballot.slot + SLOT_WINDOW):
                 phantom = RecordId(content_id(ballot.parent + slot.to_bytes(4, "big")))
                 false = dataclasses.replace(ballot, slot=slot, block=phantom, silent=mask)
-                self._say("vote", false)
-                self._say("finalize", false)
+                self._send("vote", false)
+                self._send("finalize", false)
 
     def _usurp(self) -> None:
         """Propose in another member's slot."""
@@ -600,7 +600,7 @@ class Liar(Node):
         for slot in range(1, 4):
             secret = self.member.parts.auditor.reveal(self.member.view.ledger)
             record = dataclasses.replace(record, slot=slot, secret=secret)
-            self._say("proposal", Proposal(slot, record))
+            self._send("proposal", Proposal(slot, record))
 
     def _flood(self) -> None:
         """Send many messages that must be kept, or look so."""
@@ -619,16 +619,16 @@ class Liar(Node):
             )
             kind = chance.choice(("vote", "finalize", "skip", "heartbeat", "join", "stranger"))
             if kind == "heartbeat":
-                self._say(
+                self._send(
                     kind, Heartbeat(round_ + chance.randrange(100), chance.randrange(1 << 40))
                 )
             elif kind == "join":
-                self._say(kind, JoinRequest(round_, b""))
+                self._send(kind, JoinRequest(round_, b""))
             elif kind == "stranger":
                 self._stranger(round_)
             else:
                 block = NO_BLOCK if kind == "skip" else ballot.block
-                self._say(kind, dataclasses.replace(ballot, block=block))
+                self._send(kind, dataclasses.replace(ballot, block=block))
 
     def _pour(self) -> None:
         """Send as much as possible about a future round, which cannot be checked yet."""
@@ -638,7 +638,7 @@ class Liar(Node):
         for number in range(_DELUGE):
             block = RecordId(content_id(b"%d" % number))
             ballot = Ballot(current.number + 2, block, 1, block, current.membership.mask(()))
-            self._say("vote", ballot, target)
+            self._send("vote", ballot, target)
 
     def _stranger(self, round_: int) -> None:
         """Request admission under a false name, with an invalid signature."""
@@ -774,7 +774,7 @@ class Liar(Node):
         self._history = ledger
         # A message on another record makes the others compare chains.
         other = RecordId(content_id(b"forged"))
-        self._say(
+        self._send(
             "announcement",
             Announcement(self.member.view.round, other, content_id(b"forged"), 1000, 100, 2.0, 666),
         )

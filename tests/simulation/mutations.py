@@ -176,7 +176,7 @@ def _forgets_evidence() -> list[Patch]:
     return [(proposal.Accusations, "wants", lambda self, peer: False)]
 
 
-def _forgets_its_words() -> list[Patch]:
+def _forgets_its_messages() -> list[Patch]:
     return [(member.Member, "restore", lambda self, envelopes, now: None)]
 
 
@@ -285,7 +285,7 @@ MUTATIONS = (
     Mutation(
         "evidence is forgotten", _forgets_evidence, "liars", 20, "expelled", ("finalize and skip",)
     ),
-    Mutation("its words are lost in a restart", _forgets_its_words, "crash", 60, "ballots"),
+    Mutation("its words are lost in a restart", _forgets_its_messages, "crash", 60, "ballots"),
     Mutation(
         "takes the certificate of another record",
         _takes_any_certificate,

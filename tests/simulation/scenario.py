@@ -182,7 +182,7 @@ def draw_scenario(
         schedule = with_wipes(schedule, nodes, LEASE_SECONDS, size)
     links = chance.choice((LAN, Links(), Links(), HOME))
     return Scenario(
-        say=draw_say(seed, family),
+        say=draw_update_weight(seed, family),
         seed=seed,
         family=family,
         members=count,
@@ -218,7 +218,7 @@ def _many_down(seed: int, members: int | None, rounds: int, overlap: bool) -> Sc
     )
     liars = draw_leading(liars, random.Random(f"leading {seed} down"))
     return Scenario(
-        say=draw_say(seed, "down"),
+        say=draw_update_weight(seed, "down"),
         seed=seed,
         family="down",
         members=count,
@@ -231,7 +231,7 @@ def _many_down(seed: int, members: int | None, rounds: int, overlap: bool) -> Sc
     )
 
 
-def draw_say(seed: int, family: Family) -> UpdateWeightRule:
+def draw_update_weight(seed: int, family: Family) -> UpdateWeightRule:
     """Draw the rule for update weights of a seed's run."""
     return random.Random(f"say {seed} {family}").choice(("equal", "share"))
 

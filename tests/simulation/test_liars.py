@@ -57,7 +57,7 @@ def test_a_founder_that_rewrites_history_is_not_followed(seed: int) -> None:
     assert outcome.rounds >= 8
 
 
-def said_by(swarm: Any, index: int) -> list[Any]:
+def sent_by(swarm: Any, index: int) -> list[Any]:
     return [read(envelope) for envelope in swarm.node(index).disk.said]
 
 

@@ -178,7 +178,7 @@ def a_store(root: Path, node: Identity | None = None) -> SwarmStore:
 ACKNOWLEDGED: dict[str, int] = {}
 
 
-def what_was_said_is_there(root: Path) -> None:
+def what_was_signed_is_there(root: Path) -> None:
     store = a_store(root)
     ledger = store.load_ledger()
     assert len(ledger) >= ACKNOWLEDGED.get("rounds", 0)
@@ -197,7 +197,7 @@ WORDS = [
 SNAPSHOT = LocalSnapshot(2, "ab" * 32, 100)
 
 
-@scenario(what_was_said_is_there)
+@scenario(what_was_signed_is_there)
 def swarm_store(root: Path) -> None:
     ACKNOWLEDGED.clear()
     store = a_store(root)
@@ -222,7 +222,7 @@ def swarm_store(root: Path) -> None:
 
 
 def what_was_verified_is_there(root: Path) -> None:
-    what_was_said_is_there(root)
+    what_was_signed_is_there(root)
     ledger, trusting = a_store(root).load_ledger(), a_store(root, NODE).load_ledger()
     assert trusting.head == ledger.head
 
@@ -272,7 +272,7 @@ def write_past(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-@scenario(what_was_said_is_there)
+@scenario(what_was_signed_is_there)
 def damaged_swarm_store(root: Path) -> None:
     """What a crash tore is cut off, and a rotten end is replaced by the entries before it."""
     ACKNOWLEDGED.clear()

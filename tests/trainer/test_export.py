@@ -73,7 +73,7 @@ def session_with(
     return session
 
 
-def always_says(session: TrainingSession, token: int | None) -> None:
+def always_generates(session: TrainingSession, token: int | None) -> None:
     """Make this token the model's likeliest one for any input."""
     assert token is not None
     named = dict(session.model.named_parameters())
@@ -99,7 +99,7 @@ def test_a_text_ends_at_the_end_token_of_ones_own_tokenizer(tmp_path: Path, name
     settings = TokenizerSettings(eos_token=spelled) if named == "settings" else None
     said = {"eos_token_id": end} if named == "model" else {}
     session = session_with(tmp_path / "blobs", tokenizer, settings, **said)
-    always_says(session, end)
+    always_generates(session, end)
     before = session.model.config.eos_token_id
     export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
     assert session.model.config.eos_token_id == before
@@ -125,7 +125,7 @@ def test_a_text_does_not_end_at_llamas_end_token(tmp_path: Path) -> None:
     tokenizer = bpe("<a>", "<b>", "<c>", END)
     session = session_with(tmp_path / "blobs", tokenizer)
     word = tokenizer.token_to_id("a")
-    always_says(session, word)
+    always_generates(session, word)
     export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
     opened = AutoTokenizer.from_pretrained(tmp_path / "out")
     # transformers' own types of its results do not fit its `generate`.
@@ -238,7 +238,7 @@ class TestWriting:
         tokenizer = bpe(END)
         session = session_with(tmp_path, tokenizer)
         store = BlobStore(tmp_path)
-        always_says(session, tokenizer.token_to_id("a"))
+        always_generates(session, tokenizer.token_to_id("a"))
         assert list(write_text(session, store, "once", 0, 0.0, 5)) == ["a"] * 5
         # No further than the model's longest context.
         long = "x" * 60

@@ -183,14 +183,14 @@ class LyingNetwork(SimulatedNetwork):
         if isinstance(message, Announcement) and "two sizes" in tells:
             self.pass_on(topic, self.peer, data, None, one)
             size = self._dice.choice((message.size - 1, message.size + 1, (1 << 32) - 1))
-            self._say(topic, "announcement", dataclasses.replace(message, size=size), other)
+            self._send(topic, "announcement", dataclasses.replace(message, size=size), other)
         elif isinstance(message, Announcement) and "no data" in tells:
             nothing = content_id(b"no" + message.update)
-            self._say(topic, "announcement", dataclasses.replace(message, update=nothing))
+            self._send(topic, "announcement", dataclasses.replace(message, update=nothing))
         elif isinstance(message, Ballot) and envelope.kind == "vote" and "two votes" in tells:
             self.pass_on(topic, self.peer, data, None, one)
             block = RecordId(content_id(b"none" + message.block))
-            self._say(topic, "vote", dataclasses.replace(message, block=block), other)
+            self._send(topic, "vote", dataclasses.replace(message, block=block), other)
         elif (
             isinstance(message, Ballot)
             and "abstains from others" in tells
@@ -205,7 +205,7 @@ class LyingNetwork(SimulatedNetwork):
             and (other_record := self._work.proposes(message.record)) is not message.record
         ):
             if other_record is not None:
-                self._say(topic, "proposal", Proposal(message.slot, other_record))
+                self._send(topic, "proposal", Proposal(message.slot, other_record))
         elif (
             isinstance(message, Proposal)
             and (record := Liar._censored(self, message.record)) is not None  # type: ignore[arg-type]
@@ -214,17 +214,17 @@ class LyingNetwork(SimulatedNetwork):
             agreement = self._current.consensus
             agreement.records[record.id] = record
             agreement._slots[message.slot].proposal = record.id
-            self._say(topic, "proposal", Proposal(message.slot, record))
+            self._send(topic, "proposal", Proposal(message.slot, record))
         elif isinstance(message, Ballot) and "false silence" in tells:
             membership = self._machine.member.view.ledger.membership(message.round)
             mask = membership.mask(set(membership.peers) - {self.peer})
-            self._say(topic, envelope.kind, dataclasses.replace(message, silent=mask))
+            self._send(topic, envelope.kind, dataclasses.replace(message, silent=mask))
         else:
             self._swarm.watch.told(envelope)
             self.pass_on(topic, self.peer, data, None)
         if isinstance(message, Announcement):
             for kind, audit in self._work.false_audits():
-                self._say(topic, kind, audit)
+                self._send(topic, kind, audit)
         if "flood" in tells:
             self._flood(topic, message)
         if "replay" in tells and self._heard:
@@ -260,7 +260,7 @@ class LyingNetwork(SimulatedNetwork):
     def _leave(self, topic: str, round_: int) -> None:
         if LEAVES in self._tells and not self._left and trio.current_time() > _LEAVES_AFTER:
             self._left = True
-            self._say(topic, "leave", Leave(round_))
+            self._send(topic, "leave", Leave(round_))
 
     # Both sides of a cut
 
@@ -316,7 +316,7 @@ class LyingNetwork(SimulatedNetwork):
         self._swarm.watch.signed(self._machine, envelope)  # type: ignore[arg-type]
         return envelope
 
-    def _say(
+    def _send(
         self, topic: str, kind: str, message: object, targets: frozenset[PeerId] | None = None
     ) -> None:
         envelope = self._sign(kind, message)
@@ -331,7 +331,7 @@ class LyingNetwork(SimulatedNetwork):
             round_ = member.view.round + dice.randrange(9)
             mask = member.view.ledger.membership(member.view.round).mask(())
             ballot = Ballot(round_, nonsense, dice.randrange(1, 60), nonsense, mask)
-            self._say(topic, dice.choice(("vote", "skip", "finalize")), ballot)
+            self._send(topic, dice.choice(("vote", "skip", "finalize")), ballot)
         bad = sign(
             self._machine.identity,
             "vote",

@@ -28,7 +28,7 @@ from simulation.scenario import (
     RECOVERY_ROUNDS,
     SHARE,
     SHORT_SECONDS,
-    draw_say,
+    draw_update_weight,
     lacking,
 )
 from simulation.whole import loop
@@ -114,7 +114,7 @@ def draw_scenario(seed: int, family: Family) -> Scenario:
     if family == "down":
         liar = (chance.randrange(1, 7), ("solo rounds", chance.choice(LIES)))
         schedule = draw_absences([liar[0]], 7, LEASE_SECONDS, chance)
-        say = draw_say(seed, family)
+        say = draw_update_weight(seed, family)
         return Scenario(seed, family, 7, 6, "byzantine", (liar,), schedule, say=say)
     cut = family == "cut"
     lying = cut or family == "liars" or (family == "all" and chance.random() < 0.35)
@@ -133,7 +133,7 @@ def draw_scenario(seed: int, family: Family) -> Scenario:
     later = random.Random(f"whole later {seed} {family}")
     liars = on_both_sides(liars, later) if cut else draw_strangers(liars, later)
     liars = draw_leading(liars, random.Random(f"whole leading {seed} {family}"), 0.4)
-    say = draw_say(seed, family)
+    say = draw_update_weight(seed, family)
     return Scenario(seed, family, count, 6, model, liars, schedule, overlap, say)
 
 
