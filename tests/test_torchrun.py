@@ -90,6 +90,6 @@ def test_a_rank_makes_the_file_that_cuda_needs_before_its_process_starts() -> No
 def test_the_launcher_sets_which_devices() -> None:
     assert [parse_launched_device(name) for name in ("auto", "cpu", "cuda")]
     for name in ("all", "cuda:1", "cuda:0,cuda:1"):
-        with pytest.raises(UserError, match="but torchrun already") as refused:
+        with pytest.raises(UserError, match="but torchrun assigns") as refused:
             parse_launched_device(name)
         assert refused.value.code == ExitCode.NO_DEVICE

@@ -22,17 +22,17 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @with_settings
 def bootstrap(chosen: BootstrapOptions, json: Json = False) -> None:
-    """Run a peer that introduces others.
+    """Run a bootstrap peer, which introduces others to each other.
 
-    A bootstrap peer brings the peers of a swarm together and trains nothing. It also relays their
-    updates, so that a member on a home line has to send its own only once. Put it where others
-    reach it (a small server, a forwarded port). It needs no GPU and no PyTorch. Its identity stays
-    the same over restarts, and a running swarm goes on without it. For example:
+    A bootstrap peer tells the peers of a swarm each other's addresses, and trains nothing. It also
+    relays their updates, so that a member on a home line sends its own only once. Run it where
+    others can reach it (a small server, a forwarded port). It needs no GPU and no PyTorch. It keeps
+    its identity over restarts, and a running swarm continues without it. For example:
 
     \b
         distro-node bootstrap --announce /dns4/boot.example.org/tcp/4001
 
-    With --observe it also serves the page of one swarm, and with --serve-result what comes out of it:
+    With --observe it also serves the page of one swarm, and with --serve-result that swarm's result:
 
     \b
         distro-node bootstrap --observe 'distro:swarm-…?bootstrap=…' --dashboard 0.0.0.0:8080 \\
@@ -43,8 +43,8 @@ def bootstrap(chosen: BootstrapOptions, json: Json = False) -> None:
     if chosen.serve_result and chosen.observe is None:
         raise UserError(
             ExitCode.USAGE,
-            "--serve-result needs to know of which swarm",
-            "name it with --observe LINK",
+            "--serve-result is given without a swarm",
+            "name the swarm with --observe LINK",
         )
     if chosen.observe is not None:
         watched = ObserverSettings(
@@ -107,7 +107,7 @@ def _print_addresses(json: bool, addresses: Sequence[str]) -> None:
     if json:
         typer.echo(dumps({"addresses": list(addresses)}))
         return
-    typer.echo("This bootstrap peer is reached at\n")
+    typer.echo("The addresses of this bootstrap peer are\n")
     for address in addresses:
         typer.echo(f"    {address}")
     typer.echo("\nGive one of these to `distro-node create --bootstrap` or `join --bootstrap`.")

@@ -36,8 +36,8 @@ def create(
         typer.Option(
             "--data",
             metavar="PATH",
-            help="What to train on: a file or a directory of text, JSON lines, CSV, Parquet, also "
-            "compressed, a saved data set, or hf://OWNER/NAME; may be repeated.",
+            help="Training data: a file or directory of text, JSON lines, CSV or Parquet (also "
+            "compressed), a saved data set, or hf://OWNER/NAME; may be repeated.",
         ),
     ] = None,
     bootstrap: Bootstrap = None,
@@ -47,13 +47,16 @@ def create(
     dry: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Only say what would come out: data, rounds, time, traffic."
+            "--dry-run",
+            help="Create no swarm; only print the expected data, rounds, time and traffic.",
         ),
     ] = False,
     device: Annotated[
         str,
         typer.Option(
-            "--device", metavar="DEVICE", help="Where a dry run measures: auto, cpu, cuda, …"
+            "--device",
+            metavar="DEVICE",
+            help="Device on which --dry-run measures a round: auto, cpu, cuda, …",
         ),
     ] = "auto",
     public: Annotated[
@@ -68,11 +71,11 @@ def create(
         bool, typer.Option("--example", help="Print a commented manifest file to start from.")
     ] = False,
 ) -> None:
-    """Make a swarm of your own.
+    """Create a swarm.
 
-    Reads what is to be trained from MANIFEST.toml, turns your texts into training data, draws the
-    initial model (or takes a checkpoint), stores all of it in the data directory and prints the
-    link with which others join. Nothing is sent to anybody: the swarm begins when you join it
+    Reads the description of the run from MANIFEST.toml, turns your texts into training data,
+    initialises the model (or loads a checkpoint), stores everything in the data directory and
+    prints the link with which others join. It sends nothing: the swarm starts when you join it
     yourself. For example:
 
     \b
@@ -86,7 +89,7 @@ def create(
     if manifest is None:
         raise UserError(
             ExitCode.USAGE,
-            "the manifest file is missing",
+            "no manifest file is given",
             "run `distro-node create --example > my-swarm.toml`, then "
             "`distro-node create my-swarm.toml --data TEXTS`",
         )
@@ -124,24 +127,26 @@ def create(
         typer.echo(dumps(facts))
         return
     typer.echo(
-        f"{'Would make' if dry else 'Made'} the swarm {made.manifest.name!r}: "
+        f"{'Would create' if dry else 'Created'} the swarm {made.manifest.name!r}: "
         f"{parameters_text(made.manifest.elements, made.manifest.frozen_elements)}, "
-        f"{made.forecast.samples:,} training sequences of {made.manifest.data.sequence_length} tokens.\n"
+        f"{made.forecast.samples:,} training sequences of {made.manifest.data.sequence_length} "
+        "tokens.\n"
     )
     borders = () if made.borders is None else (made.borders,)
     for line in (*made.data.lines(), *borders, *made.forecast.lines()):
         typer.echo(line)
     for warning in made.warnings:
-        typer.echo(f"Mind: {warning}")
+        typer.echo(f"Warning: {warning}")
     if made.unchecked:
         typer.echo(
-            "Anybody with the link may join, and nobody's work is checked: where members do not know "
-            "each other,\nadd a table [audits] to the file (docs/founders-file.md)."
+            "Anyone with the link may join, and no work is audited. If members do not know each "
+            "other,\nadd a table [audits] to the file (docs/founders-file.md)."
         )
     if made.open and made.manifest.committees is not None:
         typer.echo(
-            "Anybody with the link may join, and nobody's work is checked: [committees] is for members "
-            "who know\neach other. For strangers have [audits] in its place, or invite whom you know."
+            "Anyone with the link may join, and no work is audited: [committees] is for members "
+            "who know\neach other. For strangers use [audits] instead, or admit members by "
+            "invitation ([admission])."
         )
     if made.manifest.admission.public:
         typer.echo(
@@ -150,19 +155,20 @@ def create(
         )
     if dry:
         typer.echo(
-            "\nNothing was made. The tokens are kept, so that `create` without --dry-run need not "
-            "make them again."
+            "\nNo swarm was created. The tokens are kept, so `create` without --dry-run need not "
+            "tokenise again."
         )
         return
     if made.data.bad:
         typer.echo(
-            f"The report in {home.logs / 'create.json'} names the bad rows, at most the first thousand."
+            f"The report in {home.logs / 'create.json'} names the bad rows, at most the first "
+            "thousand."
         )
     typer.echo()
     typer.echo(f"swarm-id     {swarm_text(swarm)}")
     typer.echo(f"invite link  {link}\n")
     start = home.command(f"join '{link}'")
-    typer.echo(f"Start it with\n\n    {start}\n")
+    typer.echo(f"Start the swarm with\n\n    {start}\n")
     # Without bootstrap peers in it a link says no more than the id.
     guests = f"'{link}' PEER" if introducers else f"{swarm_text(swarm)} PEER --bootstrap ADDRESS"
     if made.manifest.admission.issuer is not None:
@@ -171,11 +177,11 @@ def create(
             "where PEER is what `distro-node id --create` prints on the guest's computer."
         )
     elif introducers:
-        typer.echo("and give the link to everybody who is to join.")
+        typer.echo("Then give the link to everyone who should join.")
     else:
         typer.echo(
-            "Others on your local network join with the same link. For others on the internet, "
-            "run `distro-node bootstrap`\nwhere it can be reached, and add its address to the "
+            "Others in your local network join with the same link. For others on the internet, run "
+            "`distro-node bootstrap`\non a machine that they can reach, and add its address to the "
             f"link: {home.command(f'invite {swarm_text(swarm)} --bootstrap ADDRESS')}"
         )
 

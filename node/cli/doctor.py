@@ -38,7 +38,8 @@ def doctor(
         str | None,
         typer.Argument(
             metavar="TARGET",
-            help="An invite link (in quotes) or a swarm-id: then the way to it is tried as well.",
+            help="An invite link (in quotes) or a swarm-id, to test the connection to that "
+            "swarm as well.",
         ),
     ] = None,
     bootstrap: Bootstrap = None,
@@ -46,11 +47,12 @@ def doctor(
     data_dir: DataDirectory = None,
     json: Json = False,
 ) -> None:
-    """See whether this computer can take part, and what is in the way.
+    """Check whether this computer can take part, and what prevents it.
 
-    Looks at Python, PyTorch and the device, disk, memory, clock and ports, and with a link also whether
-    members can be reached, reach this computer, and how fast they send. Prints what to do, in the order
-    of how much it hurts. Nothing is changed. The exit code is 57 if something stops it. For example:
+    Examines Python, PyTorch, the device, disk, memory, clock and ports. With a link it also tests
+    whether this computer reaches members, whether members reach it, and how fast they send. Prints
+    each finding with its remedy, the most severe first, and changes nothing. The exit code is 57 if
+    something prevents training. For example:
 
     \b
         distro-node doctor 'distro:swarm-…?bootstrap=…'

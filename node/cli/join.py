@@ -23,11 +23,11 @@ from .settings_parameters import with_settings
 def join(settings: JoinSettings) -> None:
     """Take part in a swarm.
 
-    Fetches the model and trains it with the others until you leave. Ctrl-C leaves politely (the
-    others go on without waiting for you), a second Ctrl-C at once. Stop and come back whenever you
-    like: the same command goes on where the swarm is. When the run is over the command ends by
-    itself, with the exit code 0. A public swarm's name is looked up in the lists of the bootstrap
-    peers of --bootstrap. For example:
+    Fetches the model and trains it with the other members until you leave. Ctrl-C announces that
+    you leave, so that the others do not wait for you; a second Ctrl-C ends the node at once. Leave
+    and come back whenever you like: the same command joins again where the swarm is by then. When
+    the run is over, the command ends with exit code 0. A public swarm's name is looked up in the
+    lists of the bootstrap peers of --bootstrap. For example:
 
     \b
         distro-node join 'distro:swarm-…?bootstrap=/dns4/boot.example.org/tcp/4001/p2p/12D3KooW…'
@@ -57,7 +57,7 @@ def join(settings: JoinSettings) -> None:
         end_ranks()
     if is_over:
         typer.echo(
-            "The run is over, and what came out is on this disk. To write the model to a directory: "
+            "The run is over, and its result is on this disk. To write the model to a directory: "
             + directory.command(f"export {swarm_text(settings.swarm)} --to my-model"),
             err=True,
         )

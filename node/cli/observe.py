@@ -10,11 +10,11 @@ from .settings_parameters import with_settings
 
 @with_settings
 def observe(settings: ObserverSettings) -> None:
-    """Follow a swarm, and serve its page, without a part in it.
+    """Follow a swarm and serve its page, without being a member.
 
-    Fetches the swarm's records, checks them, and shows what it does: members, losses, tokens,
-    contributions, and the link with which others join. It needs no GPU, no PyTorch and, unless it serves
-    the result, no model, and a few kilobytes a round. Beside a node on the same computer give it a data
+    Fetches the swarm's records, verifies them, and shows members, losses, tokens, contributions, and
+    the link with which others join. It needs no GPU, no PyTorch and a few kilobytes a round; it fetches
+    the model only with --serve-result. If a node runs on the same computer, give the observer a data
     directory of its own. For example:
 
     \b

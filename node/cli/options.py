@@ -39,14 +39,14 @@ RoundState = Annotated[
         "--round",
         metavar="ROUND",
         min=0,
-        help="Take the model as it was after this round, if this node still has it. "
-        "[default: the newest]",
+        help="Use the model's state after this round, if this node still has it. [default: the "
+        "newest]",
     ),
 ]
 BestState = Annotated[
     bool,
     typer.Option(
-        "--best/--newest", help="Take the state with the lowest held-out loss of those at hand."
+        "--best/--newest", help="Use the stored state with the lowest held-out loss, or the newest."
     ),
 ]
 SwarmOption = Annotated[
@@ -105,14 +105,14 @@ def joined_swarm(text: str, data: DataDir) -> SwarmId:
         raise UserError(
             ExitCode.NOTHING_TO_EXPORT,
             f"nothing of this swarm is stored in {data.root}",
-            f"these swarms are: {known}"
+            f"use one of the stored swarms: {known}"
             if known
             else "join it first, or give the right directory with --data-dir",
         )
     return identifier
 
 
-def only_swarm(text: str | None, data: DataDir, how: str = "say which with --swarm") -> SwarmId:
+def only_swarm(text: str | None, data: DataDir, how: str = "name one with --swarm") -> SwarmId:
     """Read the swarm like `joined_swarm`; without a text, take the only one stored here. `how` is
     the remedy where there are several. Raises `UserError`."""
     if text is not None:
@@ -164,7 +164,7 @@ def secret_in(file: Path, what: str, option: str, code: ExitCode) -> str:
         return UserError(
             code,
             f"the {what} file {file} {problem}",
-            f"give with {option} a file whose first line is the {what}",
+            f"with {option}, give a file whose first line is the {what}",
         )
 
     try:
@@ -174,7 +174,7 @@ def secret_in(file: Path, what: str, option: str, code: ExitCode) -> str:
         raise bad(f"cannot be read: {error.strerror}") from None
     secret = line.rstrip(b"\r\n")
     if not secret or len(line) > _MAX_PASSPHRASE_BYTES:
-        raise bad(f"does not begin with a line that is a {what}")
+        raise bad(f"has no {what} in its first line")
     try:
         return secret.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -189,7 +189,7 @@ def introducers(invite: Invite, named: Sequence[str] | None) -> tuple[str, ...]:
 
 def parameters_text(trained: int, frozen: int) -> str:
     """Return the number of a model's parameters, in the words that all commands use."""
-    adapters = f" in adapters, beside {frozen:,} that stay as they are" if frozen else ""
+    adapters = f" in adapters, and {frozen:,} frozen ones" if frozen else ""
     return f"{trained:,} parameters{adapters}"
 
 

@@ -93,18 +93,18 @@ class PeeringSettings:
         metavar="MULTIADDR",
         read=parse_bootstrap,
         group=Group.FIRST,
-        help="A peer that introduces others, such as "
+        help="A bootstrap peer, which introduces members to each other, such as "
         "/dns4/example.org/tcp/4001/p2p/12D3KooW…; may be repeated.",
     )
     wait: bool = setting(
         False,
         group=Group.CONNECTION,
-        help="Go on looking, rather than end, while nobody who knows the swarm can be reached.",
+        help="While no peer that knows the swarm can be reached, keep searching instead of ending.",
     )
     mdns: bool = setting(
         True,
         group=Group.CONNECTION,
-        help="Look for members in the local network, and be found by them.",
+        help="Find members in the local network, and let them find this node.",
     )
 
 
@@ -117,14 +117,14 @@ class TrainerSettings:
         metavar="DEVICE",
         read=parse_devices,
         group=Group.FIRST,
-        help="What to train on: auto, cpu, cuda, cuda:1 (the second GPU) or mps; cuda:0,cuda:1 or "
-        "all are several as one member.",
+        help="Device to train on: auto, cpu, cuda, cuda:1 (the second GPU) or mps. "
+        "cuda:0,cuda:1 or all: several GPUs train as one member.",
     )
     split: Split = setting(
         Split.AUTO,
         group=Group.DEVICE,
-        help="With several devices: each has a copy of the model (copies), or a part of it (shards); "
-        "auto takes copies if they fit.",
+        help="With several devices: each holds a copy of the model (copies) or a part of it "
+        "(shards); auto uses copies if they fit.",
     )
     threads: int | None = setting(
         None,
@@ -132,7 +132,7 @@ class TrainerSettings:
         low=1,
         high=4096,
         group=Group.DEVICE,
-        help="CPU threads to train with. [default: as many as there are cores]",
+        help="CPU threads to train with. [default: the number of cores]",
     )
     micro_batch: int | None = setting(
         None,
@@ -140,27 +140,27 @@ class TrainerSettings:
         low=1,
         high=65536,
         group=Group.DEVICE,
-        help="Sequences computed at once. [default: what fits the device]",
+        help="Sequences computed at once. [default: as many as fit the device]",
     )
     memory: int | None = setting(
         None,
         metavar="SIZE",
         read=unless_empty(parse_size),
         group=Group.FIRST,
-        help="The most memory that training may take on the device, such as 8GB: momentum is kept in "
-        "fewer bits or in main memory, and activations are computed twice, as far as needed. "
-        "[default: what is free]",
+        help="Limit of device memory for training, such as 8GB. To keep to it, momentum is "
+        "stored in fewer bits or in main memory, and activations are recomputed. [default: the "
+        "free memory]",
     )
     compile: Compile = setting(
         Compile.AUTO,
         group=Group.DEVICE,
-        help="Compile the model's layers when the trainer starts, which takes a minute or two, if "
-        "they get faster by it; auto tries that on a GPU only.",
+        help="When the trainer starts, compile the model's layers, which takes a minute or "
+        "two, and use the result if it is faster; auto does so on a GPU only.",
     )
     sandbox: bool = setting(
         True,
         group=Group.DEVICE,
-        help="Keep the trainer process from the network and from files that are not its own.",
+        help="Deny the trainer process the network, and all files that training does not need.",
     )
     launched: bool = False
     """Whether torch's launcher has started this node, and one process for each of its other devices."""
@@ -181,15 +181,16 @@ class PrivacySettings:
         kind=Path,
         read=parse_private_path,
         group=Group.PRIVACY,
-        help="Your own files or folders to train on, in a swarm whose data is private; they never leave "
-        "this computer. May be repeated.",
+        help="In a swarm with private data: your files or folders to train on. They never "
+        "leave this computer. May be repeated.",
     )
     epsilon: float | None = setting(
         None,
         metavar="E",
         group=Group.PRIVACY,
-        help="With --data: clip gradients and add noise, so that everything that this node sends "
-        "is (E, D)-differentially private for each sequence, and stop before the budget is exceeded.",
+        help="With --data: clip gradients and add noise, so that everything that this node "
+        "sends is (E, D)-differentially private for each sequence, and stop before the budget "
+        "is exceeded.",
     )
     delta: float | None = setting(
         None,
@@ -202,7 +203,7 @@ class PrivacySettings:
         _DEFAULT_CLIP,
         metavar="NORM",
         group=Group.PRIVACY,
-        help="With --epsilon: the largest norm of the gradient of one sequence.",
+        help="With --epsilon: the norm to which the gradient of each sequence is clipped.",
     )
 
     def __post_init__(self) -> None:
@@ -235,15 +236,15 @@ class EvaluationSettings:
         metavar="ROUNDS",
         low=1,
         group=Group.DASHBOARD,
-        help="Rounds between measurements of the loss on held-out text. [default: 10]",
+        help="Rounds between measurements of the held-out loss. [default: 10]",
     )
     sample_prompt: str | None = setting(
         None,
         metavar="TEXT",
         read=parse_prompt,
         group=Group.DASHBOARD,
-        help="Let the model go on from this beginning after each of these measurements, and show on "
-        "the page what it writes. [default: it writes nothing]",
+        help="After each measurement of the held-out loss, generate text from this prompt and "
+        "show it on the page. [default: no text is generated]",
     )
 
 
@@ -256,29 +257,29 @@ class LineSettings:
         metavar="RATE",
         read=unless_empty(parse_rate),
         group=Group.FIRST,
-        help="The most that is sent, such as 5Mbit or 600kB (a second). [default: no limit]",
+        help="Upload limit per second, such as 5Mbit or 600kB. [default: no limit]",
     )
     max_download: float | None = setting(
         None,
         metavar="RATE",
         read=unless_empty(parse_rate),
         group=Group.FIRST,
-        help="The most that is received, such as 50Mbit or 6MB (a second). [default: no limit]",
+        help="Download limit per second, such as 50Mbit or 6MB. [default: no limit]",
     )
     listen: tuple[str, ...] = setting(
         (),
         metavar="MULTIADDR",
         read=parse_multiaddr,
         group=Group.CONNECTION,
-        help="Where to listen, such as /ip4/0.0.0.0/tcp/4001; may be repeated.",
+        help="Address to listen on, such as /ip4/0.0.0.0/tcp/4001; may be repeated.",
     )
     announce: tuple[str, ...] = setting(
         (),
         metavar="MULTIADDR",
         read=parse_multiaddr,
         group=Group.CONNECTION,
-        help="Under which address others reach this node, where it cannot know that itself "
-        "(a forwarded port, a DNS name); may be repeated.",
+        help="Address to announce to others, if this node cannot find it out itself (a forwarded "
+        "port, a DNS name); may be repeated.",
     )
 
 
@@ -291,8 +292,7 @@ class DiskSettings:
         metavar="SIZE",
         read=unless_empty(parse_size),
         group=Group.CONNECTION,
-        help="The most that model and training data may take on the disk, such as 20GB. "
-        "[default: no limit]",
+        help="Limit of disk space for model and training data, such as 20GB. [default: no limit]",
     )
     mirrors: tuple[str, ...] = setting(
         (),
@@ -300,7 +300,7 @@ class DiskSettings:
         metavar="URL|FOLDER",
         read=parse_mirror,
         group=Group.CONNECTION,
-        help="Where to look for training data before asking peers; may be repeated.",
+        help="Mirror from which training data is fetched before peers are asked; may be repeated.",
     )
 
 
@@ -327,8 +327,8 @@ class RelaySettings:
         False,
         name="relay-updates",
         group=Group.CONNECTION,
-        help="Fetch each member's update once and serve it to all others: worth it on a line that "
-        "sends ten times as fast as a home line, or faster.",
+        help="Fetch each member's update once and send it to all others. Worthwhile if this line "
+        "uploads at least ten times as fast as a home line.",
     )
     memory: int = setting(
         RelayLimits.max_bytes // _MEBIBYTE,
@@ -337,7 +337,7 @@ class RelaySettings:
         low=16,
         high=1 << 20,
         group=Group.CONNECTION,
-        help="The most memory for relayed updates; one swarm gets half of it.",
+        help="Memory limit for relayed updates; one swarm may use half of it.",
     )
 
     @property
@@ -359,17 +359,17 @@ class PauseWhen:
         name="pause-when",
         metavar="COMMAND|URL",
         group=Group.ENERGY,
-        help="Pause by a number that this command prints or this URL returns, such as a "
-        "price; without --pause-above or --pause-below, pause while the command exits with 0 "
-        "rather than 1.",
+        help="Where to get the number that decides about pauses, such as a price: a command that "
+        "prints it, or a URL. Without --pause-above or --pause-below the command's exit code "
+        "decides: 0 to pause, 1 to work.",
     )
     field: str | None = setting(
         None,
         name="pause-field",
         metavar="PATH",
         group=Group.ENERGY,
-        help="Where in JSON the number is, such as data.0.intensity.actual; `now` instead "
-        "of an element's number selects the element for the current time.",
+        help="The number's path in JSON, such as data.0.intensity.actual. In place of an "
+        "index, `now` selects the list element for the current time.",
     )
     above: float | None = setting(
         None,
@@ -404,7 +404,7 @@ class PauseWhen:
         low=SHORTEST_POLL_SECONDS,
         high=86_400.0,
         group=Group.ENERGY,
-        help="Interval at which --pause-when is queried.",
+        help="Seconds between queries of --pause-when.",
     )
 
     def __post_init__(self) -> None:
@@ -413,7 +413,11 @@ class PauseWhen:
         given = [bound for bound in bounds if bound is not None]
         if self.ask is None:
             if self.field is not None or given:
-                raise _usage("the bounds and --pause-field need --pause-when", "give --pause-when")
+                raise _usage(
+                    "--pause-when is missing, without which bounds and --pause-field have no "
+                    "effect",
+                    "give --pause-when",
+                )
             return
         if not self.ask.strip() or len(self.ask) > _MAX_ASK or "\0" in self.ask:
             raise _usage("--pause-when is empty or too long", "give a command, or a URL")
@@ -421,12 +425,13 @@ class PauseWhen:
         used = [pair for pair in pairs if pair != (None, None)]
         if len(used) > 1 or any(pause is None for pause, _ in used):
             raise _usage(
-                "the bounds of --pause-when do not go together",
-                "give --pause-above with --resume-below, or --pause-below with --resume-above",
+                "the bounds of --pause-when contradict each other",
+                "give --pause-above, perhaps with --resume-below; or --pause-below, perhaps with "
+                "--resume-above",
             )
         if not used and (self.is_url or self.field is not None):
             raise _usage(
-                "--pause-when queries a number, but no bound for it is given",
+                "--pause-when returns a number, but no bound says when to pause",
                 "give --pause-above or --pause-below",
             )
         try:
@@ -434,8 +439,8 @@ class PauseWhen:
         except ValueError as error:
             raise _usage(
                 f"--pause-when: {error}",
-                "bounds are finite, --resume-below is at most --pause-above (and --resume-above at "
-                "least --pause-below), and a field is such as data.0.intensity.actual",
+                "give finite bounds, --resume-below at most --pause-above (or --resume-above at "
+                "least --pause-below), and a field such as data.0.intensity.actual",
             ) from None
 
     @property
@@ -471,8 +476,8 @@ class EnergySettings:
         metavar="HOURS",
         read=unless_empty(parse_hours),
         group=Group.FIRST,
-        help="When this node works, such as 22:00-07:00, or several times between commas; "
-        "otherwise it pauses. [default: always]",
+        help="Working hours, such as 22:00-07:00, or several periods separated by commas; at other "
+        "times the node pauses. [default: always]",
     )
     price: float | None = setting(
         None,
@@ -517,7 +522,8 @@ class EnergySettings:
                 f"--currency {word!r} needs --price"
                 if self.price is None
                 else f"{word!r} is not a currency",
-                f"give --price as well, and a word of at most {_MAX_CURRENCY} characters, such as EUR",
+                f"give --price as well, and a word of at most {_MAX_CURRENCY} characters, such "
+                "as EUR",
             )
 
 
@@ -542,7 +548,7 @@ class DashboardSettings:
         metavar="HOST:PORT",
         read=parse_dashboard_address,
         group=Group.FIRST,
-        help="Where this node's page is served, for your browser; off for nowhere.",
+        help="Address of this node's dashboard page, for your browser; off: no page.",
     )
     """Host and port; port 0: any free port. None: the page is not served."""
     certificate: Path | None = setting(
@@ -550,7 +556,7 @@ class DashboardSettings:
         name="dashboard-cert",
         metavar="FILE",
         group=Group.DASHBOARD,
-        help="A certificate (PEM), to serve the page over TLS: needed at an address that others "
+        help="Certificate (PEM) to serve the page over TLS; needed at an address that others can "
         "reach.",
     )
     """The file must also have the intermediate certificates up to an authority."""
@@ -566,7 +572,7 @@ class DashboardSettings:
         False,
         name="dashboard-plain",
         group=Group.DASHBOARD,
-        help="Serve the page without TLS at an address that others reach, all the same.",
+        help="Serve the page without TLS even at an address that others can reach.",
     )
     public: bool = False
     """Whether anyone who reaches the page may read it; otherwise only the owner may, except at a
@@ -577,11 +583,9 @@ class DashboardSettings:
 class LogSettings:
     """What is logged."""
 
-    log_format: LogFormat = setting(
-        LogFormat.TEXT, group=Group.EXPERT, help="How log lines are written."
-    )
+    log_format: LogFormat = setting(LogFormat.TEXT, group=Group.EXPERT, help="Format of log lines.")
     log_level: LogLevel = setting(
-        LogLevel.INFO, group=Group.EXPERT, help="From which level on lines are logged."
+        LogLevel.INFO, group=Group.EXPERT, help="Lowest level that is logged."
     )
 
 

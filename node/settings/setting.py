@@ -26,7 +26,7 @@ _NOTHING = (None, ())
 class Group(StrEnum):
     """The headings under which help and documents list the options, in this order."""
 
-    FIRST = "Options that people use first"
+    FIRST = "Common options"
     DEVICE = "Device and memory"
     CONNECTION = "Connection and disk"
     ENERGY = "Hours and energy"

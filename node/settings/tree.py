@@ -73,7 +73,7 @@ class DaemonSettings:
         metavar="HOST:PORT",
         read=parse_metrics_address,
         group=Group.DASHBOARD,
-        help="Where Prometheus finds this node's metrics; off for none.",
+        help="Address of this node's Prometheus metrics; off: no metrics.",
     )
     dashboard: DashboardSettings = DashboardSettings()
     display_name: str | None = setting(
@@ -88,12 +88,12 @@ class DaemonSettings:
         metavar="ROUND",
         low=1,
         group=Group.EXPERT,
-        help="Leave politely after this round.",
+        help="Leave the swarm after this round.",
     )
     serve_result: bool = setting(
         False,
         group=Group.EXPERT,
-        help="When the run is over, go on giving what came out to whoever asks for it.",
+        help="When the run is over, keep running and serve its result to any peer.",
     )
     """With this, a member keeps running after the end of the run, and an observer keeps the result
     (`seeding`)."""
@@ -103,15 +103,15 @@ class DaemonSettings:
         kind=Path,
         read=absolute_path,
         group=Group.FIRST,
-        help="Where this node keeps its identity and its swarms. "
-        "[default: the system's place for your programs' data]",
+        help="Directory for this node's identity and swarms. [default: the system's directory for "
+        "application data]",
     )
     passphrase_file: Path | None = setting(
         None,
         metavar="FILE",
         group=Group.PRIVACY,
-        help="A file whose first line is the passphrase of this node's key. "
-        f"The variable {PASSPHRASE_VARIABLE} may hold it instead.",
+        help="A file whose first line is the passphrase of this node's key. The environment "
+        f"variable {PASSPHRASE_VARIABLE} may hold the passphrase instead.",
     )
     passphrase: str | None = None
     """The passphrase itself: from the file, the variable or the terminal."""
@@ -154,7 +154,7 @@ class PublicDashboardSettings(DashboardSettings):
         DashboardSettings,
         "address",
         default="127.0.0.1:9466",
-        help="Where the swarm's page is served. Whoever reaches it may read it.",
+        help="Address of the swarm's page. Anyone who can reach it may read it.",
     )
     public: bool = True
 
@@ -175,7 +175,7 @@ class ObserverSettings(DaemonSettings):
         DaemonSettings,
         "metrics_address",
         default="off",
-        help="Where Prometheus finds this peer's metrics; off for none.",
+        help="Address of this peer's Prometheus metrics; off: no metrics.",
     )
     dashboard: PublicDashboardSettings = PublicDashboardSettings()
     display_name: str | None = None
@@ -183,9 +183,9 @@ class ObserverSettings(DaemonSettings):
     serve_result: bool = varied(
         DaemonSettings,
         "serve_result",
-        help="Keep what comes out (the newest snapshot of the parameters, and what evaluating it "
-        "takes), and give it to whoever asks, also when no member is left. It needs disk for three "
-        "snapshots.",
+        help="Keep the run's result (the newest snapshot of the parameters, and the data to "
+        "evaluate it), and serve it to any peer, even when no member is left. Needs disk space "
+        "for three snapshots.",
     )
 
 
@@ -196,8 +196,8 @@ class HostedDashboardSettings(PublicDashboardSettings):
     address: tuple[str, int] | None = varied(
         PublicDashboardSettings,
         "address",
-        help="Where the page of the swarm of --observe is served. Whoever reaches it may read it; "
-        "nobody acts through it.",
+        help="Address of the page of the swarm of --observe. Anyone who can reach it may read "
+        "it; it accepts no commands.",
     )
 
 

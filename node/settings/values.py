@@ -75,8 +75,7 @@ def parse_target(text: str) -> Invite:
         raise UserError(
             ExitCode.BAD_SWARM_ID,
             str(error),
-            "copy the swarm-id or the link once more, whole, and put a link between quotes: "
-            "'distro:swarm-…?bootstrap=…'",
+            "copy the whole swarm-id or link again, and quote a link: 'distro:swarm-…?bootstrap=…'",
         ) from None
 
 
@@ -134,8 +133,8 @@ def _bad_address(error: SwarmIdError) -> UserError:
     return UserError(
         ExitCode.BAD_ADDRESS,
         str(error),
-        "an address looks like /ip4/192.0.2.1/tcp/4001, that of a bootstrap peer ends in "
-        "/p2p/12D3KooW…",
+        "write an address as /ip4/192.0.2.1/tcp/4001, and a bootstrap peer's with /p2p/12D3KooW… "
+        "at the end",
     )
 
 
@@ -201,7 +200,7 @@ def parse_launched_device(text: str) -> str:
         return text
     raise UserError(
         ExitCode.NO_DEVICE,
-        f"{text!r} names devices, but torchrun already assigns them",
+        f"{text!r} names single devices, but torchrun assigns the devices itself",
         "use --device cuda (or cpu); torchrun sets the number of devices of each machine",
     )
 
@@ -228,8 +227,8 @@ def parse_rate(text: str) -> float:
     if rate < MIN_RATE:
         raise UserError(
             ExitCode.USAGE,
-            f"a limit of {text} is too low to take part",
-            f"give the node at least {MIN_RATE * 8 / 1e3:g}kbit, or stop it",
+            f"with a limit of {text} a node is too slow to take part",
+            f"allow at least {MIN_RATE * 8 / 1e3:g}kbit",
         )
     return rate
 
@@ -267,7 +266,7 @@ def parse_mirror(text: str) -> str:
             raise UserError(
                 ExitCode.BAD_ADDRESS,
                 f"{text!r} is not a mirror's address",
-                "a mirror is a folder, or a URL that begins with https:// or http://",
+                "give a folder, or a URL that begins with https:// or http://",
             )
         return text
     path = Path(text).expanduser().absolute()

@@ -50,13 +50,13 @@ def test_what_goes_together(options: dict[str, Any], settings: PauseWhen) -> Non
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"pause_above": 1.0}, "need --pause-when"),
-        ({"pause_field": "a"}, "need --pause-when"),
+        ({"pause_above": 1.0}, "--pause-when is missing"),
+        ({"pause_field": "a"}, "--pause-when is missing"),
         ({"pause_when": " "}, "empty or too long"),
         ({"pause_when": "a\0b"}, "empty or too long"),
         ({"pause_when": "x" * 5000}, "empty or too long"),
-        ({"pause_when": URL}, "no bound for it"),
-        ({"pause_when": "x", "pause_field": "a"}, "no bound for it"),
+        ({"pause_when": URL}, "no bound says"),
+        ({"pause_when": "x", "pause_field": "a"}, "no bound says"),
         (
             {"pause_when": "x", "pause_above": 1.0, "resume_below": 2.0},
             "at which it pauses",

@@ -246,7 +246,7 @@ def test_a_founder_s_file_is_asked_about_as_create_will_make_it(
     wanted = None if draft.lora is None else draft.lora.for_trainer()
     assert asked == [(draft.model, wanted)]
     assert draft.model.get("vocab_size") == vocabulary
-    beside = " in adapters, beside 1,000 that stay as they are" if wanted else ""
+    beside = " in adapters, and 1,000 frozen ones" if wanted else ""
     assert command("fit", path).out.startswith(f"{draft.file.name}: 4,096 parameters{beside}\n")
 
 
