@@ -112,7 +112,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "node/doctor": (
         *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "node/storage", "node/network"),
         *("node/network/discovery", "node/network/nat", "node/network/exchange", "node/energy"),
-        *("node/listing", "node/training", "node/session", "node"),
+        *("node/content", "node/listing", "node/training", "node/session", "node"),
     ),
     "node/service": (*_SHARED, "node/storage"),
     "node/results": (

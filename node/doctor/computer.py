@@ -116,15 +116,18 @@ def examine_sandbox(held: list[str], missing: list[str], *, root: bool) -> Itera
         yield Finding(
             subject="sandbox",
             severity="hurts",
-            what="this system cannot sandbox the trainer: a fault in a library exposes all your files",
-            remedy="join only swarms of people you trust, or use Linux from 5.13 on (Landlock, seccomp)",
+            what="this system cannot sandbox the trainer: through a fault in a library, a "
+            "stranger's model could reach all your files",
+            remedy="join only swarms of people you trust, or use Linux from 5.13 on (Landlock, "
+            "seccomp)",
         )
     elif missing:
         yield Finding(
             subject="sandbox",
             severity="hurts",
             what=f"the trainer's sandbox covers {', '.join(held)}, but not {', '.join(missing)}",
-            remedy="use a newer kernel with Landlock: files need Linux 5.13, signals 6.12",
+            remedy="use a newer kernel: Landlock protects files from Linux 5.13 on, and "
+            "signals from 6.12 on",
         )
     else:
         yield good("sandbox", f"the trainer's sandbox covers {', '.join(held)}")
@@ -132,8 +135,10 @@ def examine_sandbox(held: list[str], missing: list[str], *, root: bool) -> Itera
         yield Finding(
             subject="sandbox",
             severity="hurts",
-            what="you are root: the trainer drops root's rights, but the node keeps them without need",
-            remedy="run it as a user of its own: `distro-node service install --system` creates one",
+            what="you are root: the trainer drops root's rights, but the node keeps them, and "
+            "needs none of them",
+            remedy="run the node as a user of its own: `distro-node service install --system` "
+            "creates one",
         )
 
 
@@ -145,14 +150,14 @@ def examine_energy(processor: Processor, *, has_nvidia: bool) -> Iterator[Findin
             subject="energy",
             severity="unknown",
             what="the GPU's power cannot be measured: the package nvidia-ml-py is not installed",
-            remedy="to measure it: pip install 'distro-node[nvidia]'",
+            remedy="install it with: pip install 'distro-node[nvidia]'",
         )
     elif why is not None:
         yield Finding(
             subject="energy",
             severity="unknown",
             what=f"the processor's power cannot be measured: {why}",
-            remedy="use a power meter at the socket",
+            remedy="use a power meter at the wall socket",
         )
     else:
         yield good("energy", "the power that training draws can be measured")
@@ -166,7 +171,8 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
             subject="torch",
             severity="stops",
             what="PyTorch is not installed" if missing else f"PyTorch cannot be loaded: {torch}",
-            remedy="pip install 'distro-node[train]'; only a bootstrap peer works without it",
+            remedy="install it with: pip install 'distro-node[train]'; observers and bootstrap "
+            "peers need no PyTorch",
         )
         return
     yield good("torch", f"PyTorch {torch['version']}")
@@ -177,7 +183,8 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
             subject="device",
             severity="hurts",
             what=f"NVIDIA's driver is loaded, but {node}, which CUDA needs, is missing",
-            remedy="run `nvidia-modprobe -u` (package nvidia-modprobe); a sandboxed trainer cannot",
+            remedy="run `nvidia-modprobe -u` (package nvidia-modprobe); the sandboxed trainer "
+            "cannot create it",
         )
     if torch["gpus"]:
         name, size = max(torch["gpus"], key=lambda gpu: gpu[1])
@@ -189,7 +196,8 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
         yield Finding(
             subject="device",
             severity="hurts",
-            what=f"there is a GPU of {maker}, but PyTorch does not see it: the processor would train",
+            what=f"PyTorch does not see the {maker} GPU of this computer, so training would run "
+            "on the processor",
             remedy=_unseen_remedy(maker, built_for_cards=torch["built_for_cuda"]),
         )
     else:
@@ -224,15 +232,16 @@ def _room(
     found = fit_workload("", work, device)
     if found.chosen is not None:
         return good(
-            subject, f"{what}; the swarm's model takes {_size(found.plan_to_show.needs.device)}"
+            subject,
+            f"{what}; training the swarm's model takes {_size(found.plan_to_show.needs.device)}",
         )
     return Finding(
         subject=subject,
         severity="stops",
-        what=f"{what}, and training the swarm's model takes {_size(found.plan_to_show.needs.device)} at "
-        f"least, with {found.plan_to_show.summary}",
-        remedy="use a device with more memory, or close what else uses it; `distro-node fit` shows "
-        "what needs how much",
+        what=f"{what}, but training the swarm's model takes at least "
+        f"{_size(found.plan_to_show.needs.device)}, with {found.plan_to_show.summary}",
+        remedy="use a device with more memory, or close other programs that use it; "
+        "`distro-node fit` shows what takes how much memory",
     )
 
 
@@ -303,7 +312,11 @@ def examine_clock(data: DataDir, now: float) -> Iterator[Finding]:
 def examine_ports(data: DataDir) -> Iterator[Finding]:
     """Examine whether a node could listen: on a free port, and at the default address of its metrics."""
     if data.lock_file.exists() and _is_locked(data.lock_file):
-        yield good("ports", f"a node runs in this data directory: `{data.command('status')}`")
+        yield good(
+            "ports",
+            f"not tested, because a node runs in this data directory: `{data.command('status')}` "
+            "shows its addresses",
+        )
         return
     problem = _cannot_listen("0.0.0.0", 0)
     if problem is not None:
@@ -311,7 +324,7 @@ def examine_ports(data: DataDir) -> Iterator[Finding]:
             subject="ports",
             severity="stops",
             what=f"programs cannot listen on ports here: {problem}",
-            remedy="check what the system or its sandbox forbids",
+            remedy="check whether a container, a sandbox or a security policy forbids it",
         )
         return
     host, port = DEFAULT_METRICS_ADDRESS
@@ -319,8 +332,8 @@ def examine_ports(data: DataDir) -> Iterator[Finding]:
     if problem is not None:
         yield good(
             "ports",
-            f"programs can listen on ports here; {host}:{port} cannot be had ({problem}), so a node "
-            "serves its metrics at another port",
+            f"programs can listen on ports here; {host}:{port} is not available ({problem}), so a "
+            "node serves its metrics at another port",
         )
     else:
         yield good(
@@ -334,15 +347,15 @@ def examine_open_files() -> Finding:
     limit = raise_limit(wanted + MAX_HANDSHAKES + RESERVED)
     room = room_under(limit, wanted, MAX_HANDSHAKES)
     if limit is None or room.connections == wanted:
-        most = "any number" if limit is None else f"{limit}"
+        most = "any number of files" if limit is None else f"{limit} files"
         return good(
             "open files", f"a program may open {most}, which is enough for {wanted} connections"
         )
     return Finding(
         subject="open files",
         severity="hurts",
-        what=f"a program may open {limit}: a node accepts {room.connections} connections instead of "
-        f"{wanted}",
+        what=f"a program may open {limit} files, so a node accepts {room.connections} connections "
+        f"instead of {wanted}",
         remedy=f"raise the hard limit to {wanted + MAX_HANDSHAKES + RESERVED} (`ulimit -Hn`, "
         "LimitNOFILE= of a service)",
     )

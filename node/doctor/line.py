@@ -15,26 +15,27 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import Identity
-from ...protocol.codec.exchange_size import received as received_bytes
+from ...protocol.codec.exchange_size import received as received_bytes_per_step
 from ...protocol.codec.layout import manifest_layout
 from ...protocol.wire.blobs import MAX_BLOB_BYTES, MAX_BLOB_LIST_BYTES, decode_any_blob_list
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, OtherVersion, decode_manifest
+from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest
 from ...protocol.wire.swarm_id import Invite
+from ..content.manifest_search import read_manifest
+from ..errors import UserError
 from ..network.discovery.introductions import Introducer, NoBootstrap
 from ..network.ephemeral_network import open_ephemeral_network
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
 from ..network.nat.traversal import NatTraversal
 from ..network.network import Network
 from ..storage.blob_store import BlobStore
-from ..util.protocol_version import explain_version
 from .findings import Finding, good
 
 _CONTACT_SECONDS = 30.0
 _REACH_SECONDS = 15.0
 _MANIFEST_SECONDS = 20.0
 _SPEED_SECONDS = 10.0
-_MOST_CHUNKS = 8
+_MAX_CHUNKS = 8
 _POLL_SECONDS = 0.2
 # If receiving a round's updates takes longer than this, the connection is too slow to be useful.
 _ROUND_SECONDS = 60.0
@@ -51,41 +52,43 @@ async def examine_line(invite: Invite, listen: tuple[str, ...] = ()) -> list[Fin
 async def _examine(
     network: Network, identity: Identity, invite: Invite, store: BlobStore
 ) -> list[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     async with trio.open_nursery() as nursery:
         introducer = Introducer(network, identity, invite.swarm, invite.bootstrap)
-        reach = NatTraversal(network, introducer, upnp=False)
+        traversal = NatTraversal(network, introducer, upnp=False)
         nursery.start_soon(introducer.run)
-        nursery.start_soon(reach.run)
+        nursery.start_soon(traversal.run)
         try:
             await introducer.first_contact(_CONTACT_SECONDS)
         except NoBootstrap as error:
             tried = "; ".join(f"{address}: {why}" for address, why in error.outcomes.items())
-            found.append(
-                Finding(
-                    subject="bootstrap",
-                    severity="stops",
-                    what=f"no bootstrap peer can be reached (tried {tried})"
-                    if tried
-                    else "there is no address to try",
-                    remedy="check your connection and the addresses, or ask for a newer invite link",
-                )
+            if tried:
+                what = f"no bootstrap peer can be reached (tried {tried})"
+                remedy = "check your connection and the addresses, or ask for a newer invite link"
+            else:
+                what = "no address of a bootstrap peer is known"
+                remedy = "use an invite link that names one, or give its address with --bootstrap"
+            findings.append(
+                Finding(subject="bootstrap", severity="stops", what=what, remedy=remedy)
             )
         else:
             peers = len(network.connected())
-            found.append(good("bootstrap", f"reached; connected to {peers} so far"))
-            manifest = await _manifest(network, invite, store)
+            peers_text = "1 peer" if peers == 1 else f"{peers} peers"
+            findings.append(good("bootstrap", f"reached; connected to {peers_text}"))
+            manifest = await _fetch_manifest(network, invite, store)
             if isinstance(manifest, Finding):
-                found.append(manifest)
+                findings.append(manifest)
             else:
-                found.append(good("swarm", f"{manifest.name!r}, {manifest.elements:,} parameters"))
-                found.append(await _speed(network, introducer, manifest, store))
-            found.append(await _reach(reach))
+                findings.append(
+                    good("swarm", f"{manifest.name!r}, {manifest.elements:,} parameters")
+                )
+                findings.append(await _examine_speed(network, introducer, manifest, store))
+            findings.append(await _examine_reachability(traversal))
         nursery.cancel_scope.cancel()
-    return found
+    return findings
 
 
-async def _manifest(network: Network, invite: Invite, store: BlobStore) -> Manifest | Finding:
+async def _fetch_manifest(network: Network, invite: Invite, store: BlobStore) -> Manifest | Finding:
     fetcher = BlobFetcher(network, store)
     try:
         data = await fetcher.fetch(
@@ -94,32 +97,19 @@ async def _manifest(network: Network, invite: Invite, store: BlobStore) -> Manif
             providers=lambda: list(network.connected()),
             timeout=_MANIFEST_SECONDS,
         )
-        return decode_manifest(data, invite.swarm)
+        return read_manifest(data, invite.swarm)
     except FetchFailed:
         return Finding(
             subject="swarm",
             severity="hurts",
             what="no reachable peer knows the swarm",
-            remedy="ask the link's sender whether the swarm runs; `join --wait` waits until it does",
+            remedy="ask the sender of the link whether the swarm runs; `join --wait` waits for it",
         )
-    except OtherVersion as error:
-        version_error = explain_version(error)
-        return Finding(
-            subject="swarm",
-            severity="stops",
-            what=version_error.problem,
-            remedy=version_error.remedy,
-        )
-    except ProtocolError as error:
-        return Finding(
-            subject="swarm",
-            severity="stops",
-            what=str(error),
-            remedy="install the newest distro-node",
-        )
+    except UserError as error:
+        return Finding(subject="swarm", severity="stops", what=error.problem, remedy=error.remedy)
 
 
-async def _speed(
+async def _examine_speed(
     network: Network, introducer: Introducer, manifest: Manifest, store: BlobStore
 ) -> Finding:
     """Compare the speed at which members send with the size of a round's updates."""
@@ -129,22 +119,24 @@ async def _speed(
     # text.
     for blobs in (manifest.initial, manifest.data.heldout.blob):
         if not received:
-            received, seconds = await _fetch_some(network, fetcher, blobs)
+            received, seconds = await _fetch_sample(network, fetcher, blobs)
     if not received:
         return Finding(
             subject="line",
             severity="unknown",
-            what="no member sent data within ten seconds, so the line could not be measured",
-            remedy="try again while members train",
+            what=f"no member sent data within {_SPEED_SECONDS:.0f} seconds, so the download "
+            "speed is not known",
+            remedy="try again while members are online",
         )
     rate = received / seconds
     layout = manifest_layout(manifest)
     others = max(1, len(introducer.peer_records))
-    size = received_bytes(layout, manifest.committees, others + 1)
+    others_text = "1 member" if others == 1 else f"{others} members"
+    size = received_bytes_per_step(layout, manifest.committees, others + 1)
     needed = size / rate
     what = (
-        f"{8 * rate / 1e6:.1f} Mbit/s from members; the updates of {others} in a "
-        f"{'round' if manifest.committees is None else 'step'} are {size / 1e6:.1f} MB, which takes "
+        f"members send {8 * rate / 1e6:.1f} Mbit/s; the updates of {others_text} are "
+        f"{size / 1e6:.1f} MB per {'round' if manifest.committees is None else 'step'} and take "
         f"{needed:.1f} s"
     )
     if needed <= _ROUND_SECONDS:
@@ -153,21 +145,22 @@ async def _speed(
         subject="line",
         severity="hurts",
         what=what,
-        remedy="use a faster line, or a swarm that sends less (`top_k`) or while computing (`overlap`)",
+        remedy="use a faster line, or join a swarm with smaller updates (`top_k`) or one that "
+        "sends them while it computes (`overlap`)",
     )
 
 
-async def _fetch_some(
+async def _fetch_sample(
     network: Network, fetcher: BlobFetcher, blobs: ContentId
 ) -> tuple[int, float]:
     """Fetch some of the chunks that a blob list names, one at a time; return bytes and seconds."""
     # A running node fetches several chunks at once, so it is no slower than this.
     received, started = 0, trio.current_time()
 
-    async def fetch(cid: ContentId, most: int) -> bytes:
+    async def fetch(cid: ContentId, max_bytes: int) -> bytes:
         return await fetcher.fetch(
             cid,
-            max_bytes=most,
+            max_bytes=max_bytes,
             providers=lambda: list(network.connected()),
             timeout=_SPEED_SECONDS,
         )
@@ -175,34 +168,38 @@ async def _fetch_some(
     with trio.move_on_after(_SPEED_SECONDS), suppress(FetchFailed, ProtocolError):
         listed = await fetch(blobs, MAX_BLOB_LIST_BYTES)
         started = trio.current_time()
-        for chunk in decode_any_blob_list(listed).chunks[:_MOST_CHUNKS]:
+        for chunk in decode_any_blob_list(listed).chunks[:_MAX_CHUNKS]:
             received += len(await fetch(chunk, MAX_BLOB_BYTES))
     return received, max(trio.current_time() - started, 1e-3)
 
 
-async def _reach(reach: NatTraversal) -> Finding:
+async def _examine_reachability(traversal: NatTraversal) -> Finding:
     with trio.move_on_after(_REACH_SECONDS):
-        while reach.dialable is None:  # noqa: ASYNC110  (the verdict is not an event)
+        while traversal.dialable is None:  # noqa: ASYNC110  (the verdict is not an event)
             await trio.sleep(_POLL_SECONDS)
-    match reach.verdict:
+    match traversal.verdict:
         case "reachable":
-            return good("reach", "peers outside reach this computer")
+            return good("reach", "peers on the internet can reach this computer")
         case "local":
             return good(
-                "reach", "peers in this network reach this computer; none outside has tried"
+                "reach",
+                "peers in the local network can reach this computer; no peer outside of it has "
+                "tried",
             )
         case "unknown":
             return Finding(
                 subject="reach",
                 severity="unknown",
-                what="no peer has called back",
-                remedy="try again while more members are up",
+                what="not known, because no peer has dialled this computer",
+                remedy="try again while more members are online",
             )
         case "unreachable":
-            port = "a TCP port" if reach.port is None else f"TCP port {reach.port}"
+            port = "a TCP port" if traversal.port is None else f"TCP port {traversal.port}"
             return Finding(
                 subject="reach",
                 severity="hurts",
-                what="peers outside cannot reach this computer: a relay will carry its connections",
-                remedy=f"forward {port} in your router, and give it with --listen",
+                what="peers on the internet cannot reach this computer, so a relay will carry its "
+                "connections",
+                remedy=f"forward {port} to this computer in your router, and listen on that "
+                "port with --listen",
             )

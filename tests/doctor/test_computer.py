@@ -110,7 +110,7 @@ def test_a_gpu_is_held_against_the_model(monkeypatch) -> None:
     assert "the swarm's model takes" in device(work(400)).what
     too_large = device(work(2000))
     assert too_large.severity == "stops"
-    assert "at least, with" in too_large.what
+    assert "takes at least " in too_large.what
     assert "distro-node fit" in too_large.remedy
     monkeypatch.setattr(computer, "_has_nvidia", lambda: True)
     hidden = by_subject(computer.examine_trainer(TORCH, None))["device"]
@@ -121,7 +121,7 @@ def test_a_gpu_is_held_against_the_model(monkeypatch) -> None:
         hidden = by_subject(computer.examine_trainer(TORCH | {"built_for_cuda": built}, None))[
             "device"
         ]
-        assert (hidden.severity, "GPU of AMD" in hidden.what) == ("hurts", True)
+        assert (hidden.severity, "the AMD GPU" in hidden.what) == ("hurts", True)
         assert remedy in hidden.remedy
     monkeypatch.setattr(computer, "gpu_vendor", lambda: None)
     assert by_subject(computer.examine_trainer(TORCH, None))["device"].severity == "good"
