@@ -67,9 +67,8 @@ def default_optimizer(
         raise bad_manifest(
             path,
             f"optimizer: an update of this model has {coefficients:,} coefficients; with fewer "
-            f"than {MUON_MINIMUM:,} audits cannot tell honest work from none unless "
-            "preconditioner is 'orthogonal' and smoothing is 0: leave both out, or the table "
-            "[audits]",
+            f"than {MUON_MINIMUM:,}, audits need preconditioner 'orthogonal' and smoothing 0: "
+            "leave both keys out, or leave out the table [audits]",
         )
     if file.data.policy == "private":
         # Honest members whose texts differ contradict each other.

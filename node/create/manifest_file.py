@@ -164,11 +164,11 @@ class DataTable(SourceTable):
                 "label",
             ):
                 if getattr(self, name):
-                    raise ValueError(f'{name!r} does not go with policy = "private"')
+                    raise ValueError(f'{name!r} cannot be combined with policy = "private"')
         else:
             for name in ("epoch", "max_epsilon", "max_delta"):
                 if getattr(self, name) is not None:
-                    raise ValueError(f'{name!r} belongs to policy = "private"')
+                    raise ValueError(f'{name!r} needs policy = "private"')
         if self.source:
             defaults = SourceTable()
             for each in fields(SourceTable):

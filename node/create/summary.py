@@ -143,8 +143,9 @@ class DataSummary:
                 long = source.read.cut + source.read.too_long
                 all_named = long <= _MAX_NAMED
                 yield (
-                    f"  longer than a sequence: {_count(source.read.cut, 'conversation')} cut after an "
-                    f"answer, {source.read.too_long:,} left out{':' if all_named else ', such as'}"
+                    f"  longer than a sequence: {_count(source.read.cut, 'conversation')} cut "
+                    f"after an answer, {source.read.too_long:,} left "
+                    f"out{':' if all_named else ', such as'}"
                 )
                 for file, line, problem in source.read.long_rows[:_MAX_NAMED]:
                     yield f"    {file}, line {line}: {problem}"
@@ -260,22 +261,22 @@ def data_verdict(
     An epoch has `tokens` tokens and `rounds` rounds; the run reads `read` tokens, which is `epochs`
     epochs. `fresh`: the model starts from random parameters and learns language.
     """
-    repeats = f"about {rounds:,.0f} rounds before it repeats"
+    repeats = f"it repeats after about {rounds:,.0f} rounds"
     if epochs > _GOOD_EPOCHS:
         return (
-            f"too little data for this run: {repeats}, {epochs:,.0f} times in all; a model learns "
-            f"little more from what it has read {_GOOD_EPOCHS} times"
+            f"too little data for this run: {repeats}, {epochs:,.0f} epochs in all; a model "
+            f"learns little from a text that it has read {_GOOD_EPOCHS} times"
         )
     wanted = _TOKENS_A_PARAMETER * parameters
-    guideline = f"about {_TOKENS_A_PARAMETER} tokens a parameter are usual for a new model"
+    guideline = f"a new model usually needs about {_TOKENS_A_PARAMETER} tokens a parameter"
     if fresh and _GOOD_EPOCHS * tokens < wanted:
-        has = f"this has {tokens / parameters:.2g}"
+        has = f"this data has {tokens / parameters:.2g}"
         return f"too little data for this model: {repeats}; {guideline}, and {has}"
     if fresh and read < wanted:
         needed = wanted / tokens * rounds
-        return f"a short run for this model: {guideline}, which would be {needed:,.0f} rounds"
+        return f"a short run for this model: {guideline}, which takes {needed:,.0f} rounds"
     if epochs > 1:
-        return f"enough data: {repeats}, and up to {_GOOD_EPOCHS} times does little harm"
+        return f"enough data: {repeats}, and up to {_GOOD_EPOCHS} epochs do little harm"
     return "enough data: no text is read twice"
 
 

@@ -109,7 +109,7 @@ def _check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
         fitting = "'masked_lm'" if bidirectional else "'causal_lm' or 'sft'"
         raise bad_manifest(
             path,
-            f"task: {file.task!r} does not go with a {model['model_type']!r}: set task = {fitting}",
+            f"task: {file.task!r} cannot train a {model['model_type']!r}: set task = {fitting}",
         )
 
 

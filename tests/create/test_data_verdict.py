@@ -21,21 +21,21 @@ ENOUGH: dict[str, Any] = {
     ("changes", "said"),
     [
         ({}, "enough data: no text is read twice"),
-        ({"epochs": 2.0, "read": 80_000.0}, "enough data: about 900 rounds before it repeats"),
+        ({"epochs": 2.0, "read": 80_000.0}, "enough data: it repeats after about 900 rounds"),
         (
             {"epochs": 9.0, "read": 360_000.0},
-            "too little data for this run: about 900 rounds before it repeats, 9 times in all",
+            "too little data for this run: it repeats after about 900 rounds, 9 epochs in all",
         ),
         (
             {"tokens": 4000, "read": 2000.0},
-            "too little data for this model: about 900 rounds before it repeats; about 20 tokens a "
-            "parameter are usual for a new model, and this has 4",
+            "too little data for this model: it repeats after about 900 rounds; a new model usually "
+            "needs about 20 tokens a parameter, and this data has 4",
         ),
         ({"tokens": 4000, "read": 2000.0, "fresh": False}, "enough data: no text is read twice"),
         (
             {"read": 10_000.0, "epochs": 0.25},
-            "a short run for this model: about 20 tokens a parameter are usual for a new model, which "
-            "would be 450 rounds",
+            "a short run for this model: a new model usually needs about 20 tokens a parameter, which "
+            "takes 450 rounds",
         ),
     ],
 )

@@ -317,10 +317,10 @@ def test_manifests_that_contradict_themselves_are_refused(
         ({"data": replace(manifest.data, sequence_length=16)}, "but an image has 17"),
         ({"data": replace(manifest.data, end_token=0)}, "without documents and marked tokens"),
         ({"data": replace(manifest.data, vocabulary=255)}, "its data must be bytes"),
-        ({"task": "causal_lm", "task_settings": None}, "does not go with a 'unet2d'"),
+        ({"task": "causal_lm", "task_settings": None}, "cannot train a 'unet2d'"),
         (
             {"model": text.model, "parameters": text.parameters},
-            "does not go with a 'llama', which is not an image model",
+            "cannot train a 'llama', which is not an image model",
         ),
         ({"model": manifest.model | {"dropout": 0.5}}, "expected 0"),
         ({"model": manifest.model | {"block_out_channels": "x"}}, "expected a list"),

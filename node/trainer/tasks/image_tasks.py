@@ -112,7 +112,7 @@ class Diffusion:
 
     def _check_model(self, config: PretrainedConfig) -> None:
         if not isinstance(config, DenoiserConfig):
-            raise _bad(f"it does not go with a {config.model_type!r}, which is not an image model")
+            raise _bad(f"it cannot train a {config.model_type!r}, which is not an image model")
         settings = self.settings
         for key, value in (
             ("sample_size", settings.size),

@@ -44,12 +44,12 @@ class CausalLM:
             raise _bad(str(error)) from None
         if makes_images(config.model_type):
             raise _bad(
-                f"{manifest.task!r} does not go with a {config.model_type!r}, which is an image model"
+                f"{manifest.task!r} cannot train a {config.model_type!r}, which is an image model"
             )
         if is_bidirectional(config.model_type) != self.bidirectional:
             what = "sees only" if self.bidirectional else "does not only see"
             raise _bad(
-                f"the task {manifest.task!r} does not go with a {config.model_type!r}, which {what} "
+                f"the task {manifest.task!r} cannot train a {config.model_type!r}, which {what} "
                 "the tokens before each token"
             )
         check_attention(manifest.data, config)
