@@ -66,12 +66,12 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
     """Yield all rows in the order of display; rows that do not apply are left out."""
     if isinstance(status, BootstrapStatus):
         yield StatusRow("peer", status.peer, "a bootstrap peer: it introduces other peers")
-        yield StatusRow("swarms", _count(status.swarms), "whose peers are registered here")
+        yield StatusRow("swarms", _count(status.swarms), "with peers registered here")
         if status.observes is not None:
             yield StatusRow("follows", status.observes, "the swarm that its page shows")
         if status.dashboard is not None:
             yield StatusRow("page", status.dashboard, "the page of that swarm")
-        yield StatusRow("connections", _count(status.line.peers), "open, to any kind of peer")
+        yield StatusRow("connections", _count(status.line.peers), "open now, to peers of any kind")
         yield from _line(status.line)
         return
     if status.node.observer:
@@ -100,20 +100,20 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
             else ""
         )
         yield StatusRow(
-            "diverged", names + more, "on a chain that diverges from ours before our final round"
+            "diverged", names + more, "on a chain that diverged before our last final round"
         )
     yield from _change(status)
     losses = training.losses
     yield StatusRow("loss", _loss(losses.training), _LOSS_NOTE)
     if losses.heldout_round is not None:
         value = f"{_loss(losses.heldout)} (round {losses.heldout_round})"
-        yield StatusRow("held-out loss", value, "the same, on held-out text")
+        yield StatusRow("held-out loss", value, "loss on held-out text")
     if status.scores is not None:
         shown = [f"{t} {s.value:.3f}" for t, s in status.scores.main().items()]
         more = f" +{len(shown) - _TASKS_SHOWN}" if len(shown) > _TASKS_SHOWN else ""
         value = ", ".join(shown[:_TASKS_SHOWN]) + more
         yield StatusRow("tasks", value, f"after round {status.scores.round:,}, by lm-eval")
-    yield StatusRow("tokens", _count(training.tokens), "swarm total since this start")
+    yield StatusRow("tokens", _count(training.tokens), "of all members, since this start")
     yield StatusRow("your rounds", _own_rounds(status), own_rounds_note(training.own))
     if swarm is not None and swarm.audits is not None:
         yield from _own_audits(swarm.audits)
@@ -128,7 +128,9 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
     dense = dense_exchange_bytes(status)
     if dense is not None:
         factor = f", {dense / received:,.0f} × as much" if received else ""
-        yield StatusRow("instead of", size_text(dense) + factor, "what a dense all-reduce moves")
+        yield StatusRow(
+            "instead of", size_text(dense) + factor, "what a dense all-reduce would move"
+        )
     yield from _line(status.line)
     parameters = None if swarm is None else swarm.parameters
     trainer = training.trainer
@@ -152,14 +154,14 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         value = f"ε {privacy.epsilon:.3g} of {privacy.limit:g}" + (
             ", spent" if privacy.spent else ""
         )
-        note = f"spent for one sequence of your data, at δ = {privacy.delta:.2g}"
+        note = f"spent per sequence of your data, at δ = {privacy.delta:.2g}"
         yield StatusRow("privacy", value, note)
     reach = status.reach
     if reach is not None:
         text = reachability_text(reach)
         yield StatusRow("reach", text.meaning, text.remedy)
         connections = f"{reach.count('direct')} direct, {reach.count('relayed')} through a relay"
-        yield StatusRow("connections", connections, "open, to any kind of peer")
+        yield StatusRow("connections", connections, "open now, to peers of any kind")
     yield from _pages(status, "`distro-node dashboard` opens it")
 
 
@@ -167,7 +169,7 @@ def _observed(status: Status) -> Iterator[StatusRow]:
     """Yield the rows of an observer."""
     training, swarm = status.training, status.swarm
     yield _swarm(status)
-    yield StatusRow("peer", status.node.peer, "an observer: it takes no part")
+    yield StatusRow("peer", status.node.peer, "an observer: it is not a member")
     yield StatusRow("state", _state(status), _meaning(status))
     yield _rounds_done(status)
     members = None if swarm is None or swarm.members is None else len(swarm.members)
@@ -190,7 +192,7 @@ def _observed(status: Status) -> Iterator[StatusRow]:
             "the updates of all members, per round",
         )
     yield from _line(status.line)
-    yield StatusRow("connections", _count(status.line.peers), "open, to any kind of peer")
+    yield StatusRow("connections", _count(status.line.peers), "open now, to peers of any kind")
     if swarm is not None and swarm.served_round is not None:
         yield StatusRow(
             "serves",
@@ -290,7 +292,7 @@ def _line(line: LineStatus) -> Iterator[StatusRow]:
     if line.relayed_bytes:
         relayed = size_text(line.relayed_bytes)
         yield StatusRow(
-            "relayed", relayed, "for other peers, since the first start; your own count"
+            "relayed", relayed, "for other peers, since the first start, as counted here"
         )
     for address in line.addresses:
         yield StatusRow("address", address, "where others can reach this node")

@@ -308,5 +308,5 @@ class Supervisor:
                     _log.warning("leaving at once")
                     self._before_exit()
                     os._exit(ExitCode.INTERRUPTED)
-                _log.info("leaving politely; once more to leave at once")
+                _log.info("leaving the swarm; a second signal ends the node at once")
                 self._leave()

@@ -16,14 +16,15 @@ def own_audits_text(own: OwnAudits) -> UserMessage:
         case "dismissed":
             return UserMessage(
                 "other members recomputed samples of your work and got different results, and "
-                "none has confirmed any of your work yet, so the swarm refuses this node for now",
+                "none has confirmed any of your work yet, so the swarm does not admit this node "
+                "for now",
                 f"{_COMPUTES_RIGHT} and runs an unmodified release; the swarm forgets "
                 "the failures 1,024 rounds after your last update",
             )
         case "failed":
             passes = own.passes_until_counted
             return UserMessage(
-                "other members recomputed the same samples and got different results in "
+                "other members recomputed your samples and got different results in "
                 f"{_of(own.failed, own.audited)} of your work",
                 f"{_COMPUTES_RIGHT}; audits continue, and your updates count again after {passes} "
                 f"passed audit{'' if passes == 1 else 's in a row'}",
@@ -46,9 +47,7 @@ def own_audits_text(own: OwnAudits) -> UserMessage:
                 f"{_COMPUTES_RIGHT}; your votes return with time",
             )
         case "unconfirmed":
-            return UserMessage(
-                "you get votes once enough other members have audited some of your work"
-            )
+            return UserMessage("you get votes once enough other members have audited your work")
         case None:
             return UserMessage("your votes are earned by work that other members have audited")
 

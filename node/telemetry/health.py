@@ -72,7 +72,7 @@ def verdict(status: Status) -> Health:
         return Health(
             "bad",
             "this node is connected to no other member",
-            "check this computer's network; the node keeps trying by itself",
+            "check this computer's network; the node keeps trying to connect",
         )
     if own_audits is not None and is_trouble(own_audits.reason):
         tone: Tone = "warn" if own_audits.counts else "bad"
@@ -81,14 +81,15 @@ def verdict(status: Status) -> Health:
         return Health(
             "warn",
             awaited_sentence(swarm.awaited),
-            "no action needed: after that time the others go on without it",
+            "no action needed: then the others continue without it",
         )
     if own.missed_in_a_row >= _UPDATES_MISSED:
         missed = f"your last {own.missed_in_a_row:,} updates"
         return Health(
             "warn",
-            f"{missed} were late, so the swarm gives you less work",
-            "raise --max-upload, or give the trainer more of the computer (--threads, --device)",
+            f"{missed} did not count, so the swarm assigns you less work",
+            "raise --max-upload, or give the trainer more threads or a faster device (--threads, "
+            "--device)",
         )
     if (
         status.reach is not None
@@ -96,7 +97,7 @@ def verdict(status: Status) -> Health:
         and not status.reach.relays
     ):
         reach = reachability_text(status.reach)
-        return Health("warn", f"{sentence}; you are {reach.meaning}", reach.remedy)
+        return Health("warn", f"{sentence}; this node is {reach.meaning}", reach.remedy)
     return Health("good", sentence)
 
 
@@ -107,7 +108,7 @@ def _observer_health(status: Status) -> Health:
         return Health(
             "bad",
             "there is no connection to any peer: this page shows the last known state",
-            "check this computer's network, and that the bootstrap peers are up",
+            "check this computer's network, and that the bootstrap peers are online",
         )
     if swarm is None or swarm.decided_seconds is None or is_over(training, swarm):
         return Health("good", sentence)

@@ -50,91 +50,101 @@ def progress_text(progress: Progress) -> str:
 STATES: dict[State, UserMessage] = {
     "starting": UserMessage(
         "the trainer process starts; PyTorch takes some seconds to load",
-        "half a minute is usual; the log says more",
+        "if it takes more than a minute, see the log",
     ),
     "connecting": UserMessage(
         "looking for members of the swarm",
-        "no bootstrap peer can be reached, or no member is up: check the addresses",
+        "check the addresses of the bootstrap peers, and that a member is online",
     ),
     "syncing": UserMessage(
-        "fetching the model as the swarm has it now; training follows",
-        "a large model on a slow line takes its time",
+        "fetching the swarm's current parameters, before training starts",
+        "no action needed: a large model takes long on a slow line",
     ),
     "joining": UserMessage(
-        "asking the members to be admitted; the next round's record says yes",
-        "too few members are up for a decision",
+        "asking the members for admission, which the record of the next round decides",
+        "wait until a quorum of the members is online",
     ),
-    "waiting": UserMessage("the swarm starts once enough members are there", "tell your friends"),
-    "training": UserMessage("the swarm trains, and you with it"),
-    "observing": UserMessage("following what the swarm decides, without a part in it"),
+    "waiting": UserMessage(
+        "waiting for members: the swarm starts training once enough have joined",
+        "invite more members",
+    ),
+    "training": UserMessage("training with the swarm"),
+    "observing": UserMessage("following the swarm's records, without being a member"),
     "finished": UserMessage(
-        "the run is over, and what came out is on this disk",
+        "the run is over, and its result is on this disk",
         "`distro-node export` writes the model",
     ),
-    "paused": UserMessage("the line and the computer are yours", "`distro-node resume` goes on"),
+    "paused": UserMessage(
+        "this node uses neither the device nor the network", "`distro-node resume` ends the pause"
+    ),
     "leaving": UserMessage(
-        "saying goodbye, so that nobody waits for you", "a second Ctrl-C ends it at once"
+        "telling the others that this node leaves, so that they do not wait for it",
+        "a second Ctrl-C ends the node at once",
     ),
 }
 
 WEIGHTS: dict[str, str | None] = {
     "": None,
-    "new": "new: begins with little",
-    "late": "shrunk: came late",
-    "careful": "grows carefully: came late",
-    "growing": "grows step by step",
+    "new": "new: starts small",
+    "late": "reduced: update was late",
+    "careful": "grows slowly: update was late",
+    "growing": "still growing",
 }
 """By cause: why a member's share is smaller than its stated capacity would give; None: it is not."""
 
 _PHASES: dict[Phase, str] = {
     "idle": "round {round} is about to begin",
     "compute": "your {device} computes round {round}'s share",
-    "transfer": "round {round}'s updates travel between the members",
+    "transfer": "the members exchange the updates of round {round}",
     "agree": "the members agree on which updates of round {round} count",
-    "apply": "round {round}'s step goes into the model",
+    "apply": "your node applies the step of round {round}",
 }
 
 _EVENTS = {
     "joined": "{who} joined the swarm",
-    "left": "{who} left politely",
-    "silent": "{who} fell silent and counts as departed",
-    "presumed_gone": "the others took this node for gone; it rejoins",
-    "expelled": "{who} contradicted itself, which a record now proves: it is expelled for good",
-    "late": "the update of {who} came after round {round} was decided",
-    "refunded": "our update missed round {round}; it is not lost: later ones carry what it held",
-    "skipped": "{who} led round {round} and was too slow; another member takes over",
-    "incomplete": "{who} led round {round} and proposed a record that leaves out updates which are "
-    "here, or changes what was announced; another member takes over",
-    "mismatch": "different parameters were found: {detail}",
-    "forked": "the swarm followed another chain after a partition; this node rejoins it",
-    "diverged": "{who} is on another chain, which parts from ours before the end of round {detail}: "
-    "that is final here, so this node stays on its own",
-    "finalized": "others were away for so long that records up to round {round} are final without them",
-    "version": "a quorum of the members supports version {detail} of the protocol: the swarm changes "
-    "over to it in round {round}",
+    "left": "{who} left the swarm",
+    "silent": "{who} was silent for its whole lease and counts as departed",
+    "presumed_gone": "the other members counted this node as departed; it rejoins",
+    "expelled": "{who} signed two messages that contradict each other, as a record proves, and "
+    "is expelled for good",
+    "late": "the update of {who} arrived after round {round} was decided",
+    "refunded": "this node's update missed round {round}, but is not lost: later updates "
+    "contain it",
+    "skipped": "{who}, a leader of round {round}, was too slow; the next leader takes over",
+    "incomplete": "{who}, a leader of round {round}, proposed a record that leaves out updates "
+    "which this node has, or changes announced ones; the next leader takes over",
+    "mismatch": "nodes have different parameters: {detail}",
+    "forked": "after a network partition the swarm continued on another chain; this node "
+    "changes over to it",
+    "diverged": "{who} is on another chain, which diverged before the end of round {detail}; "
+    "that round is final here, so this node stays on its own chain",
+    "finalized": "records up to round {round} are final now, without the members that were "
+    "away for too long",
+    "version": "a quorum of the members supports protocol version {detail}, so the swarm "
+    "changes to it in round {round}",
     "resync": "fetching the swarm's state again: {detail}",
-    "finished": "the run is over: this node has what came out",
-    "trainer": "the trainer process was started again: {detail}",
+    "finished": "the run is over, and this node has its result",
+    "trainer": "the trainer process was restarted: {detail}",
     "started": "{detail}",
     "private_data": "{detail}",
-    "audit_low": "an audit of {who} found less in its update of round {detail} than usual; other "
+    "audit_low": "an audit gave the update of {who} for round {detail} a low score; other "
     "members repeat the audit",
     "audit_failed": "other members recomputed samples of {who}: its update of round {detail} does "
     "not match them",
-    "contradicted": "{who} gave another member a low score for round {detail}; re-audits gave it a "
-    "usual one",
-    "dismissed": "{who} was dismissed: an audit of its work failed, and no member has confirmed any "
-    "of it yet",
-    "excluded": "the updates of {who} no longer count, since audits of its work failed; {detail}",
+    "contradicted": "{who} gave another member a low score for round {detail}, but re-audits "
+    "gave it a normal one",
+    "dismissed": "{who} was dismissed: an audit of its work failed, and no member has "
+    "confirmed any of it yet",
+    "excluded": "the updates of {who} no longer count, because audits of its work failed; {detail}",
     "reinstated": "the updates of {who} count again: enough audits of its work have passed",
-    "scores_low": "audits find less in the work of {who} than in that of others, so it is about to "
-    "lose its votes",
-    "halves_missing": "audits find only one half of each sample in the work of {who}, so it is "
-    "about to lose its votes",
-    "distrusted": "re-audits contradict the audits by {who}, so it audits nobody for now and is "
-    "about to lose its votes",
-    "votes_gained": "{who} has votes from now on: enough others have audited its work",
-    "votes_lost": "{who} has no votes any more: {detail}",
+    "scores_low": "the updates of {who} score lower in audits than those of others, so it will "
+    "soon lose its votes",
+    "halves_missing": "audits find only one half of each sample in the updates of {who}, so it "
+    "will soon lose its votes",
+    "distrusted": "re-audits contradict the audits by {who}, so it may not audit for now and "
+    "will soon lose its votes",
+    "votes_gained": "{who} has votes from now on: enough other members have audited its work",
+    "votes_lost": "{who} has lost its votes: {detail}",
     "voters": "from now on {detail} members have votes, for work that others have audited",
 }
 # The text for each identifier, for kinds of events whose detail is an identifier.
@@ -146,8 +156,8 @@ _DETAILS = {
     "votes_lost": {
         "dismissed": "it was dismissed",
         "failed": "audits of its work failed",
-        "scores": "audits find less in its work than in that of others",
-        "halves": "audits find only one half of each sample in its work",
+        "scores": "its updates score lower in audits than those of others",
+        "halves": "audits find only one half of each sample in its updates",
         "contradicted": "re-audits contradict its audits",
         "unconfirmed": "no member has confirmed its recent work",
     },
@@ -163,7 +173,7 @@ def state_sentence(status: Status) -> str:
     if is_result_missing(status):
         return f"the run is over; {_result_search(status)}"
     if status.state == "syncing" and status.progress is not None and status.progress.waits:
-        return f"nobody who is connected has what this node lacks: {status.progress.what}"
+        return f"no connected peer has what this node needs: {status.progress.what}"
     if status.state == "syncing" and _starts_trainer(status):
         return STATES["starting"].meaning
     if status.state != "training":
@@ -176,7 +186,7 @@ def state_sentence(status: Status) -> str:
         device = "trainer"
     round_ = 0 if training.round is None else training.round + 1
     if is_over(training, status.swarm):
-        return "the last round is done; the members sign for what came out"
+        return "the last round is done; the members sign the result"
     return _PHASES[training.phase].format(device=device, round=round_)
 
 
@@ -192,7 +202,7 @@ def is_result_missing(status: Status) -> bool:
 
 def _result_search(status: Status) -> str:
     if status.progress is not None and status.progress.waits:
-        return "nobody who has the result can be reached"
+        return "no peer that has the result can be reached"
     return "this node fetches the result"
 
 
@@ -200,10 +210,10 @@ def state_remedy(status: Status) -> str:
     """Return what helps if the state persists; empty: nothing has to be done."""
     if is_result_missing(status):
         return (
-            "ask a member to start again with `--serve-result`; this node goes on asking, more and more "
-            "seldom"
+            "ask a member to start its node again with `--serve-result`; this node keeps asking, "
+            "ever less often"
             if status.progress is not None and status.progress.waits
-            else "a large model on a slow line takes its time"
+            else "no action needed: a large model takes long on a slow line"
         )
     if status.state == "syncing" and _starts_trainer(status):
         return STATES["starting"].remedy
@@ -215,8 +225,8 @@ def own_rounds_note(own: OwnWork) -> str:
     parts = (
         (own.late, "late"),
         (own.left_out, "left out"),
-        (own.no_work, "without work for you"),
-        (own.not_needed, "that needed none of yours"),
+        (own.no_work, "without an assignment"),
+        (own.not_needed, "that needed no update of yours"),
     )
     notes = [f"{number:,} {what}" for number, what in parts if number]
     return ", ".join(notes) or "none late, none left out"
@@ -225,12 +235,13 @@ def own_rounds_note(own: OwnWork) -> str:
 def speed_text(trainer: TrainerStatus) -> str:
     """Return the trainer's speed compared to what its device can do."""
     if trainer.flops_per_second is None:
-        return "that you train, over all the time of the last rounds"
+        return "by this node, averaged over the last rounds"
     flops = _flops(trainer.flops_per_second)
     if trainer.utilisation is None:
-        return f"of yours: {flops}"
+        return f"by this node: {flops}"
     return (
-        f"of yours: {flops}, {trainer.utilisation:.0%} of what the device does in a matrix product"
+        f"by this node: {flops}, {trainer.utilisation:.0%} of the device's speed in a matrix "
+        "product"
     )
 
 
@@ -249,7 +260,7 @@ def _observed_sentence(status: Status) -> str:
     if is_over(status.training, swarm):
         return "the swarm's run is over"
     since = duration_text(swarm.decided_seconds)
-    return f"round {round_:,} is the last that was decided, heard of {since} ago"
+    return f"the last decided round is {round_:,}, received {since} ago"
 
 
 def awaited_sentence(awaited: tuple[Awaited, ...]) -> str:
@@ -257,8 +268,8 @@ def awaited_sentence(awaited: tuple[Awaited, ...]) -> str:
     last = max(awaited, key=lambda each: each.lease_seconds - each.silent_seconds)
     others = f" and {len(awaited) - 1} more" if len(awaited) > 1 else ""
     return (
-        f"waiting for {short(last.peer)}{others}, silent for {last.silent_seconds:.0f} s, "
-        f"gone after a lease of {last.lease_seconds:.0f} s"
+        f"waiting for {short(last.peer)}{others}, silent for {last.silent_seconds:.0f} s; it "
+        f"counts as departed after {last.lease_seconds:.0f} s"
     )
 
 
@@ -274,16 +285,20 @@ def reachability_text(reach: ReachStatus) -> UserMessage:
     """Return whether others can reach the node, with the remedy or the cause."""
     match reach.verdict:
         case "reachable":
-            return UserMessage("reachable from outside", "you also carry who is not")
+            return UserMessage("reachable from outside", "relays for members that are not")
         case "local":
-            return UserMessage("reachable in this network", "nobody outside has tried")
+            return UserMessage("reachable in this network", "no peer outside has tried")
         case "unknown":
-            return UserMessage("not known yet", "nobody has called back")
+            return UserMessage("not known yet", "no peer has dialled back")
         case "unreachable":
             port = "its port" if reach.port is None else f"TCP {reach.port}"
             if reach.relays:
-                return UserMessage("a relay carries you", f"to be called: open {port}")
-            return UserMessage("not reachable from outside", f"open {port}, or --bootstrap")
+                return UserMessage(
+                    "reachable through a relay", f"for direct connections forward {port}"
+                )
+            return UserMessage(
+                "not reachable from outside", f"forward {port}, or use a relay with --bootstrap"
+            )
 
 
 def schedule_sentence(schedule: ScheduleStatus) -> str:

@@ -17,7 +17,7 @@ OWN_ROUNDS: dict[OwnRound, str] = {
     "counted": "your update counted",
     "late": "your update was late",
     "left_out": "your update was left out",
-    "no_work": "you had no work in it",
+    "no_work": "you had no assignment",
     "not_needed": "no update of yours was needed",
 }
 """Each outcome in words, for the end of a sentence."""

@@ -104,7 +104,9 @@ def test_a_node_of_another_version_is_distinguished(command, node, home: Path) -
 
 def test_the_state_shows_what_helps(command, node, home: Path) -> None:
     node["status"] = lambda _: encode_status(replace(STATUS, state="joining"))
-    assert "too few members are up" in command("status", "--data-dir", home).out
+    assert (
+        "wait until a quorum of the members is online" in command("status", "--data-dir", home).out
+    )
 
 
 def test_leave_asks_the_node_to_leave(command, node, home: Path) -> None:

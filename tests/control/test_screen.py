@@ -80,7 +80,7 @@ def test_audits_have_a_line_where_they_are_on() -> None:
     out = replace(TRAINING, swarm=replace(SWARM, audits=replace(CHECKS, own=LEFT_OUT)))
     text = " ".join(" ".join(drawn(out)).split())
     (why,) = [row.note for row in rows(out) if row.name == "your updates"]
-    assert "recomputed the same samples" in why
+    assert "recomputed your samples" in why
     assert f"your updates do not count {why}" in text
 
 
@@ -111,7 +111,7 @@ def test_a_pause_reports_its_cause() -> None:
         state="paused",
         schedule=replace(TRAINING.schedule, at_work=False, holds=(hold,)),
     )
-    assert f"{hold.text}: the line and the computer are yours" in "\n".join(
+    assert f"{hold.text}: this node uses neither the device nor the network" in "\n".join(
         drawn(paused, width=120)
     )
     assert told(paused, "held back") == [(hold.text, "the node resumes by itself")]
@@ -123,11 +123,14 @@ def test_a_pause_reports_its_cause() -> None:
 
 
 def test_who_cannot_be_called_reads_what_helps() -> None:
-    assert "open TCP" not in "\n".join(drawn(TRAINING))
+    assert "forward TCP" not in "\n".join(drawn(TRAINING))
     lines = drawn(replace(TRAINING, reach=UNREACHABLE))
-    assert any("a relay carries you" in x and x.endswith("open TCP 65535") for x in lines)
+    assert any("reachable through a relay" in x and x.endswith("forward TCP 65535") for x in lines)
     alone = drawn(replace(TRAINING, reach=replace(UNREACHABLE, relays=())))
-    assert any("not reachable from outside" in x and x.endswith("or --bootstrap") for x in alone)
+    assert any(
+        "not reachable from outside" in x and x.endswith("use a relay with --bootstrap")
+        for x in alone
+    )
 
 
 def test_no_line_is_cut_at_eighty_columns() -> None:
@@ -212,7 +215,7 @@ def test_a_progress_without_total_is_shown(total: int | None) -> None:
 
 def test_whom_the_swarm_waits_for_is_shown_whole() -> None:
     lines = drawn(AWAITING)
-    assert "waiting for CCCCCC, silent for 12 s, gone after a lease of 20 s" in lines[1]
+    assert "waiting for CCCCCC, silent for 12 s; it counts as departed after 20 s" in lines[1]
 
 
 @pytest.mark.parametrize("height", [2, 5, 12, 24, 100])

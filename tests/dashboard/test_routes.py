@@ -71,7 +71,7 @@ def test_how_it_goes() -> None:
     assert verdict(TRAINING).remedy == ""
     waiting = verdict(AWAITING)
     assert waiting.tone == "warn"
-    assert "12 s, gone after a lease of 20 s" in waiting.sentence
+    assert "12 s; it counts as departed after 20 s" in waiting.sentence
     assert verdict(EARLY).tone == "busy"
     assert verdict(replace(TRAINING, state="connecting")).tone == "warn"
     paused = verdict(replace(TRAINING, state="paused"))
@@ -181,7 +181,7 @@ async def test_what_an_observer_shows_may_be_read_from_elsewhere_and_acted_on_by
 
 def test_an_observer_reports_how_the_swarm_is() -> None:
     assert verdict(OBSERVING).tone == "good"
-    assert verdict(OBSERVING).sentence == "round 17 is the last that was decided, heard of 41 s ago"
+    assert verdict(OBSERVING).sentence == "the last decided round is 17, received 41 s ago"
     assert OBSERVING.swarm is not None
     # A round takes 72 s: ten minutes without one are not too many, a quarter of an hour is.
     for seconds, tone in ((600.0, "good"), (900.0, "warn")):

@@ -362,7 +362,7 @@ def page_of_a_run(folder: Path) -> Iterator[str]:
         pass
     assert SWARM.members is not None
     members = [
-        replace(SWARM.members[0], peer=peer_text(peer), me=False, share_reason="grows step by step")
+        replace(SWARM.members[0], peer=peer_text(peer), me=False, share_reason="still growing")
         for peer in chain.membership.peers
     ]
     status = replace(TRAINING, swarm=replace(SWARM, members=tuple(members)))

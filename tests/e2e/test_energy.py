@@ -36,7 +36,7 @@ def test_a_dear_hour_is_left_to_others(tmp_path: Path) -> None:
         # The page and the terminal show the same sentence.
         asked = swarm.run("status", "status", "--data-dir", saver.data.root)
         assert asked.wait() == 0
-        assert "41 is above 30: the line and the computer are yours" in " ".join(
+        assert "41 is above 30: this node uses neither the device nor the network" in " ".join(
             asked.stdout.split()
         )
         with urllib.request.urlopen(f"{told.node.dashboard}api/status", timeout=30) as answer:

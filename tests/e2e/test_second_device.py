@@ -72,7 +72,7 @@ def test_a_device_that_errs_later_is_reported_and_ends_its_node(swarm: Swarm) ->
         "vulkan or its memory computes",
     )
     assert (
-        "different parameters were found: our parameters differ from the swarm's"
+        "nodes have different parameters: our parameters differ from the swarm's"
         in worn.program.stderr
     )
     # The first test would have seen it: it looks at these fingerprints.

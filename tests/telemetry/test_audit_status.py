@@ -68,7 +68,7 @@ def test_who_is_left_out_reads_why_and_what_helps() -> None:
     value, note = shown(left_out)["your updates"]
     assert value == "do not count"
     for part in (
-        "recomputed the same samples",
+        "recomputed your samples",
         "3 of 12 audits",
         "doctor",
         "after 63 passed audits in a row",
@@ -144,8 +144,8 @@ def test_every_change_is_a_whole_sentence() -> None:
         assert kind == "voters" or ("this node" in mine and "peer CCCCCC" in theirs)
     for why in get_args(audit_status.Why):
         said = event_sentence("votes_lost", 9, C, False, why)
-        assert said.startswith("peer CCCCCC has no votes any more: ")
-        assert said != f"peer CCCCCC has no votes any more: {why}"
+        assert said.startswith("peer CCCCCC has lost its votes: ")
+        assert said != f"peer CCCCCC has lost its votes: {why}"
 
 
 def test_an_event_states_what_became_of_a_member() -> None:
@@ -153,4 +153,4 @@ def test_an_event_states_what_became_of_a_member() -> None:
     telemetry.event("votes_lost", 31, identity(0).peer, "contradicted")
     (event,) = telemetry.events
     assert event.kind == "votes_lost"
-    assert event.text == ("this node has no votes any more: re-audits contradict its audits")
+    assert event.text == ("this node has lost its votes: re-audits contradict its audits")

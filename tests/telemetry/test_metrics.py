@@ -290,7 +290,7 @@ async def test_a_second_node_without_options_serves_elsewhere(
         made = open_metrics_address(usual)
         made.close()
     assert f":{usual[1]}/" not in made.url
-    assert f"port {usual[1]} is taken: the metrics are at {metrics_url(made)}" in caplog.text
+    assert f"port {usual[1]} is in use: the metrics are at {metrics_url(made)}" in caplog.text
 
 
 def test_a_taken_port_is_the_users_to_mend() -> None:

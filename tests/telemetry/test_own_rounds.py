@@ -88,7 +88,7 @@ def test_each_part_is_reported_everywhere(tmp_path: Path, caplog: pytest.LogCapt
     assert [line.split("; ")[1] for line in told] == [OWN_ROUNDS[own] for own in parts]
     assert len(set(OWN_ROUNDS.values())) == 5
     # Only what the late one held is sent again.
-    assert sum("it is not lost" in line for line in caplog.messages) == 1
+    assert sum("but is not lost" in line for line in caplog.messages) == 1
     own = telemetry.status().own
     found = (own.counted, own.late, own.left_out, own.no_work, own.not_needed)
     assert (found, own.missed_in_a_row) == ((1, 1, 1, 1, 1), 2)
@@ -100,7 +100,9 @@ def test_each_part_is_reported_everywhere(tmp_path: Path, caplog: pytest.LogCapt
     status = replace(TRAINING, training=telemetry.status())
     (row,) = [row for row in rows(status) if row.name == "your rounds"]
     assert row.value == "1 counted since round 1"
-    assert row.note == ("1 late, 1 left out, 1 without work for you, 1 that needed none of yours")
+    assert row.note == (
+        "1 late, 1 left out, 1 without an assignment, 1 that needed no update of yours"
+    )
 
 
 def test_only_late_updates_are_trouble() -> None:

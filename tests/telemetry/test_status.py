@@ -155,13 +155,13 @@ def test_the_device_is_called_what_it_is() -> None:
 
 def test_whom_the_round_waits_for_is_reported() -> None:
     assert state_sentence(AWAITING) == (
-        "waiting for CCCCCC, silent for 12 s, gone after a lease of 20 s"
+        "waiting for CCCCCC, silent for 12 s; it counts as departed after 20 s"
     )
     assert AWAITING.swarm is not None
     (one,) = AWAITING.swarm.awaited
     both = (one, replace(one, peer=B, silent_seconds=5.0))
     assert (
-        "waiting for BBBBBB and 1 more, silent for 5 s, gone after a lease of 20 s"
+        "waiting for BBBBBB and 1 more, silent for 5 s; it counts as departed after 20 s"
         in state_sentence(replace(AWAITING, swarm=replace(AWAITING.swarm, awaited=both)))
     )
 
@@ -178,19 +178,19 @@ def test_who_is_on_another_chain_is_shown_where_somebody_is() -> None:
 
 
 def test_who_cannot_be_called_reads_what_helps() -> None:
-    assert reachability_text(UNREACHABLE).remedy == "to be called: open TCP 65535"
+    assert reachability_text(UNREACHABLE).remedy == "for direct connections forward TCP 65535"
     alone = replace(UNREACHABLE, relays=())
-    assert reachability_text(alone).remedy == "open TCP 65535, or --bootstrap"
+    assert reachability_text(alone).remedy == "forward TCP 65535, or use a relay with --bootstrap"
     assert "its port" in reachability_text(replace(alone, port=None)).remedy
 
 
 def test_events_are_whole_sentences() -> None:
     assert event_sentence("skipped", 7, C, False, "") == (
-        "peer CCCCCC led round 7 and was too slow; another member takes over"
+        "peer CCCCCC, a leader of round 7, was too slow; the next leader takes over"
     )
     assert event_sentence("skipped", 7, C, True, "").startswith("this node led round 7")
     assert event_sentence("late", 7, None, False, "") == (
-        "the update of a peer came after round 7 was decided"
+        "the update of a peer arrived after round 7 was decided"
     )
     assert event_sentence("unheard-of", 7, C, False, "as it is") == "as it is"
 
@@ -216,7 +216,7 @@ def test_how_long_a_run_takes_is_reported_where_it_is_known() -> None:
     assert {row.name: row.value for row in rows(without_end)}["round"] == "17 done"
     done = replace(TRAINING, training=over, seconds_left=0.0)
     assert {row.name: row.value for row in rows(done)}["round"] == "120 of 120"
-    assert "sign for what came out" in state_sentence(done)
+    assert "sign the result" in state_sentence(done)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,8 @@ def test_what_tasks_printed_is_shown() -> None:
 def test_a_speed_is_shown_in_a_suitable_unit(flops: float, said: str) -> None:
     trainer = replace(AWAITING.training.trainer, flops_per_second=flops, utilisation=0.4)
     assert (
-        speed_text(trainer) == f"of yours: {said}, 40% of what the device does in a matrix product"
+        speed_text(trainer)
+        == f"by this node: {said}, 40% of the device's speed in a matrix product"
     )
 
 
@@ -252,19 +253,19 @@ def test_a_run_that_is_over_and_whose_result_nobody_has_is_called_that() -> None
     vain = Progress(what="a peer that has the state of round 9", kind="waiting")
     moving = Progress(what="the state of round 9", done=3, total=9)
     alone = verdict(replace(ended, progress=vain))
-    assert alone.sentence == "the run is over; nobody who has the result can be reached"
+    assert alone.sentence == "the run is over; no peer that has the result can be reached"
     assert "--serve-result" in alone.remedy
     assert alone.tone == "warn"
     fetching = verdict(replace(ended, progress=moving))
     assert fetching.sentence == "the run is over; this node fetches the result"
     assert fetching.tone == "busy"
     (row,) = [row for row in rows(replace(ended, progress=vain)) if row.name == "state"]
-    assert "nobody who has the result" in row.note
+    assert "no peer that has the result" in row.note
     # The kind says so, whatever the text is.
     named = Progress(what="waiting for spring, a blob of that name", done=3, total=9)
     assert verdict(replace(ended, progress=named)).tone == "busy"
     # Before the end.
     early = replace(ended, swarm=replace(swarm, ended=False), progress=vain)
-    assert "nobody who is connected has" in verdict(early).sentence
+    assert "no connected peer has" in verdict(early).sentence
     done = replace(ended, state="finished", progress=None)
     assert verdict(done).tone == "good"

@@ -374,9 +374,9 @@ function showEnergy() {
 
 // What the speed comes to, beside what the device could do.
 function utilisationOf(trainer) {
-  if (trainer.flops_per_second === null) return "that you train, over all the time of the last rounds";
+  if (trainer.flops_per_second === null) return "by this node, averaged over the last rounds";
   const flops = `of yours: ${scaled(trainer.flops_per_second)}FLOP/s`;
-  return trainer.utilisation === null ? flops : `${flops}, ${percent(trainer.utilisation)} of what the device does in a matrix product`;
+  return trainer.utilisation === null ? flops : `${flops}, ${percent(trainer.utilisation)} of the device's speed in a matrix product`;
 }
 
 function energyFacts() {
