@@ -63,7 +63,7 @@ class ManifestSearch:
         """
         introducer = self._introducer
         lan_only = introducer.waits_for_suggestions and not introducer.has_peers_to_dial
-        where = " in the local network: the swarm-id names no bootstrap peer" if lan_only else ""
+        where = " in the local network, because no bootstrap peer is known" if lan_only else ""
         self._report(Progress(what=f"searching for the swarm{where}"))
         logged_at = float("-inf")
         while True:
@@ -112,7 +112,7 @@ class ManifestSearch:
                 raise UserError(
                     ExitCode.NO_BOOTSTRAP,
                     "there is no peer to ask about this swarm",
-                    "join with the invite link, which names one, or give a bootstrap peer's address "
+                    "join with an invite link that names a bootstrap peer, or give its address "
                     "with --bootstrap",
                 ) from None
             raise UserError(

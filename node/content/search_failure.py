@@ -49,15 +49,15 @@ def explain_search(result: SearchResult) -> UserError:
     if not result.connected:
         return UserError(
             ExitCode.NO_BOOTSTRAP,
-            "every connection broke before the swarm's description arrived",
-            "check your connection, and start again; with --wait the node goes on searching",
+            "every connection broke before the swarm's manifest arrived",
+            "check your connection, and start again; with --wait the node keeps searching",
         )
     return UserError(
         ExitCode.UNKNOWN_SWARM,
-        f"the peers that answer know of no member of the swarm {swarm_text(result.swarm)} that "
-        "is online",
-        "ask whether the swarm still runs and uses these bootstrap peers; its founder has to "
-        "join first; with --wait the node goes on searching",
+        f"the peers that answered know no member of the swarm {swarm_text(result.swarm)} that is "
+        "online",
+        "ask the sender of the link whether the swarm still runs with these bootstrap peers; a "
+        "new swarm runs once its founder has joined; with --wait the node keeps searching",
     )
 
 
@@ -66,8 +66,8 @@ def explain_lost_packets(addresses: str) -> UserError:
     says who answered, as in "2 members answered"."""
     return UserError(
         ExitCode.LARGE_PACKETS_LOST,
-        f"{addresses}, but nothing larger than a packet arrives",
-        "a VPN, tunnel or router in between drops large packets without reporting it: lower the "
+        f"{addresses}, but large packets are lost",
+        "a VPN, tunnel or router on the path drops large packets without reporting it: lower the "
         "MTU of this computer's interface (try 1280), or switch the VPN off",
     )
 
@@ -79,16 +79,16 @@ def _explain_members(outcomes: Mapping[PeerId, str]) -> UserError:
     if set(outcomes.values()) <= _NO_MANIFEST:
         return UserError(
             ExitCode.NO_DESCRIPTION,
-            f"{count} answered, but all of them still wait for the swarm's description themselves",
-            "the founder has to join first, with the data directory that the swarm was created "
-            "in; with --wait the node goes on searching",
+            f"{count} answered, but none has the swarm's manifest yet",
+            "the founder has to join first, with the data directory in which the swarm was "
+            "created; with --wait the node keeps searching",
         )
     counted = Counter(outcomes.values()).most_common()
     counts_text = ", ".join(f"{count} × {outcome}" for outcome, count in counted)
     return UserError(
         ExitCode.NOT_SERVED,
-        f"{count} answered, but none sent the swarm's description ({counts_text})",
-        "they may be busy: try again in a minute; with --wait the node goes on searching",
+        f"{count} answered, but none sent the swarm's manifest ({counts_text})",
+        "they may be busy: try again in a minute; with --wait the node keeps searching",
     )
 
 
@@ -98,12 +98,14 @@ def _explain_unreachable(known: Mapping[PeerId, Mapping[str, str]]) -> UserError
     ]
     rest = len(results) - _MAX_NAMED
     shown = "; ".join(results[:_MAX_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
+    are_known = "is known" if len(known) == 1 else "are known"
     return UserError(
         ExitCode.MEMBERS_UNREACHABLE,
-        f"{_members(len(known))} of the swarm known, but none can be reached "
+        f"{_members(len(known))} of the swarm {are_known}, but none can be reached "
         f"({shown or 'no address'})",
         "the routers on both sides block incoming connections: ask a member to forward a port, "
-        "or join through a bootstrap peer that relays; `distro-node doctor` checks your own side",
+        "or join through a bootstrap peer that relays; `distro-node doctor` tests how this "
+        "computer is reached",
     )
 
 

@@ -20,7 +20,8 @@ from .http import Answer, Request, Response, text_response
 # cannot be framed, and sends no referrer.
 _SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors "
+    "'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -58,10 +59,10 @@ class AccessGuard:
         host = request.headers.get("host", "")
         name = host_name(host)
         if name is None or not is_own_host(name, self.host):
-            return text_response(403, "this page answers to its own address alone")
+            return text_response(403, "the page is served only under its own address")
         scheme = "https" if self.secure else "http"
         if "origin" in request.repeated:
-            return text_response(403, "a request comes from one page")
+            return text_response(403, "a request has one Origin header")
         origin = request.headers.get("origin")
         if origin is not None and origin.lower() != f"{scheme}://{host.lower()}":
             return text_response(403, "another page may not ask this one")

@@ -111,7 +111,7 @@ def open_metrics_address(address: tuple[str, int]) -> Address:
         if error.code is not ExitCode.PORT_IN_USE or address != DEFAULT_METRICS_ADDRESS:
             raise
     free_address = _address(host, _bind(host, 0, _METRICS), tls=None, free_reading=True)
-    _log.warning("port %d is taken: the metrics are at %smetrics", port, free_address.url)
+    _log.warning("port %d is in use: the metrics are at %smetrics", port, free_address.url)
     return free_address
 
 
@@ -136,7 +136,7 @@ def open_address(settings: DashboardSettings) -> Address | None:
         if error.code is not ExitCode.PORT_IN_USE:
             raise
         found = _bind(host, 0, _PAGE)
-        _log.warning("port %d is taken: the page is served at another one", port)
+        _log.warning("port %d is in use: the page is served at another port", port)
     return _address(host, found, tls=tls, free_reading=is_loopback(host) or settings.public)
 
 
@@ -163,12 +163,13 @@ def _tls(host: str, encryption: Encryption, purpose: Purpose) -> ssl.SSLContext 
         if not encryption.plain:
             raise UserError(
                 ExitCode.BAD_ADDRESS,
-                f"at {host} others could read along what you and {purpose.what} send to each other",
+                f"at {host}, others in the network could read what you and {purpose.what} send to "
+                "each other",
                 f"give a certificate with {certificate} and {key}, serve it at 127.0.0.1, or allow "
                 f"it with {plain}",
             )
         _log.warning(
-            "%s is served without encryption at %s: others on the way can read it",
+            "%s is served without encryption at %s: others in the network can read it",
             purpose.what,
             host,
         )

@@ -44,7 +44,7 @@ _COLUMNS: tuple[str, ...] = (
     "loss",
 )
 # Response to a request without the token.
-_REFUSED = "open the link that `distro-node dashboard` prints: it lets you do this"
+_REFUSED = "open the link that `distro-node dashboard` prints, which has the token for this"
 
 
 Directory = Callable[[], Awaitable[list[dict[str, Any]]]]
@@ -109,7 +109,7 @@ class Routes:
                 return _json(await self._events.rounds())
             case "/api/stream":
                 if self._events.full or request.method == "HEAD":
-                    return text_response(503, "too many are looking; try again in a while")
+                    return text_response(503, "the page has too many readers; try again later")
                 headers = {"Content-Type": "text/event-stream"}
                 return Response(headers=headers, stream=self._events.stream)
             case "/api/invitation":
@@ -135,20 +135,20 @@ class Routes:
 
     def _act(self, request: Request) -> Response:
         if request.method != "POST":
-            return text_response(405, "to act is to POST")
+            return text_response(405, "commands are sent with POST")
         # Checked before the token, because this response tells scripts of other pages nothing.
         if request.headers.get("content-type", "").partition(";")[0].strip() != _JSON:
-            return text_response(415, "say it in JSON")
+            return text_response(415, "commands are sent as JSON")
         if not self._guard.may_act(request):
             return text_response(403, _REFUSED)
         handler = self._commands.get(request.path.removeprefix("/api/act/"))
         if handler is None:
-            return text_response(404, "a node cannot do that")
+            return text_response(404, "there is no such command")
         parameters = read_body(request.body)
         if parameters is None:
-            return text_response(400, "say it as a JSON object")
+            return text_response(400, "the body of a command is a JSON object")
         answer = handler(parameters)
-        _log.info("told by the page: %s", request.path.removeprefix("/api/act/"))
+        _log.info("command from the page: %s", request.path.removeprefix("/api/act/"))
         # A rejection by the node ({"error"}) is a normal answer, too.
         return _json(json.dumps(answer).encode())
 

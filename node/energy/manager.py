@@ -40,7 +40,7 @@ _POLITE_SECONDS = 2.0
 _READ_SECONDS = 10.0
 _RESTORE_SECONDS = 2.0
 _NO_GPU_IN_USE = "the trainer computes on no GPU now"
-_UNTIL_QUIET = f"until {QUIET_SECONDS / 60:g} min of quiet"
+_UNTIL_QUIET = f"until both have been idle for {QUIET_SECONDS / 60:g} min"
 
 
 class PauseControl(Protocol):

@@ -12,13 +12,13 @@ def explain_network(error: PortInUse | BadAddress) -> UserError:
         return UserError(
             ExitCode.PORT_IN_USE,
             str(error),
-            "choose another port with --listen (0 takes a free one)",
+            "choose another port with --listen; port 0 stands for any free one",
         )
     if isinstance(error, AddressMissing):
         return address_missing(f"cannot listen on {error.text}")
     return UserError(
         ExitCode.BAD_ADDRESS,
         f"{error.text!r} is not a usable address: {error.why}",
-        "an address looks like /ip4/203.0.113.7/tcp/4001; a bootstrap peer's ends in "
-        "/p2p/12D3KooW…",
+        "write an address as /ip4/203.0.113.7/tcp/4001, and a bootstrap peer's with "
+        "/p2p/12D3KooW… at the end",
     )

@@ -54,7 +54,7 @@ class SegmentSizes:
             return False
         self._sizes[host] = smaller
         log.warning(
-            "%s answers, but nothing larger than a packet passes (a VPN or a tunnel?); dialling it "
+            "%s answers, but large packets are lost on the way (a VPN or a tunnel?); dialling it "
             "again with segments of %d bytes",
             host,
             smaller,

@@ -37,7 +37,7 @@ from .store import PrivateFolder, PrivateIndex, read_index, write_state
 # Version of the stored result: a new number makes every member's node read its files again.
 _FORMAT = 2
 # What messages name instead of the founder's file, which members do not have.
-_DESCRIPTION = Path("the swarm's description")
+_DESCRIPTION = Path("the swarm's manifest")
 
 
 def read_own(
@@ -92,7 +92,7 @@ def read_own(
         if error.code != ExitCode.DATA_MISSING:
             raise
         # The remedies for founders concern the founder's file, which members cannot change.
-        remedy = "the swarm's description defines how files are read: give other files with --data"
+        remedy = "the swarm's manifest defines how files are read: give other files with --data"
         raise UserError(error.code, error.problem, remedy) from None
     index = PrivateIndex(
         name=name,
@@ -170,6 +170,6 @@ def _tokenizer(
     fits = (tokenizer.token_bytes, tokenizer.vocabulary) == (data.token_bytes, data.vocabulary)
     if not fits:
         raise bad_manifest(
-            _DESCRIPTION, "data.tokenizer: its vocabulary differs from the one in the description"
+            _DESCRIPTION, "data.tokenizer: its vocabulary differs from the one in the manifest"
         )
     return tokenizer, chat, known_start

@@ -282,8 +282,8 @@ def check_not_expelled(ledger: Ledger, me: PeerId) -> None:
             ExitCode.EXPELLED,
             f"the swarm has expelled this node's identity in round {expelled[me]}: it signed "
             "two messages that contradict each other",
-            "the same identity.key runs on two machines, or was restored from a backup; stop "
-            "the other machine, move the key away and join as a new peer",
+            "either the same identity.key is used on two machines, or it was restored from a "
+            "backup: stop the other node, move identity.key away and join as a new peer",
         )
 
 
@@ -293,11 +293,11 @@ def check_invitation(manifest: Manifest, ledger: Ledger, me: PeerId, ticket: byt
     if me in ledger.membership(len(ledger)):
         return
     if not invited(me, JoinRequest(len(ledger), ticket), manifest):
-        what = "this link has none" if not ticket else "the one in this link is for another peer"
+        what = "this link has none" if not ticket else "the ticket in this link is for another peer"
         raise UserError(
             ExitCode.NO_TICKET,
-            f"the swarm {manifest.name!r} admits only peers that its founder has invited with a "
-            f"ticket in the link, and {what}",
+            f"the swarm {manifest.name!r} admits only peers with a ticket from its founder, and "
+            f"{what}",
             "send the founder your peer id (`distro-node id`), and ask for a link made with "
             "`distro-node invite`",
         )

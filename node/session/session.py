@@ -140,8 +140,8 @@ class SwarmSession:
         if until is None or self._ended or reached < until:
             return False
         _log.warning(
-            "the swarm is at round %d, so there is nothing to do until round %d: give a later one with "
-            "--until-round, or leave it out",
+            "the swarm is at round %d already, so a node that leaves after round %d has nothing "
+            "to do: give a later round with --until-round, or omit the option",
             reached,
             until,
         )

@@ -170,8 +170,8 @@ class DataDir:
         return UserError(
             ExitCode.DATA_DIR_LOCKED,
             f"the data directory {self.root} is in use by {who}",
-            f"stop that process first (`{self.command('leave')}`), or give another directory with "
-            "--data-dir",
+            f"stop that process first (`{self.command('leave')}`), or give this node another "
+            "directory with --data-dir",
         )
 
 

@@ -29,7 +29,7 @@ def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = Non
         return UserError(
             ExitCode.TRAINER,
             f"the trainer process ended unexpectedly: {error}",
-            "see its output above; check that PyTorch is installed (pip install "
+            "read its output above; make sure that PyTorch is installed (pip install "
             "'distro-node[train]') and that enough memory is free",
         )
     match error.kind:
@@ -50,7 +50,7 @@ def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = Non
             return UserError(
                 ExitCode.MANIFEST,
                 f"the swarm's model or data cannot be used: {error}",
-                "the founder has to fix the founder's file and create a new swarm",
+                "the founder has to correct the founder's file and create a new swarm",
             )
         case "not_convertible":
             return no_gguf(str(error))

@@ -38,12 +38,12 @@ def explain_too_old(version: int, problem: str) -> UserError:
         return UserError(
             ExitCode.VERSION,
             f"this node is too old: {problem}",
-            f"install a distro-node newer than {__version__} (docs/operations.md, Updating) and run the "
-            "same command again; identity and data stay",
+            f"install a distro-node newer than {__version__} (docs/operations.md, Updating) and "
+            "run the same command again; identity and data stay",
         )
     return UserError(
         ExitCode.VERSION,
         f"the swarm is too old for this node: {problem}",
-        f"install the release that it was created with, older than {__version__}, in a separate "
-        "environment, and join with that; or ask the founder to create the swarm again",
+        f"install the release with which the swarm was created, older than {__version__}, in a "
+        "separate environment, and join with that; or ask the founder to create the swarm again",
     )

@@ -210,7 +210,7 @@ async def test_no_other_file_is_served(path: str) -> None:
 
 
 def test_another_address_needs_tls_or_an_option() -> None:
-    with pytest.raises(UserError, match="others could read along") as refused:
+    with pytest.raises(UserError, match="others in the network could read") as refused:
         open_address(DashboardSettings(address=("0.0.0.0", 0)))
     assert refused.value.code == ExitCode.BAD_ADDRESS
     assert "--dashboard-cert" in refused.value.remedy

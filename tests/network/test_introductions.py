@@ -190,7 +190,7 @@ async def test_a_node_whose_clock_was_once_ahead_gets_back_in(
                 await until(lambda: me in other.network.connected())
         bootstrap.scope.cancel()
     warnings = [
-        record for record in caplog.records if "newer record of this peer" in record.message
+        record for record in caplog.records if "newer record of this node" in record.message
     ]
     assert len(warnings) == (1 if disk == "lost" else 0)
 

@@ -35,7 +35,7 @@ BOTH = (BOOTSTRAP, MEMBER)
         (
             result(bootstrap="refused", known=True),
             ExitCode.MEMBERS_UNREACHABLE,
-            f"1 member of the swarm known, but none can be reached ({ADDRESS}: no answer within 5 s)",
+            f"1 member of the swarm is known, but none can be reached ({ADDRESS}: no answer within 5 s)",
             "relays",
         ),
         (
@@ -47,13 +47,13 @@ BOTH = (BOOTSTRAP, MEMBER)
         (
             result(connected=BOTH, bootstrap="refused", member="timeout", known=True),
             ExitCode.LARGE_PACKETS_LOST,
-            "nothing larger than a packet arrives",
+            "large packets are lost",
             "MTU",
         ),
         (
             result(connected=BOTH, member="timeout", other="busy"),
             ExitCode.NOT_SERVED,
-            "2 members answered, but none sent the swarm's description (1 × timeout, 1 × busy)",
+            "2 members answered, but none sent the swarm's manifest (1 × timeout, 1 × busy)",
             "again",
         ),
         (
@@ -65,13 +65,13 @@ BOTH = (BOOTSTRAP, MEMBER)
         (
             result(connected=BOTH, bootstrap="refused", member="not found", known=True),
             ExitCode.NO_DESCRIPTION,
-            "wait for the swarm's description themselves",
+            "none has the swarm's manifest yet",
             "founder",
         ),
         (
             result(connected=BOTH, bootstrap="refused", member="refused", known=True),
             ExitCode.NO_DESCRIPTION,
-            "wait for the swarm's description themselves",
+            "none has the swarm's manifest yet",
             "founder",
         ),
         (result(connected=(), bootstrap="not connected"), ExitCode.NO_BOOTSTRAP, "broke", "again"),

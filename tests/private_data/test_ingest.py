@@ -22,7 +22,7 @@ LENGTH = 16
 
 
 class Member:
-    """A member's disk: the swarm's description and tokenizer, and a folder for its own data."""
+    """A member's disk: the swarm's manifest and tokenizer, and a folder for its own data."""
 
     def __init__(self, root: Path, **schema: Any) -> None:
         self.root = root

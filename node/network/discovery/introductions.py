@@ -81,8 +81,8 @@ _CHECK_INTERVAL_SECONDS = 3.0
 # network.
 _LOCAL_SOURCE = AddressSource(None, Scope.MACHINE)
 _NEWER_RECORD_EXISTS = (
-    "peers have a newer record of this peer and refuse ours: the clock was ahead before the "
-    "data directory was lost, or another node uses a copy of this key (then stop that node). "
+    "peers have a newer record of this node and refuse ours: either the clock was ahead before "
+    "the data directory was lost, or another node uses a copy of this key (stop that node). "
     "Continuing from the newer record"
 )
 

@@ -153,7 +153,7 @@ class Reachability:
         before = self.verdict
         self._results[ipaddress.ip_address(result.observed).version] = result
         if self.verdict != before:
-            log.info("reachability: %s (seen at %s)", self.verdict, result.observed)
+            log.info("reachability: %s (observed address: %s)", self.verdict, result.observed)
         self._announce()
 
     def _announce(self) -> None:
