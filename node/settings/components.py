@@ -425,7 +425,7 @@ class PauseWhen:
         used = [pair for pair in pairs if pair != (None, None)]
         if len(used) > 1 or any(pause is None for pause, _ in used):
             raise _usage(
-                "the bounds of --pause-when contradict each other",
+                "the bounds of --pause-when do not fit together",
                 "give --pause-above, perhaps with --resume-below; or --pause-below, perhaps with "
                 "--resume-above",
             )
