@@ -91,7 +91,7 @@ async def _check_device(settings: TrainerSettings) -> None:
     """Raise `UserError` (`NO_DEVICE`) for a device that the owner named and that is not here. This takes
     seconds; finding out only after the model was fetched would take minutes."""
     named = {*settings.device.split(",")} - {"auto", "cpu"}
-    if named and not settings.launched:
+    if named and not settings.under_torchrun:
         _log.info("looking for the device %s: PyTorch takes some seconds to load", settings.device)
         await survey_device(settings.device)
 
@@ -132,7 +132,7 @@ async def serve_owner(
         address = await _bind_when_available(settings, partial(open_address, settings.dashboard))
         if address is not None:
             stack.callback(address.close)
-        schedule = WorkSchedule(settings.energy.active)
+        schedule = WorkSchedule(settings.energy.active_hours)
         energy_manager = EnergyManager(settings.energy, schedule, telemetry, observes=observer)
         supervisor = Supervisor(
             socket=data.socket,
@@ -150,7 +150,7 @@ async def serve_owner(
                 until_round=settings.until_round,
                 observer=observer,
             ),
-            screen=settings.console.draws,
+            screen=settings.console.shows_screen,
             energy=energy_manager.status,
             before_exit=energy_manager.restore_limit,
         )
@@ -250,7 +250,7 @@ async def _network(
     settings: DaemonSettings, limits: BandwidthLimits, identity: Identity, totals: TrafficTotals
 ) -> AsyncIterator[Network]:
     try:
-        for address in settings.entry.bootstrap:
+        for address in settings.full_invite.bootstrap:
             parse_dial(address)
         network_settings = NetworkSettings(
             listen=_listen(settings),

@@ -64,7 +64,7 @@ class HostedObserver:
     def __init__(
         self, settings: DaemonSettings, identity: Identity, address: Address | None
     ) -> None:
-        """`settings.entry` may contain the bootstrap peer itself, since its swarm's links name
+        """`settings.full_invite` may contain the bootstrap peer itself, since its swarm's links name
         it."""
         own = peer_text(identity.peer)
         self._settings = settings
@@ -73,7 +73,7 @@ class HostedObserver:
         self._data = DataDir(settings.data_dir)
         self._telemetry = Telemetry(identity.peer)
         self._session: ObserverSession | None = None
-        bootstrap = settings.entry.bootstrap
+        bootstrap = settings.full_invite.bootstrap
         others = tuple(address for address in bootstrap if parse_dial(address)[1] != identity.peer)
         self._session_settings = replace(
             settings, invite=replace(settings.invite, bootstrap=others)
@@ -118,7 +118,7 @@ class HostedObserver:
         which the page shows too; None: it has no list."""
 
         def invite(manifest: Manifest) -> str | None:
-            entry = self._settings.entry
+            entry = self._settings.full_invite
             bootstrap = entry.bootstrap or tuple(network.addresses)
             return public_link(replace(entry, bootstrap=bootstrap), manifest)
 

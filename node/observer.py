@@ -49,7 +49,7 @@ _REQUESTS_PER_COMPARISON = 10
 
 async def run_observer(settings: DaemonSettings) -> None:
     """Follow a swarm until told to leave. Raises `UserError`."""
-    invite = partial(public_link, settings.entry)
+    invite = partial(public_link, settings.full_invite)
     await serve_owner(settings, ObserverSession, observer=True, invite=invite)
 
 

@@ -156,7 +156,7 @@ async def test_what_keeps_it_from_following_does_not_end_it(
 
 async def test_a_page_that_cannot_be_served_is_reported_at_the_start(tmp_path: Path) -> None:
     manifest, _, _ = toy_swarm()
-    page = DashboardSettings(address=("192.0.2.1", 0), public=True, plain=True)
+    page = DashboardSettings(address=("192.0.2.1", 0), public=True, allow_plain=True)
     settings = BootstrapSettings(
         identity=BOOTSTRAP,
         line=LineSettings(listen=LOOPBACK.listen),

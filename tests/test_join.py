@@ -151,7 +151,7 @@ async def test_updates_that_are_too_large_to_be_sent_end_the_join(tmp_path: Path
     directory = data.swarm(manifest.swarm)
     directory.manifest.parent.mkdir(parents=True)
     context: Any = SimpleNamespace(
-        entry=SimpleNamespace(swarm=manifest.swarm), store=store, directory=directory
+        invite=SimpleNamespace(swarm=manifest.swarm), store=store, directory=directory
     )
     assert await find_manifest(context, takes_part=False) == manifest
     with pytest.raises(UserError, match=r"top_k \(512\) is too large") as caught:
@@ -170,7 +170,7 @@ async def test_a_task_that_is_not_installed_ends_the_join(tmp_path: Path) -> Non
         directory.manifest.parent.mkdir(parents=True)
         # Peers only provide the manifest, which is present here.
         context: Any = SimpleNamespace(
-            entry=SimpleNamespace(swarm=manifest.swarm), store=store, directory=directory
+            invite=SimpleNamespace(swarm=manifest.swarm), store=store, directory=directory
         )
         if known:
             assert await find_manifest(context) == manifest

@@ -105,9 +105,9 @@ def test_the_link_for_everybody_holds_no_ticket() -> None:
         invite=Invite(swarm=chain.manifest.swarm, bootstrap=(address,), ticket="t" * 86),
         data_dir=Path(),
     )
-    link = public_link(settings.entry, chain.manifest)
+    link = public_link(settings.full_invite, chain.manifest)
     assert link is not None
     invite = parse_invite(link)
     assert (invite.swarm, invite.bootstrap, invite.ticket) == (settings.swarm, (address,), None)
     _, policy = by_invitation()
-    assert public_link(settings.entry, Chain(0, admission=policy).manifest) is None
+    assert public_link(settings.full_invite, Chain(0, admission=policy).manifest) is None

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.settings.values import parse_launched_device
+from distro_node.node.settings.values import parse_torchrun_device
 from distro_node.node.training.torchrun import NO_STORE, NODE_ENDED, RankAssignment, launch_of
 
 SAID = {
@@ -88,8 +88,8 @@ def test_a_rank_makes_the_file_that_cuda_needs_before_its_process_starts() -> No
 
 
 def test_the_launcher_sets_which_devices() -> None:
-    assert [parse_launched_device(name) for name in ("auto", "cpu", "cuda")]
+    assert [parse_torchrun_device(name) for name in ("auto", "cpu", "cuda")]
     for name in ("all", "cuda:1", "cuda:0,cuda:1"):
         with pytest.raises(UserError, match="but torchrun assigns") as refused:
-            parse_launched_device(name)
+            parse_torchrun_device(name)
         assert refused.value.code == ExitCode.NO_DEVICE

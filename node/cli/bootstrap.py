@@ -17,11 +17,11 @@ from ..telemetry.logs import configure_logging
 from .options import Json, find_passphrase
 from .settings_parameters import with_settings
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @with_settings
-def bootstrap(chosen: BootstrapOptions, json: Json = False) -> None:
+def bootstrap(options: BootstrapOptions, json: Json = False) -> None:
     """Run a bootstrap peer, which introduces others to each other.
 
     A bootstrap peer tells the peers of a swarm each other's addresses, and trains nothing. It also
@@ -38,26 +38,26 @@ def bootstrap(chosen: BootstrapOptions, json: Json = False) -> None:
         distro-node bootstrap --observe 'distro:swarm-…?bootstrap=…' --dashboard 0.0.0.0:8080 \\
             --dashboard-plain
     """
-    data = DataDir(chosen.data_dir)
-    watched = None
-    if chosen.serve_result and chosen.observe is None:
+    data = DataDir(options.data_dir)
+    observer_settings = None
+    if options.serve_result and options.observe is None:
         raise UserError(
             ExitCode.USAGE,
             "--serve-result is given without a swarm",
             "name the swarm with --observe LINK",
         )
-    if chosen.observe is not None:
-        watched = ObserverSettings(
-            invite=chosen.observe,
+    if options.observe is not None:
+        observer_settings = ObserverSettings(
+            invite=options.observe,
             data_dir=data.root,
             # The members of a swarm connect to its bootstrap peer, whichever of them starts first.
             peering=PeeringSettings(wait=True, mdns=False),
-            serve_result=chosen.serve_result,
+            serve_result=options.serve_result,
             metrics_address=None,
-            dashboard=chosen.dashboard,
+            dashboard=options.dashboard,
             console=ConsoleSettings(screen=False),
         )
-    passphrase = find_passphrase(data, chosen.passphrase_file)
+    passphrase = find_passphrase(data, options.passphrase_file)
     # libp2p is imported only now, so that --help is fast.
     import trio
 
@@ -70,7 +70,7 @@ def bootstrap(chosen: BootstrapOptions, json: Json = False) -> None:
     async def stop_on_signal(scope: trio.CancelScope) -> None:
         # A bootstrap peer is ended by a signal. While it closes, a second signal ends it
         # immediately: the handlers are the default ones again then.
-        with trio.open_signal_receiver(*_ENDING) as signals:
+        with trio.open_signal_receiver(*_STOP_SIGNALS) as signals:
             async for _ in signals:
                 scope.cancel()
                 return
@@ -86,18 +86,18 @@ def bootstrap(chosen: BootstrapOptions, json: Json = False) -> None:
 
     data.create()
     with data.lock():
-        log = chosen.console
+        log = options.console
         configure_logging(log_format=log.log_format, level=log.log_level, folder=data.logs)
         identity = open_identity(data, passphrase)
         settings = BootstrapSettings(
             identity=identity,
-            line=chosen.line,
-            metrics_address=chosen.metrics_address,
-            relay=chosen.relay.limits,
+            line=options.line,
+            metrics_address=options.metrics_address,
+            relay=options.relay.limits,
             relayed=data.relayed,
             socket=data.socket,
-            observe=watched,
-            list_swarms=chosen.list_swarms,
+            observe=observer_settings,
+            list_swarms=options.list_swarms,
         )
         freeze_permanent_objects()
         trio.run(serve, settings)

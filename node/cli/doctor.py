@@ -10,7 +10,7 @@ import typer
 
 from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import Invite
-from ..doctor.findings import fit, ordered
+from ..doctor.findings import by_severity, can_train
 from ..errors import ExitCode
 from ..settings.values import parse_multiaddr, parse_target
 from ..storage.data_dir import DataDir
@@ -58,41 +58,45 @@ def doctor(
         distro-node doctor 'distro:swarm-…?bootstrap=…'
     """
     invite = None if target is None else parse_target(target)
-    introducers = bootstrap_addresses(bootstrap)
-    listening = tuple(map(parse_multiaddr, listen or ()))
+    bootstrap_peers = bootstrap_addresses(bootstrap)
+    listen_addresses = tuple(map(parse_multiaddr, listen or ()))
     data = data_directory(data_dir)
     from ..doctor.computer import examine_computer
 
-    wanted = None if invite is None else invite.swarm
-    found = list(examine_computer(data, _work(data, wanted)))
+    swarm = None if invite is None else invite.swarm
+    findings = list(examine_computer(data, _workload(data, swarm)))
     if invite is not None:
         import trio
 
         from ..doctor.line import examine_line
 
-        addresses = tuple(dict.fromkeys((*invite.bootstrap, *introducers)))
-        found += trio.run(examine_line, Invite(swarm=invite.swarm, bootstrap=addresses), listening)
-    found = ordered(found)
+        addresses = tuple(dict.fromkeys((*invite.bootstrap, *bootstrap_peers)))
+        findings += trio.run(
+            examine_line, Invite(swarm=invite.swarm, bootstrap=addresses), listen_addresses
+        )
+    findings = by_severity(findings)
     if json:
-        typer.echo(dumps({"fit": fit(found), "findings": [asdict(each) for each in found]}))
+        typer.echo(
+            dumps({"fit": can_train(findings), "findings": [asdict(each) for each in findings]})
+        )
     else:
-        for each in found:
+        for each in findings:
             name = f"{_MARKS[each.severity]} {each.subject}"
             typer.echo(f"{name:<{_WIDTH}}  {harmless(each.what)}")
             if each.remedy:
                 typer.echo(f"{'':<{_WIDTH}}  {harmless(each.remedy)}")
-    if not fit(found):
+    if not can_train(findings):
         raise typer.Exit(ExitCode.UNFIT)
 
 
-def _work(data: DataDir, wanted: SwarmId | None) -> Workload | None:
+def _workload(data: DataDir, swarm: SwarmId | None) -> Workload | None:
     """Return the workload of the given swarm, or the largest one stored here; None: unknown."""
     from ..memory_fit import Workload
 
-    if wanted is None:
+    if swarm is None:
         manifests = stored_manifests(data)
     else:
-        only = stored_manifest(data, wanted)
+        only = stored_manifest(data, swarm)
         manifests = [] if only is None else [only]
     known = [Workload.of(each) for each in manifests]
     return max(known, key=lambda work: work.elements, default=None)

@@ -12,7 +12,15 @@ import typer
 from ..errors import ExitCode, UserError
 from ..training.gguf_formats import GgufType
 from ..util.sanitize import harmless
-from .options import BestState, DataDirectory, Json, RoundState, data_directory, joined_swarm, which
+from .options import (
+    BestState,
+    DataDirectory,
+    Json,
+    RoundState,
+    data_directory,
+    joined_swarm,
+    state_selector,
+)
 
 if TYPE_CHECKING:
     from ..results.verify import Verified
@@ -95,7 +103,7 @@ def export(
         swarm=identifier,
         data_dir=data.root,
         to=to.absolute(),
-        selector=which(round, best),
+        selector=state_selector(round, best),
         merged=merged,
         gguf=(quantise or GgufType.F16) if gguf else None,
     )

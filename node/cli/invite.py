@@ -25,9 +25,9 @@ from .options import (
     DataDirectory,
     Json,
     PassphraseFile,
+    bootstrap_peers,
     data_directory,
     find_passphrase,
-    introducers,
 )
 
 
@@ -80,7 +80,7 @@ def invite(
             "give the guest's peer id, which `distro-node id` prints on the guest's computer",
         )
     # A node may be running in this directory: the file is replaced atomically.
-    at, peers = read_final(directory.final), introducers(target, bootstrap)
+    at, peers = read_final(directory.final), bootstrap_peers(target, bootstrap)
     link = invite_text(
         Invite(swarm=target.swarm, bootstrap=peers, ticket=ticket, at=at or target.at)
     )

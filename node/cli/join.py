@@ -11,7 +11,7 @@ import typer
 from ...protocol.wire.swarm_id import Invite, swarm_text
 from ..errors import ExitCode, UserError
 from ..settings.tree import JoinSettings
-from ..settings.values import NamedSwarm, parse_launched_device
+from ..settings.values import NamedSwarm, parse_torchrun_device
 from ..storage.data_dir import DataDir
 from ..training.torchrun import become_rank, end_ranks, launch_of
 from ..util.sanitize import harmless
@@ -35,8 +35,8 @@ def join(settings: JoinSettings) -> None:
     launch = launch_of(os.environ)
     trainer = settings.trainer
     if launch is not None:
-        device = parse_launched_device(trainer.device)
-        trainer = dataclasses.replace(trainer, device=device, launched=True)
+        device = parse_torchrun_device(trainer.device)
+        trainer = dataclasses.replace(trainer, device=device, under_torchrun=True)
         settings = dataclasses.replace(settings, trainer=trainer)
     settings = with_passphrase(settings)
     directory = DataDir(settings.data_dir)

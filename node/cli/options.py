@@ -69,7 +69,7 @@ def bootstrap_addresses(given: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(map(parse_bootstrap, given or ()))
 
 
-def which(round_: int | None, best: bool) -> StateSelector:
+def state_selector(round_: int | None, best: bool) -> StateSelector:
     """Return the selected state. Raises `UserError` (`USAGE`)."""
     if round_ is not None and best:
         raise UserError(
@@ -137,7 +137,7 @@ def find_passphrase(data: DataDir, file: Path | None) -> str | None:
     Raises `UserError` (`KEYSTORE`) if the file cannot be read.
     """
     if file is not None:
-        return _passphrase_in(file)
+        return _read_passphrase(file)
     given = os.environ.get(PASSPHRASE_VARIABLE)
     if given:
         return given
@@ -152,11 +152,11 @@ def find_passphrase(data: DataDir, file: Path | None) -> str | None:
     return None
 
 
-def _passphrase_in(file: Path) -> str:
-    return secret_in(file, "passphrase", "--passphrase-file", ExitCode.KEYSTORE)
+def _read_passphrase(file: Path) -> str:
+    return read_secret(file, "passphrase", "--passphrase-file", ExitCode.KEYSTORE)
 
 
-def secret_in(file: Path, what: str, option: str, code: ExitCode) -> str:
+def read_secret(file: Path, what: str, option: str, code: ExitCode) -> str:
     """Return the first line of a file, a secret of the kind `what`. Raises `UserError` with this code if
     there is none."""
 
@@ -181,7 +181,7 @@ def secret_in(file: Path, what: str, option: str, code: ExitCode) -> str:
         raise bad("is not text in UTF-8") from None
 
 
-def introducers(invite: Invite, named: Sequence[str] | None) -> tuple[str, ...]:
+def bootstrap_peers(invite: Invite, named: Sequence[str] | None) -> tuple[str, ...]:
     """Return the bootstrap peers of a link and of the command line, without duplicates, in the order
     given."""
     return tuple(dict.fromkeys((*invite.bootstrap, *bootstrap_addresses(named))))
@@ -208,7 +208,7 @@ def prepare_to_run(console: ConsoleSettings, data: DataDir) -> None:
     from ..telemetry.loop_lag import freeze_permanent_objects
 
     # Where no screen can be drawn, log lines say the same.
-    drawn = console.draws and redraws(Console(stderr=True))
+    drawn = console.shows_screen and redraws(Console(stderr=True))
     configure_logging(
         log_format=console.log_format, level=console.log_level, folder=data.logs, screen=drawn
     )

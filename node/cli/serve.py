@@ -24,8 +24,8 @@ from .options import (
     RoundState,
     data_directory,
     only_swarm,
-    secret_in,
-    which,
+    read_secret,
+    state_selector,
 )
 from .settings_parameters import option_of
 
@@ -78,9 +78,7 @@ def serve(
     ] = None,
     plain: Annotated[
         bool,
-        typer.Option(
-            "--plain", help="Serve without TLS at an address that others reach, all the same."
-        ),
+        typer.Option("--plain", help="Serve without TLS even at an address that others can reach."),
     ] = False,
     round: RoundState = None,
     best: BestState = False,
@@ -177,7 +175,7 @@ def _source(
     threads: int,
     device: str,
 ) -> ModelSource:
-    selected = which(round_, best)
+    selected = state_selector(round_, best)
     from ..serve.model_source import DirectorySource, SwarmSource
 
     if model is not None and not model.strip().lower().startswith(_LINKS):
@@ -200,7 +198,7 @@ def _source(
 
 
 def _key_in(file: Path) -> str:
-    key = secret_in(file, "key", "--key-file", ExitCode.USAGE)
+    key = read_secret(file, "key", "--key-file", ExitCode.USAGE)
     if len(key) < _SHORTEST_KEY or not all("!" <= character <= "~" for character in key):
         raise UserError(
             ExitCode.USAGE,

@@ -54,8 +54,8 @@ def option_of(component: type, field: str, *, help: str | None = None) -> Any:
 
 
 def _parameter(each: Setting) -> inspect.Parameter:
-    kind: Any = list[each.kind] if each.multiple else each.kind
-    default = inspect.Parameter.empty if each.declared.argument else each.default
+    kind: Any = list[each.value_type] if each.multiple else each.value_type
+    default = inspect.Parameter.empty if each.declaration.argument else each.default
     if default is None:
         kind = kind | None
     return inspect.Parameter(
@@ -67,16 +67,16 @@ def _parameter(each: Setting) -> inspect.Parameter:
 
 
 def _information(each: Setting, help: str | None) -> Any:
-    declared = each.declared
-    if declared.argument:
-        return typer.Argument(metavar=declared.metavar, help=help or declared.help)
+    declaration = each.declaration
+    if declaration.argument:
+        return typer.Argument(metavar=declaration.metavar, help=help or declaration.help)
     return typer.Option(
         each.flags,
-        metavar=declared.metavar,
-        min=declared.low,
-        max=declared.high,
+        metavar=declaration.metavar,
+        min=declaration.low,
+        max=declaration.high,
         # A path is checked by the code that reads it: it names the file, and has its own exit code.
-        readable=each.kind is not Path,
-        help=help or declared.help,
-        rich_help_panel=declared.group,
+        readable=each.value_type is not Path,
+        help=help or declaration.help,
+        rich_help_panel=declaration.group,
     )

@@ -35,7 +35,7 @@ def _table(group: Group | None) -> Iterator[str]:
     rows: dict[tuple[str, ...], list[str]] = {}
     for command, tree in _TREES.items():
         for each in all_settings(tree):
-            if each.declared.group is group and not each.declared.argument:
+            if each.declaration.group is group and not each.declaration.argument:
                 rows.setdefault(_cells(each), []).append(f"`{command}`")
     for (option, default, meaning), commands in rows.items():
         yield f"| {option} | {default} | {', '.join(commands)} | {meaning} |"
@@ -43,12 +43,12 @@ def _table(group: Group | None) -> Iterator[str]:
 
 def _cells(each: Setting) -> tuple[str, str, str]:
     """Return the option as it is spelled, its default, and its meaning."""
-    value = each.declared.metavar or ""
-    if issubclass(each.kind, Enum):
-        value = "|".join(choice.value for choice in each.kind)
+    value = each.declaration.metavar or ""
+    if issubclass(each.value_type, Enum):
+        value = "|".join(choice.value for choice in each.value_type)
     flags = each.flags.replace("/", "`, `")
     spelled = " ".join(filter(None, (flags, value))).replace("|", "\\|")
-    help = each.declared.help.replace("|", "\\|")
+    help = each.declaration.help.replace("|", "\\|")
     stated = _DEFAULT.search(help)
     return f"`{spelled}`", stated[1] if stated else _default(each), _DEFAULT.sub("", help)
 

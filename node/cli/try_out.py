@@ -23,7 +23,7 @@ from .options import (
     SwarmOption,
     data_directory,
     only_swarm,
-    which,
+    state_selector,
 )
 from .settings_parameters import option_of
 
@@ -125,7 +125,7 @@ def generate(
             grid,
             swarm=only_swarm(swarm, data),
             data_dir=data.root,
-            selector=which(round, best),
+            selector=state_selector(round, best),
             count=images,
             steps=steps,
             seed=seed,
@@ -138,7 +138,7 @@ def generate(
     settings = GenerateSettings(
         swarm=only_swarm(swarm, data),
         data_dir=data.root,
-        selector=which(round, best),
+        selector=state_selector(round, best),
         seed=seed,
         temperature=temperature,
         max_tokens=max_tokens,
@@ -270,7 +270,7 @@ def evaluate(
         swarm=only_swarm(swarm, data),
         data_dir=data.root,
         tasks=named,
-        selector=which(round, best),
+        selector=state_selector(round, best),
         limit=limit,
         fewshot=fewshot,
         chat=chat,

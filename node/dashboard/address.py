@@ -127,7 +127,7 @@ def open_address(settings: DashboardSettings) -> Address | None:
         return None
     host, port = settings.address
     encryption = Encryption(
-        certificate=settings.certificate, key=settings.key, plain=settings.plain
+        certificate=settings.certificate, key=settings.key, plain=settings.allow_plain
     )
     tls = _tls(host, encryption, _PAGE)
     try:

@@ -34,14 +34,14 @@ from .findings import Finding, Subject, good
 
 _TORCH_SECONDS = 180.0
 _SANDBOX_SECONDS = 30.0
-DISK_BYTES = 12
+DISK_BYTES_PER_PARAMETER = 12
 """Bytes of disk that a node needs per parameter: three snapshots in float32."""
 # 2025-01-01 in seconds since 1970. A clock that shows an earlier time is wrong, because this program did
 # not exist then.
-_EARLIEST = 1_735_689_600.0
+_EARLIEST_TIME = 1_735_689_600.0
 _SKEW_SECONDS = 60.0
 
-_ASK_TORCH = """
+_TORCH_PROBE = """
 import json, torch
 cuda = torch.cuda.is_available()
 mps = getattr(torch.backends, "mps", None)
@@ -58,24 +58,24 @@ print(json.dumps({
 """
 
 
-def examine_computer(data: DataDir, work: Workload | None) -> Iterator[Finding]:
-    """Yield every finding that needs no network; `work`: the largest workload to train."""
+def examine_computer(data: DataDir, workload: Workload | None) -> Iterator[Finding]:
+    """Yield every finding that needs no network; `workload`: the largest workload to train."""
     yield good("python", f"Python {platform.python_version()} on {platform.platform(terse=True)}")
-    yield from examine_trainer(ask_torch(), work)
+    yield from examine_trainer(probe_torch(), workload)
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
-    yield from examine_sandbox(*ask_sandbox(), root=is_root)
-    yield from examine_disk(data, None if work is None else work.elements)
+    yield from examine_sandbox(*probe_sandbox(), root=is_root)
+    yield from examine_disk(data, None if workload is None else workload.elements)
     yield from examine_clock(data, time.time())
     yield from examine_ports(data)
     yield examine_open_files()
     yield from examine_energy(Processor(), has_nvidia=_has_nvidia())
 
 
-def ask_torch() -> dict[str, Any] | str:
+def probe_torch() -> dict[str, Any] | str:
     """Return PyTorch's description of itself and its devices, or the reason why there is none."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _ASK_TORCH],
+            [sys.executable, "-c", _TORCH_PROBE],
             capture_output=True,
             text=True,
             errors="replace",
@@ -92,7 +92,7 @@ def ask_torch() -> dict[str, Any] | str:
     return lines[-1] if lines else f"it ended with code {done.returncode}"
 
 
-def ask_sandbox() -> tuple[list[str], list[str]]:
+def probe_sandbox() -> tuple[list[str], list[str]]:
     """Return which parts of the trainer's sandbox this system enforces, and which it does not. They are
     tested in a separate process, which confines itself; if that fails, both lists are empty."""
     try:
@@ -110,9 +110,9 @@ def ask_sandbox() -> tuple[list[str], list[str]]:
     return answer["held"], answer["missing"]
 
 
-def examine_sandbox(held: list[str], missing: list[str], *, root: bool) -> Iterator[Finding]:
+def examine_sandbox(enforced: list[str], missing: list[str], *, root: bool) -> Iterator[Finding]:
     """Examine what protects this computer from a stranger's model if a library has a fault."""
-    if not held:
+    if not enforced:
         yield Finding(
             subject="sandbox",
             severity="hurts",
@@ -125,12 +125,12 @@ def examine_sandbox(held: list[str], missing: list[str], *, root: bool) -> Itera
         yield Finding(
             subject="sandbox",
             severity="hurts",
-            what=f"the trainer's sandbox covers {', '.join(held)}, but not {', '.join(missing)}",
+            what=f"the trainer's sandbox covers {', '.join(enforced)}, but not {', '.join(missing)}",
             remedy="use a newer kernel: Landlock protects files from Linux 5.13 on, and "
             "signals from 6.12 on",
         )
     else:
-        yield good("sandbox", f"the trainer's sandbox covers {', '.join(held)}")
+        yield good("sandbox", f"the trainer's sandbox covers {', '.join(enforced)}")
     if root:
         yield Finding(
             subject="sandbox",
@@ -163,7 +163,7 @@ def examine_energy(processor: Processor, *, has_nvidia: bool) -> Iterator[Findin
         yield good("energy", "the power that training draws can be measured")
 
 
-def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Iterator[Finding]:
+def examine_trainer(torch: dict[str, Any] | str, workload: Workload | None) -> Iterator[Finding]:
     """Examine PyTorch and the device that it computes on."""
     if isinstance(torch, str):
         missing = "No module named 'torch'" in torch
@@ -189,16 +189,16 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
     if torch["gpus"]:
         name, size = max(torch["gpus"], key=lambda gpu: gpu[1])
         what = f"{name} with {_size(size)}"
-        yield _room("device", what, work, "cuda", size, memory.available)
+        yield _examine_memory("device", what, workload, "cuda", size, memory.available)
     elif torch["mps"]:
         yield good("device", "the GPU of this Mac (mps)")
-    elif (maker := "NVIDIA" if _has_nvidia() else gpu_vendor()) is not None:
+    elif (vendor := "NVIDIA" if _has_nvidia() else gpu_vendor()) is not None:
         yield Finding(
             subject="device",
             severity="hurts",
-            what=f"PyTorch does not see the {maker} GPU of this computer, so training would run "
+            what=f"PyTorch does not see the {vendor} GPU of this computer, so training would run "
             "on the processor",
-            remedy=_unseen_remedy(maker, built_for_cards=torch["built_for_cuda"]),
+            remedy=_unseen_gpu_remedy(vendor, built_for_gpus=torch["built_for_cuda"]),
         )
     else:
         yield good(
@@ -207,39 +207,44 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
     if torch["gpus"]:
         yield good("memory", free)
     else:
-        yield _room("memory", free, work, "cpu", memory.available)
+        yield _examine_memory("memory", free, workload, "cpu", memory.available)
 
 
-def _unseen_remedy(maker: str, *, built_for_cards: bool) -> str:
-    if maker == "NVIDIA":
-        if built_for_cards:
+def _unseen_gpu_remedy(vendor: str, *, built_for_gpus: bool) -> str:
+    if vendor == "NVIDIA":
+        if built_for_gpus:
             return "make sure that `nvidia-smi` works and the driver is new enough for this PyTorch"
         return "this PyTorch is a build without CUDA: install the default one"
-    if built_for_cards:
+    if built_for_gpus:
         return "make sure that you are in the group `render` and that `rocminfo` lists the card"
     return "this PyTorch is a build without ROCm: install one from PyTorch's index for ROCm"
 
 
-def _room(
-    subject: Subject, what: str, work: Workload | None, kind: str, free: int, host_bytes: int = 0
+def _examine_memory(
+    subject: Subject,
+    what: str,
+    workload: Workload | None,
+    kind: str,
+    free: int,
+    host_bytes: int = 0,
 ) -> Finding:
     """Examine whether training fits into memory, by the same arithmetic by which a trainer chooses its
     memory plan. `what`: the device or memory, for display; `free`: free bytes on the device;
     `host_bytes`: free bytes of main memory, for a GPU."""
-    if work is None:
+    if workload is None:
         return good(subject, what)
     device = Survey(kind=kind, device=what, free_bytes=free, host_bytes=host_bytes, parameters=())
-    found = fit_workload("", work, device)
-    if found.chosen is not None:
+    fitted = fit_workload("", workload, device)
+    if fitted.chosen is not None:
         return good(
             subject,
-            f"{what}; training the swarm's model takes {_size(found.plan_to_show.needs.device)}",
+            f"{what}; training the swarm's model takes {_size(fitted.plan_to_show.needs.device)}",
         )
     return Finding(
         subject=subject,
         severity="stops",
         what=f"{what}, but training the swarm's model takes at least "
-        f"{_size(found.plan_to_show.needs.device)}, with {found.plan_to_show.summary}",
+        f"{_size(fitted.plan_to_show.needs.device)}, with {fitted.plan_to_show.summary}",
         remedy="use a device with more memory, or close other programs that use it; "
         "`distro-node fit` shows what takes how much memory",
     )
@@ -268,7 +273,7 @@ def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
         return
     state = "exists" if data.root.exists() else "will be created"
     yield good("data directory", f"{data.root} {state}")
-    needed = MINIMUM_FREE_BYTES if parameters is None else DISK_BYTES * parameters
+    needed = MINIMUM_FREE_BYTES if parameters is None else DISK_BYTES_PER_PARAMETER * parameters
     if free < max(needed, MINIMUM_FREE_BYTES):
         # The bytes needed include what this node has stored already, so less free space may suffice.
         severity = "stops" if free < MINIMUM_FREE_BYTES else "hurts"
@@ -284,7 +289,7 @@ def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
 def examine_clock(data: DataDir, now: float) -> Iterator[Finding]:
     """Examine whether the clock can be right, as far as that is known without the network."""
     remedy = "set it, and let the system synchronise it with the network (timedatectl set-ntp true)"
-    latest = max(_EARLIEST, *(_written(path) for path in (data.identity, data.starts)))
+    latest = max(_EARLIEST_TIME, *(_modified_at(path) for path in (data.identity, data.starts)))
     if now < latest - _SKEW_SECONDS:
         shown = time.strftime("%Y-%m-%d %H:%M", time.gmtime(now))
         then = time.strftime("%Y-%m-%d %H:%M", time.gmtime(latest))
@@ -295,15 +300,15 @@ def examine_clock(data: DataDir, now: float) -> Iterator[Finding]:
             remedy=remedy,
         )
         return
-    kept = _is_synchronised()
-    if kept is False:
+    synchronised = _is_synchronised()
+    if synchronised is False:
         yield Finding(
             subject="clock",
             severity="unknown",
             what="the system does not synchronise it with the network: it may be wrong",
             remedy=remedy,
         )
-    elif kept:
+    elif synchronised:
         yield good("clock", "synchronised with the network")
     else:
         yield good("clock", "no fault found")
@@ -345,8 +350,8 @@ def examine_open_files() -> Finding:
     """Examine whether the system allows a node as many descriptors as its connections may take."""
     wanted = NetworkSettings().max_connections
     limit = raise_limit(wanted + MAX_HANDSHAKES + RESERVED)
-    room = room_under(limit, wanted, MAX_HANDSHAKES)
-    if limit is None or room.connections == wanted:
+    capacity = room_under(limit, wanted, MAX_HANDSHAKES)
+    if limit is None or capacity.connections == wanted:
         most = "any number of files" if limit is None else f"{limit} files"
         return good(
             "open files", f"a program may open {most}, which is enough for {wanted} connections"
@@ -354,7 +359,7 @@ def examine_open_files() -> Finding:
     return Finding(
         subject="open files",
         severity="hurts",
-        what=f"a program may open {limit} files, so a node accepts {room.connections} connections "
+        what=f"a program may open {limit} files, so a node accepts {capacity.connections} connections "
         f"instead of {wanted}",
         remedy=f"raise the hard limit to {wanted + MAX_HANDSHAKES + RESERVED} (`ulimit -Hn`, "
         "LimitNOFILE= of a service)",
@@ -403,7 +408,7 @@ def _has_nvidia() -> bool:
     return Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None
 
 
-def _written(path: Path) -> float:
+def _modified_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:

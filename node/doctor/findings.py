@@ -27,7 +27,7 @@ Severity = Literal["stops", "hurts", "unknown", "good"]
 
 # Subjects that do not affect training: without them a node only cannot report its use of energy.
 _NOT_NEEDED_TO_TRAIN: frozenset[Subject] = frozenset({"energy"})
-_ORDER: tuple[Severity, ...] = ("stops", "hurts", "unknown", "good")
+_SEVERITIES: tuple[Severity, ...] = ("stops", "hurts", "unknown", "good")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,18 +45,18 @@ class Finding:
     """What helps; empty if nothing is needed."""
 
 
-def ordered(findings: Iterable[Finding]) -> list[Finding]:
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Sort by severity, the worst first; findings of equal severity stay in order. Findings that do not
     affect training come last."""
 
     def key(finding: Finding) -> tuple[bool, int]:
-        minor = finding.severity != "stops" and finding.subject in _NOT_NEEDED_TO_TRAIN
-        return minor, _ORDER.index(finding.severity)
+        not_needed = finding.severity != "stops" and finding.subject in _NOT_NEEDED_TO_TRAIN
+        return not_needed, _SEVERITIES.index(finding.severity)
 
     return sorted(findings, key=key)
 
 
-def fit(findings: Iterable[Finding]) -> bool:
+def can_train(findings: Iterable[Finding]) -> bool:
     """Whether no finding stops this computer from training."""
     return all(finding.severity != "stops" for finding in findings)
 

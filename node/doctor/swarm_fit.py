@@ -16,7 +16,7 @@ from ..memory_fit import Survey, Workload, fit_workload, plan_line
 from ..settings.tree import FitSettings
 from ..storage.data_dir import MINIMUM_FREE_BYTES, DataDir
 from ..training.task_names import require_task
-from .computer import DISK_BYTES
+from .computer import DISK_BYTES_PER_PARAMETER
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,11 @@ def swarm_fit(manifest: Manifest, device: Survey | UserError, settings: FitSetti
             f"it takes at least {_gigabytes(least)} of memory on the device, and "
             f"{_gigabytes(found.room.device)} can be used",
         )
-    needed = DISK_BYTES * manifest.elements + 4 * manifest.frozen_elements + MINIMUM_FREE_BYTES
+    needed = (
+        DISK_BYTES_PER_PARAMETER * manifest.elements
+        + 4 * manifest.frozen_elements
+        + MINIMUM_FREE_BYTES
+    )
     free = _free_disk(DataDir(settings.data_dir))
     if free is not None and free < needed:
         return SwarmFit(

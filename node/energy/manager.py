@@ -83,7 +83,7 @@ class EnergyManager:
         self._user_activity = user_activity or UserActivity()
         self._gpu_meter, self._processor_meter = Meter(), Meter()
         self._poller = (
-            PausePoller(settings.pause_when) if settings.pause_when.ask is not None else None
+            PausePoller(settings.pause_when) if settings.pause_when.source is not None else None
         )
         self._limited: float | None = None
         self._limit_tried = False
@@ -218,7 +218,7 @@ class EnergyManager:
                 self._pause_control.hold("signal", poller.sentence)
             else:
                 self._pause_control.release("signal")
-            await trio.sleep(self._settings.pause_when.every)
+            await trio.sleep(self._settings.pause_when.interval_seconds)
 
     async def _pause_for_programs(self) -> None:
         grace, warned = IdleGrace(), False

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import trio
 
 from ..network.web import AddressScope, Web, WebError
-from ..settings.components import PauseWhen
+from ..settings.components import PauseSettings
 from .commands import CommandFailed, CommandResult, ask_command
 from .numbers import MAX_BYTES, NotANumber, number_in_json, number_in_text
 from .threshold import KEEP_SECONDS, PauseDecision, Threshold
@@ -37,16 +37,16 @@ class PausePoller:
 
     def __init__(
         self,
-        settings: PauseWhen,
+        settings: PauseSettings,
         *,
         reply_timeout_seconds: float = REPLY_TIMEOUT_SECONDS,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._settings = settings
-        self._source = settings.ask or ""
+        self._source = settings.source or ""
         self._seconds = reply_timeout_seconds
         self._now = now
-        self._steps = settings.steps
+        self._json_keys = settings.json_keys
         self._web = Web(AddressScope.AS_NAMED) if settings.is_url else None
         self._decision = PauseDecision(settings.threshold or _HALF)
         self._failing = False
@@ -110,6 +110,6 @@ class PausePoller:
         return self._number(answer.text.encode())
 
     def _number(self, body: bytes) -> float:
-        if self._steps:
-            return number_in_json(body, self._steps, self._now())
+        if self._json_keys:
+            return number_in_json(body, self._json_keys, self._now())
         return number_in_text(body[:MAX_BYTES].decode("utf-8", "replace"))

@@ -15,7 +15,7 @@ import trio
 from ...protocol.wire.manifest import Manifest
 from ..errors import ExitCode, UserError
 from ..settings.components import PrivacySettings, TrainerSettings
-from ..settings.values import names_several
+from ..settings.values import is_device_list
 from ..storage.data_dir import SwarmDir
 from ..telemetry.privacy import PrivacyStatus
 from ..training.client import TrainerClient, TrainerDied, TrainerFailed, trainer_process
@@ -70,7 +70,7 @@ def check_choices(privacy: PrivacySettings, trainer: TrainerSettings, manifest: 
             )
     if privacy.epsilon is None:
         return
-    if names_several(trainer.device) or trainer.launched:
+    if is_device_list(trainer.device) or trainer.under_torchrun:
         raise UserError(
             ExitCode.USAGE,
             "--epsilon does not support several devices yet: gradients are clipped one by one",

@@ -59,7 +59,7 @@ _POLL_SECONDS = 0.1
 class JoinContext:
     """What a join works with: the network, the peers to ask, and the stores for their answers."""
 
-    entry: Invite
+    invite: Invite
     """The link to the swarm; a record that it names must be in the swarm's chain."""
     wait: bool
     """Whether to keep looking for the swarm if no peer can be reached, or none knows it."""
@@ -84,7 +84,7 @@ async def find_manifest(context: JoinContext, *, takes_part: bool = True) -> Man
     """Return the manifest from the disk, or from any peer that has it. Raises `UserError` if it cannot
     be fetched or is unusable; with `takes_part`, also if this node does not support its task, or no node
     can take part in such a swarm."""
-    swarm = context.entry.swarm
+    swarm = context.invite.swarm
     data = await trio.to_thread.run_sync(_stored_manifest, context.store, context.directory, swarm)
     if data is None:
         report = context.telemetry.report
@@ -135,7 +135,7 @@ async def fetch_ledger(context: JoinContext, manifest: Manifest, swarm_store: Sw
     Raises `UserError`: `FINAL` if the link names another chain than the one on the disk, or if the file
     with the final record is damaged; `VERSION` as in `follow_ledger`.
     """
-    linked = context.entry.at
+    linked = context.invite.at
     known = await trio.to_thread.run_sync(swarm_store.final)
     ledger = await trio.to_thread.run_sync(_load_ledger, swarm_store, known, linked)
     if len(ledger):

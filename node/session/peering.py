@@ -70,7 +70,7 @@ class SwarmPeering:
             network,
             identity,
             settings.swarm,
-            settings.entry.bootstrap,
+            settings.full_invite.bootstrap,
             peers_path=directory.root / "peers.json",
             suggestion_seconds=_LOCAL_SECONDS if self._discovers else 0.0,
             message_numbers=self.message_numbers,
@@ -86,7 +86,7 @@ class SwarmPeering:
         )
         store = BlobStore(data.blobs)
         self.join_context = JoinContext(
-            entry=settings.entry,
+            invite=settings.full_invite,
             wait=settings.peering.wait,
             disk=settings.disk,
             me=identity.peer,

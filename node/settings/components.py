@@ -18,6 +18,7 @@ from .setting import Group, setting
 from .values import (
     DEFAULT_DASHBOARD_ADDRESS,
     address_text,
+    none_if_empty,
     parse_bootstrap,
     parse_dashboard_address,
     parse_devices,
@@ -27,25 +28,24 @@ from .values import (
     parse_prompt,
     parse_rate,
     parse_size,
-    unless_empty,
 )
 
 SHORTEST_POLL_SECONDS = 10.0
 """Shortest interval between two queries of the source of `--pause-when`."""
 
-_MAX_CURRENCY = 8
-_MAX_ASK = 2048
+_MAX_CURRENCY_LENGTH = 8
+_MAX_SOURCE_LENGTH = 2048
 _DEFAULT_CLIP = 1.0
-_MOST_EPSILON, _MOST_CLIP = 1e6, 1e6
+_MAX_EPSILON, _MAX_CLIP = 1e6, 1e6
 _MEBIBYTE = 1 << 20
 
 
 def _check_finite(option: str, number: float | None) -> None:
     if number is not None and not math.isfinite(number):
-        raise _usage(f"{option} {number} is not a number", "give a number")
+        raise _usage_error(f"{option} {number} is not a number", "give a number")
 
 
-def _usage(problem: str, remedy: str) -> UserError:
+def _usage_error(problem: str, remedy: str) -> UserError:
     return UserError(ExitCode.USAGE, problem, remedy)
 
 
@@ -91,8 +91,8 @@ class PeeringSettings:
     bootstrap: tuple[str, ...] = setting(
         (),
         metavar="MULTIADDR",
-        read=parse_bootstrap,
-        group=Group.FIRST,
+        parse=parse_bootstrap,
+        group=Group.COMMON,
         help="A bootstrap peer, which introduces members to each other, such as "
         "/dns4/example.org/tcp/4001/p2p/12D3KooW…; may be repeated.",
     )
@@ -115,8 +115,8 @@ class TrainerSettings:
     device: str = setting(
         "auto",
         metavar="DEVICE",
-        read=parse_devices,
-        group=Group.FIRST,
+        parse=parse_devices,
+        group=Group.COMMON,
         help="Device to train on: auto, cpu, cuda, cuda:1 (the second GPU) or mps. "
         "cuda:0,cuda:1 or all: several GPUs train as one member.",
     )
@@ -145,8 +145,8 @@ class TrainerSettings:
     memory: int | None = setting(
         None,
         metavar="SIZE",
-        read=unless_empty(parse_size),
-        group=Group.FIRST,
+        parse=none_if_empty(parse_size),
+        group=Group.COMMON,
         help="Limit of device memory for training, such as 8GB. To keep to it, momentum is "
         "stored in fewer bits or in main memory, and activations are recomputed. [default: the "
         "free memory]",
@@ -162,7 +162,7 @@ class TrainerSettings:
         group=Group.DEVICE,
         help="Deny the trainer process the network, and all files that training does not need.",
     )
-    launched: bool = False
+    under_torchrun: bool = False
     """Whether torch's launcher has started this node, and one process for each of its other devices."""
 
 
@@ -178,8 +178,8 @@ class PrivacySettings:
     data: tuple[Path, ...] = setting(
         (),
         metavar="PATH",
-        kind=Path,
-        read=parse_private_path,
+        value_type=Path,
+        parse=parse_private_path,
         group=Group.PRIVACY,
         help="In a swarm with private data: your files or folders to train on. They never "
         "leave this computer. May be repeated.",
@@ -209,19 +209,19 @@ class PrivacySettings:
     def __post_init__(self) -> None:
         if self.epsilon is None:
             if self.delta is not None or self.clip != _DEFAULT_CLIP:
-                raise _usage(
+                raise _usage_error(
                     f"{'--delta' if self.delta is not None else '--clip'} has no effect without "
                     "--epsilon",
                     "give --epsilon as well, or neither",
                 )
             return
         for option, value, most in (
-            ("--epsilon", self.epsilon, _MOST_EPSILON),
+            ("--epsilon", self.epsilon, _MAX_EPSILON),
             ("--delta", self.delta, 0.5),
-            ("--clip", self.clip, _MOST_CLIP),
+            ("--clip", self.clip, _MAX_CLIP),
         ):
             if value is not None and not (math.isfinite(value) and 0 < value <= most):
-                raise _usage(
+                raise _usage_error(
                     f"{option} {value:g} is out of range",
                     f"give a number above 0, and at most {most:g}",
                 )
@@ -241,7 +241,7 @@ class EvaluationSettings:
     sample_prompt: str | None = setting(
         None,
         metavar="TEXT",
-        read=parse_prompt,
+        parse=parse_prompt,
         group=Group.DASHBOARD,
         help="After each measurement of the held-out loss, generate text from this prompt and "
         "show it on the page. [default: no text is generated]",
@@ -255,28 +255,28 @@ class LineSettings:
     max_upload: float | None = setting(
         None,
         metavar="RATE",
-        read=unless_empty(parse_rate),
-        group=Group.FIRST,
+        parse=none_if_empty(parse_rate),
+        group=Group.COMMON,
         help="Upload limit per second, such as 5Mbit or 600kB. [default: no limit]",
     )
     max_download: float | None = setting(
         None,
         metavar="RATE",
-        read=unless_empty(parse_rate),
-        group=Group.FIRST,
+        parse=none_if_empty(parse_rate),
+        group=Group.COMMON,
         help="Download limit per second, such as 50Mbit or 6MB. [default: no limit]",
     )
     listen: tuple[str, ...] = setting(
         (),
         metavar="MULTIADDR",
-        read=parse_multiaddr,
+        parse=parse_multiaddr,
         group=Group.CONNECTION,
         help="Address to listen on, such as /ip4/0.0.0.0/tcp/4001; may be repeated.",
     )
     announce: tuple[str, ...] = setting(
         (),
         metavar="MULTIADDR",
-        read=parse_multiaddr,
+        parse=parse_multiaddr,
         group=Group.CONNECTION,
         help="Address to announce to others, if this node cannot find it out itself (a forwarded "
         "port, a DNS name); may be repeated.",
@@ -290,7 +290,7 @@ class DiskSettings:
     max_disk: int | None = setting(
         None,
         metavar="SIZE",
-        read=unless_empty(parse_size),
+        parse=none_if_empty(parse_size),
         group=Group.CONNECTION,
         help="Limit of disk space for model and training data, such as 20GB. [default: no limit]",
     )
@@ -298,7 +298,7 @@ class DiskSettings:
         (),
         name="mirror",
         metavar="URL|FOLDER",
-        read=parse_mirror,
+        parse=parse_mirror,
         group=Group.CONNECTION,
         help="Mirror from which training data is fetched before peers are asked; may be repeated.",
     )
@@ -330,7 +330,7 @@ class RelaySettings:
         help="Fetch each member's update once and send it to all others. Worthwhile if this line "
         "uploads at least ten times as fast as a home line.",
     )
-    memory: int = setting(
+    memory_mebibytes: int = setting(
         RelayLimits.max_bytes // _MEBIBYTE,
         name="relay-memory",
         metavar="MB",
@@ -343,18 +343,18 @@ class RelaySettings:
     @property
     def limits(self) -> RelayLimits | None:
         """The limits for relaying; None: nothing is relayed."""
-        return RelayLimits(max_bytes=self.memory * _MEBIBYTE) if self.updates else None
+        return RelayLimits(max_bytes=self.memory_mebibytes * _MEBIBYTE) if self.updates else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class PauseWhen:
+class PauseSettings:
     """The source of a number or a yes/no answer that decides when the node pauses.
 
     Raises `UserError` with `ExitCode.USAGE` for invalid settings, and for settings that contradict or
     lack each other.
     """
 
-    ask: str | None = setting(
+    source: str | None = setting(
         None,
         name="pause-when",
         metavar="COMMAND|URL",
@@ -363,7 +363,7 @@ class PauseWhen:
         "prints it, or a URL. Without --pause-above or --pause-below the command's exit code "
         "decides: 0 to pause, 1 to work.",
     )
-    field: str | None = setting(
+    json_path: str | None = setting(
         None,
         name="pause-field",
         metavar="PATH",
@@ -397,7 +397,7 @@ class PauseWhen:
         group=Group.ENERGY,
         help="Resume only once the number is above this. [default: as --pause-below]",
     )
-    every: float = setting(
+    interval_seconds: float = setting(
         300.0,
         name="pause-every",
         metavar="SECONDS",
@@ -408,36 +408,36 @@ class PauseWhen:
     )
 
     def __post_init__(self) -> None:
-        _check_finite("--pause-every", self.every)
+        _check_finite("--pause-every", self.interval_seconds)
         bounds = (self.above, self.resume_below, self.below, self.resume_above)
         given = [bound for bound in bounds if bound is not None]
-        if self.ask is None:
-            if self.field is not None or given:
-                raise _usage(
+        if self.source is None:
+            if self.json_path is not None or given:
+                raise _usage_error(
                     "--pause-when is missing, without which bounds and --pause-field have no "
                     "effect",
                     "give --pause-when",
                 )
             return
-        if not self.ask.strip() or len(self.ask) > _MAX_ASK or "\0" in self.ask:
-            raise _usage("--pause-when is empty or too long", "give a command, or a URL")
+        if not self.source.strip() or len(self.source) > _MAX_SOURCE_LENGTH or "\0" in self.source:
+            raise _usage_error("--pause-when is empty or too long", "give a command, or a URL")
         pairs = [(self.above, self.resume_below), (self.below, self.resume_above)]
         used = [pair for pair in pairs if pair != (None, None)]
         if len(used) > 1 or any(pause is None for pause, _ in used):
-            raise _usage(
+            raise _usage_error(
                 "the bounds of --pause-when do not fit together",
                 "give --pause-above, perhaps with --resume-below; or --pause-below, perhaps with "
                 "--resume-above",
             )
-        if not used and (self.is_url or self.field is not None):
-            raise _usage(
+        if not used and (self.is_url or self.json_path is not None):
+            raise _usage_error(
                 "--pause-when returns a number, but no bound says when to pause",
                 "give --pause-above or --pause-below",
             )
         try:
-            _ = self.threshold, self.steps
+            _ = self.threshold, self.json_keys
         except ValueError as error:
-            raise _usage(
+            raise _usage_error(
                 f"--pause-when: {error}",
                 "give finite bounds, --resume-below at most --pause-above (or --resume-above at "
                 "least --pause-below), and a field such as data.0.intensity.actual",
@@ -445,13 +445,13 @@ class PauseWhen:
 
     @property
     def is_url(self) -> bool:
-        """Whether `ask` is a URL."""
-        return self.ask is not None and self.ask.startswith(("http://", "https://"))
+        """Whether `source` is a URL."""
+        return self.source is not None and self.source.startswith(("http://", "https://"))
 
     @property
-    def steps(self) -> tuple[str, ...]:
-        """The steps of the path `field`; empty: the whole answer is the number."""
-        return () if self.field is None else check_path(self.field)
+    def json_keys(self) -> tuple[str, ...]:
+        """The steps of the path `json_path`; empty: the whole answer is the number."""
+        return () if self.json_path is None else check_path(self.json_path)
 
     @property
     def threshold(self) -> Threshold | None:
@@ -471,11 +471,12 @@ class EnergySettings:
     currency without a price.
     """
 
-    active: Hours | None = setting(
+    active_hours: Hours | None = setting(
         None,
+        name="active",
         metavar="HOURS",
-        read=unless_empty(parse_hours),
-        group=Group.FIRST,
+        parse=none_if_empty(parse_hours),
+        group=Group.COMMON,
         help="Working hours, such as 22:00-07:00, or several periods separated by commas; at other "
         "times the node pauses. [default: always]",
     )
@@ -502,10 +503,10 @@ class EnergySettings:
         help="Limit the power of each GPU while this node works, if its driver allows it "
         "(NVIDIA, mostly as root); the GPU's own limit is restored in pauses and at the end.",
     )
-    pause_when: PauseWhen = PauseWhen()
+    pause_when: PauseSettings = PauseSettings()
     polite: bool = setting(
         False,
-        group=Group.FIRST,
+        group=Group.COMMON,
         help="Pause at once when another program uses the GPU or a "
         "person uses the computer, until both have been idle for a while.",
     )
@@ -513,16 +514,20 @@ class EnergySettings:
     def __post_init__(self) -> None:
         _check_finite("--price", self.price)
         _check_finite("--power-limit", self.power_limit)
-        word = self.currency
-        if word is None:
+        currency = self.currency
+        if currency is None:
             return
-        is_word = word.isprintable() and " " not in word and 0 < len(word) <= _MAX_CURRENCY
-        if self.price is None or not is_word:
-            raise _usage(
-                f"--currency {word!r} needs --price"
+        is_currency = (
+            currency.isprintable()
+            and " " not in currency
+            and 0 < len(currency) <= _MAX_CURRENCY_LENGTH
+        )
+        if self.price is None or not is_currency:
+            raise _usage_error(
+                f"--currency {currency!r} needs --price"
                 if self.price is None
-                else f"{word!r} is not a currency",
-                f"give --price as well, and a word of at most {_MAX_CURRENCY} characters, such "
+                else f"{currency!r} is not a currency",
+                f"give --price as well, and a word of at most {_MAX_CURRENCY_LENGTH} characters, such "
                 "as EUR",
             )
 
@@ -546,8 +551,8 @@ class DashboardSettings:
         address_text(DEFAULT_DASHBOARD_ADDRESS),
         name="dashboard",
         metavar="HOST:PORT",
-        read=parse_dashboard_address,
-        group=Group.FIRST,
+        parse=parse_dashboard_address,
+        group=Group.COMMON,
         help="Address of this node's dashboard page, for your browser; off: no page.",
     )
     """Host and port; port 0: any free port. None: the page is not served."""
@@ -568,7 +573,7 @@ class DashboardSettings:
         help="The certificate's key (PEM).",
     )
     """The key in the file must have no passphrase."""
-    plain: bool = setting(
+    allow_plain: bool = setting(
         False,
         name="dashboard-plain",
         group=Group.DASHBOARD,
@@ -594,10 +599,10 @@ class ConsoleSettings(LogSettings):
     """What the terminal shows."""
 
     screen: bool = setting(
-        True, group=Group.FIRST, help="Show a live screen, or print log lines instead."
+        True, group=Group.COMMON, help="Show a live screen, or print log lines instead."
     )
 
     @property
-    def draws(self) -> bool:
+    def shows_screen(self) -> bool:
         """Whether a screen is drawn. With JSON log lines it is not, since a screen would spoil them."""
         return self.screen and self.log_format is LogFormat.TEXT

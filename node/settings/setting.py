@@ -26,7 +26,7 @@ _NOTHING = (None, ())
 class Group(StrEnum):
     """The headings under which help and documents list the options, in this order."""
 
-    FIRST = "Common options"
+    COMMON = "Common options"
     DEVICE = "Device and memory"
     CONNECTION = "Connection and disk"
     ENERGY = "Hours and energy"
@@ -49,8 +49,8 @@ class Declaration:
     metavar: str | None
     low: float | None
     high: float | None
-    kind: type | None
-    read: Callable[[Any], Any] | None
+    value_type: type | None
+    parse: Callable[[Any], Any] | None
     argument: bool
 
 
@@ -58,11 +58,11 @@ class Declaration:
 class Setting:
     """A declared setting: `Declaration` and what follows from the field."""
 
-    declared: Declaration
+    declaration: Declaration
     field: str
     name: str
     """The option's name without the leading hyphens, such as max-upload."""
-    kind: type
+    value_type: type
     """The type of the option's value (of one value, if it has several): str, int, float, bool, Path or
     an Enum."""
     multiple: bool
@@ -72,7 +72,7 @@ class Setting:
     def default(self) -> Any:
         """The default as a user of the option would write it; None if the setting has none, or one that
         is computed."""
-        default = self.declared.default
+        default = self.declaration.default
         return None if default is _UNSET or default in _NOTHING else default
 
     @property
@@ -83,16 +83,16 @@ class Setting:
     @property
     def flags(self) -> str:
         """The option as a user types it; for a switch, with its opposite."""
-        if self.kind is not bool:
+        if self.value_type is not bool:
             return f"--{self.name}"
-        return f"--{self.name}/--{self.declared.opposite or f'no-{self.name}'}"
+        return f"--{self.name}/--{self.declaration.opposite or f'no-{self.name}'}"
 
     def value(self, given: Any) -> Any:
         """Return the field's value for an option's value. Raises `UserError` if that is invalid."""
-        read = self.declared.read
+        parse = self.declaration.parse
         if self.multiple:
-            return tuple(given if read is None else map(read, given))
-        return given if read is None else read(given)
+            return tuple(given if parse is None else map(parse, given))
+        return given if parse is None else parse(given)
 
 
 def setting(
@@ -105,19 +105,19 @@ def setting(
     metavar: str | None = None,
     low: float | None = None,
     high: float | None = None,
-    kind: type | None = None,
-    read: Callable[[Any], Any] | None = None,
+    value_type: type | None = None,
+    parse: Callable[[Any], Any] | None = None,
     default_factory: Callable[[], Any] | None = None,
     argument: bool = False,
 ) -> Any:
     """Declare a field that is a setting.
 
     `default` is written as a user would write it; `default_factory` computes a default that depends on
-    the machine. `read` turns the option's value (each value, if it has several) into the field's, or
-    raises `UserError`; `kind` is the type of its input, by default str. `name` is the option's name if
-    it differs from the field's, and `opposite` the name of the switch that turns it off if that is not
-    no-`name`. An `argument` is given by position: it has no option, and cannot be in the configuration
-    file.
+    the machine. `parse` turns the option's value (each value, if it has several) into the field's, or
+    raises `UserError`; `value_type` is the type of its input, by default str. `name` is the option's
+    name if it differs from the field's, and `opposite` the name of the switch that turns it off if that
+    is not no-`name`. An `argument` is given by position: it has no option, and cannot be in the
+    configuration file.
     """
     return _field(
         Declaration(
@@ -130,28 +130,28 @@ def setting(
             metavar=metavar,
             low=low,
             high=high,
-            kind=kind,
-            read=read,
+            value_type=value_type,
+            parse=parse,
             argument=argument,
         )
     )
 
 
-def varied(component: type, name: str, **changes: Any) -> Any:
+def redeclared(component: type, name: str, **changes: Any) -> Any:
     """Declare a component's setting again for another command, with another default or help."""
     (found,) = (each for each in dataclasses.fields(component) if each.name == name)
     return _field(dataclasses.replace(found.metadata[_KEY], **changes))
 
 
-def _field(declared: Declaration) -> Any:
-    metadata = {_KEY: declared}
-    if declared.default_factory is not None:
-        return dataclasses.field(default_factory=declared.default_factory, metadata=metadata)
-    if declared.default is _UNSET:
+def _field(declaration: Declaration) -> Any:
+    metadata = {_KEY: declaration}
+    if declaration.default_factory is not None:
+        return dataclasses.field(default_factory=declaration.default_factory, metadata=metadata)
+    if declaration.default is _UNSET:
         return dataclasses.field(metadata=metadata)
-    default = declared.default
-    if declared.read is not None and default not in _NOTHING:
-        default = declared.read(default)
+    default = declaration.default
+    if declaration.parse is not None and default not in _NOTHING:
+        default = declaration.parse(default)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -166,15 +166,16 @@ def settings_of(component: type) -> Mapping[str, Setting]:
     hints = typing.get_type_hints(component)
     found = {}
     for each in dataclasses.fields(component):
-        declared: Declaration | None = each.metadata.get(_KEY)
-        if declared is None:
+        declaration: Declaration | None = each.metadata.get(_KEY)
+        if declaration is None:
             continue
-        kind, multiple = _kind(hints[each.name])
+        value_type, multiple = _value_type(hints[each.name])
         found[each.name] = Setting(
-            declared=declared,
+            declaration=declaration,
             field=each.name,
-            name=declared.name or each.name.replace("_", "-"),
-            kind=declared.kind or (str if declared.read is not None else kind),
+            name=declaration.name or each.name.replace("_", "-"),
+            value_type=declaration.value_type
+            or (str if declaration.parse is not None else value_type),
             multiple=multiple,
         )
     return found
@@ -236,7 +237,7 @@ def _components(tree: type) -> Mapping[str, type]:
     }
 
 
-def _kind(hint: Any) -> tuple[type, bool]:
+def _value_type(hint: Any) -> tuple[type, bool]:
     """Return the type of a field's value (of one value, for a tuple), and whether there may be
     several."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):

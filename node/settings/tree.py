@@ -1,7 +1,7 @@
 """The settings of whole programs: trees of the components' settings.
 
 A command gets a tree, built from its options. A tree with the same setting as another tree, but with
-another default or help, declares it with `varied`; `fixed` declares a component without options.
+another default or help, declares it with `redeclared`; `fixed` declares a component without options.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .components import (
     Split,
     TrainerSettings,
 )
-from .setting import Group, fixed, setting, varied
+from .setting import Group, fixed, redeclared, setting
 from .values import (
     DEFAULT_METRICS_ADDRESS,
     absolute_path,
@@ -48,7 +48,7 @@ class DaemonSettings:
     invite: Invite = setting(
         name="target",
         metavar="TARGET",
-        read=parse_target,
+        parse=parse_target,
         argument=True,
         help="An invite link (in quotes) or a swarm-id.",
     )
@@ -71,7 +71,7 @@ class DaemonSettings:
         address_text(DEFAULT_METRICS_ADDRESS),
         name="metrics-addr",
         metavar="HOST:PORT",
-        read=parse_metrics_address,
+        parse=parse_metrics_address,
         group=Group.DASHBOARD,
         help="Address of this node's Prometheus metrics; off: no metrics.",
     )
@@ -79,7 +79,7 @@ class DaemonSettings:
     display_name: str | None = setting(
         None,
         metavar="NAME",
-        read=parse_display_name,
+        parse=parse_display_name,
         group=Group.DASHBOARD,
         help="A name for you on pages of the swarm; anybody can take any name.",
     )
@@ -100,9 +100,9 @@ class DaemonSettings:
     data_dir: Path = setting(
         default_factory=default_data_dir,
         metavar="DIRECTORY",
-        kind=Path,
-        read=absolute_path,
-        group=Group.FIRST,
+        value_type=Path,
+        parse=absolute_path,
+        group=Group.COMMON,
         help="Directory for this node's identity and swarms. [default: the system's directory for "
         "application data]",
     )
@@ -123,7 +123,7 @@ class DaemonSettings:
         return self.invite.swarm
 
     @property
-    def entry(self) -> Invite:
+    def full_invite(self) -> Invite:
         """The invite link, with the bootstrap peers from options added after its own, without
         duplicates."""
         known = dict.fromkeys((*self.invite.bootstrap, *self.peering.bootstrap))
@@ -138,10 +138,10 @@ class DaemonSettings:
 class JoinSettings(DaemonSettings):
     """The settings of a node in a swarm as its user gives them (`join`): the swarm may be a name."""
 
-    invite: Invite = varied(
+    invite: Invite = redeclared(
         DaemonSettings,
         "invite",
-        read=parse_join_target,
+        parse=parse_join_target,
         help="An invite link (in quotes), a swarm-id, or the name of a public swarm.",
     )
 
@@ -150,7 +150,7 @@ class JoinSettings(DaemonSettings):
 class PublicDashboardSettings(DashboardSettings):
     """How the dashboard page of a swarm is served: anyone who reaches it may read it."""
 
-    address: tuple[str, int] | None = varied(
+    address: tuple[str, int] | None = redeclared(
         DashboardSettings,
         "address",
         default="127.0.0.1:9466",
@@ -171,7 +171,7 @@ class ObserverSettings(DaemonSettings):
     relay: RelaySettings = fixed(RelaySettings())
     energy: EnergySettings = fixed(EnergySettings())
     reach: ReachSettings = fixed(ReachSettings(upnp=False))
-    metrics_address: tuple[str, int] | None = varied(
+    metrics_address: tuple[str, int] | None = redeclared(
         DaemonSettings,
         "metrics_address",
         default="off",
@@ -180,7 +180,7 @@ class ObserverSettings(DaemonSettings):
     dashboard: PublicDashboardSettings = PublicDashboardSettings()
     display_name: str | None = None
     until_round: int | None = None
-    serve_result: bool = varied(
+    serve_result: bool = redeclared(
         DaemonSettings,
         "serve_result",
         help="Keep the run's result (the newest snapshot of the parameters, and the data to "
@@ -193,7 +193,7 @@ class ObserverSettings(DaemonSettings):
 class HostedDashboardSettings(PublicDashboardSettings):
     """How the dashboard page of the swarm that a bootstrap peer observes is served."""
 
-    address: tuple[str, int] | None = varied(
+    address: tuple[str, int] | None = redeclared(
         PublicDashboardSettings,
         "address",
         help="Address of the page of the swarm of --observe. Anyone who can reach it may read "
@@ -205,7 +205,7 @@ class HostedDashboardSettings(PublicDashboardSettings):
 class BootstrapRelaySettings(RelaySettings):
     """Whether a bootstrap peer relays updates: by default it does, because its connection is fast."""
 
-    updates: bool = varied(RelaySettings, "updates", default=True)
+    updates: bool = redeclared(RelaySettings, "updates", default=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,22 +214,22 @@ class BootstrapOptions:
 
     line: LineSettings = LineSettings()
     relay: BootstrapRelaySettings = BootstrapRelaySettings()
-    metrics_address: tuple[str, int] | None = varied(ObserverSettings, "metrics_address")
+    metrics_address: tuple[str, int] | None = redeclared(ObserverSettings, "metrics_address")
     observe: Invite | None = setting(
         None,
         metavar="LINK",
-        read=parse_target,
+        parse=parse_target,
         help="Follow this swarm and serve its page, as `distro-node observe` does: an invite link "
         "(in quotes) or a swarm-id.",
     )
-    serve_result: bool = varied(ObserverSettings, "serve_result")
+    serve_result: bool = redeclared(ObserverSettings, "serve_result")
     list_swarms: bool = setting(
         False,
         help="Keep a list of public swarms, which their members publish, for `distro-node swarms`.",
     )
     dashboard: HostedDashboardSettings = HostedDashboardSettings()
-    data_dir: Path = varied(DaemonSettings, "data_dir")
-    passphrase_file: Path | None = varied(DaemonSettings, "passphrase_file")
+    data_dir: Path = redeclared(DaemonSettings, "data_dir")
+    passphrase_file: Path | None = redeclared(DaemonSettings, "passphrase_file")
     console: LogSettings = LogSettings()
 
 
@@ -237,12 +237,12 @@ class BootstrapOptions:
 class FitSettings:
     """The settings of a node that `fit` uses."""
 
-    bootstrap: tuple[str, ...] = varied(PeeringSettings, "bootstrap")
-    device: str = varied(TrainerSettings, "device")
-    split: Split = varied(TrainerSettings, "split")
-    memory: int | None = varied(TrainerSettings, "memory")
-    micro_batch: int | None = varied(TrainerSettings, "micro_batch")
-    data_dir: Path = varied(DaemonSettings, "data_dir")
+    bootstrap: tuple[str, ...] = redeclared(PeeringSettings, "bootstrap")
+    device: str = redeclared(TrainerSettings, "device")
+    split: Split = redeclared(TrainerSettings, "split")
+    memory: int | None = redeclared(TrainerSettings, "memory")
+    micro_batch: int | None = redeclared(TrainerSettings, "micro_batch")
+    data_dir: Path = redeclared(DaemonSettings, "data_dir")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,18 +40,18 @@ MAX_NAME_CHARACTERS = 64
 """Maximum length of a swarm's name, as in the manifest."""
 
 _DEVICES = re.compile(r"auto|cpu|mps|(cuda|vulkan)(:\d{1,3})?")
-_IN_A_LIST = re.compile(r"cpu|cuda:\d{1,3}")
+_LISTABLE_DEVICE = re.compile(r"cpu|cuda:\d{1,3}")
 # Each device needs a process, and all are on one machine.
-_MOST_DEVICES = 64
+_MAX_DEVICES = 64
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMG]?)(bit|B)(?:/s)?")
 _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMGT]?)B")
 _PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 
 
-def unless_empty(read: Callable[[str], T]) -> Callable[[str], T | None]:
+def none_if_empty(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     """Return a parser that returns None for an empty text, because scripts pass unset variables."""
-    return lambda text: read(text) if text else None
+    return lambda text: parse(text) if text else None
 
 
 def default_data_dir() -> Path:
@@ -172,28 +172,28 @@ def parse_devices(text: str) -> str:
     if text == "all" or len(names) == 1:
         return text if text == "all" else parse_device(text)
     problem = None
-    strange = [name for name in names if not _IN_A_LIST.fullmatch(name)]
+    unlistable = [name for name in names if not _LISTABLE_DEVICE.fullmatch(name)]
     # Normalises cuda:01 to cuda:1.
-    names = [name if name in ("cpu", *strange) else f"cuda:{int(name[5:])}" for name in names]
-    twice = [name for name in names if name != "cpu" and names.count(name) > 1]
-    if strange:
-        problem = f"{strange[0]!r} cannot be in a list of devices"
-    elif twice:
-        problem = f"{twice[0]} is named twice"
+    names = [name if name in ("cpu", *unlistable) else f"cuda:{int(name[5:])}" for name in names]
+    repeated = [name for name in names if name != "cpu" and names.count(name) > 1]
+    if unlistable:
+        problem = f"{unlistable[0]!r} cannot be in a list of devices"
+    elif repeated:
+        problem = f"{repeated[0]} is named twice"
     elif len(set(names)) > 1 and "cpu" in names:
         problem = "GPUs and CPUs cannot be combined into one member"
-    elif len(names) > _MOST_DEVICES:
+    elif len(names) > _MAX_DEVICES:
         problem = f"{len(names)} devices are too many"
     if problem is not None:
         raise UserError(
             ExitCode.NO_DEVICE,
             problem,
-            f"name at most {_MOST_DEVICES} GPUs, each once, as in cuda:0,cuda:1, or all",
+            f"name at most {_MAX_DEVICES} GPUs, each once, as in cuda:0,cuda:1, or all",
         )
     return ",".join(names)
 
 
-def parse_launched_device(text: str) -> str:
+def parse_torchrun_device(text: str) -> str:
     """Return the kind of device of a node that torch's launcher has started. Raises `UserError` with
     `ExitCode.NO_DEVICE` for anything else, such as the name of a specific device."""
     if text in ("auto", "cpu", "cuda"):
@@ -205,7 +205,7 @@ def parse_launched_device(text: str) -> str:
     )
 
 
-def names_several(device: str) -> bool:
+def is_device_list(device: str) -> bool:
     """Whether this names a list of devices, possibly of one."""
     return device == "all" or "," in device
 
@@ -299,18 +299,18 @@ def parse_dashboard_address(text: str) -> tuple[str, int] | None:
 def parse_model_address(text: str) -> tuple[str, int]:
     """Parse the address at which a model is served; it cannot be `off`. Raises `UserError` with
     `ExitCode.BAD_ADDRESS`."""
-    usual = DEFAULT_MODEL_ADDRESS[1]
+    default_port = DEFAULT_MODEL_ADDRESS[1]
     found = _host_and_port(text)
     if found is None:
         raise UserError(
             ExitCode.BAD_ADDRESS,
             f"{text!r} is not an address to serve a model at",
-            f"use host:port, such as 127.0.0.1:{usual} or [::1]:{usual}",
+            f"use host:port, such as 127.0.0.1:{default_port} or [::1]:{default_port}",
         )
     return found
 
 
-def _parse_address(text: str, what: str, usual: int) -> tuple[str, int] | None:
+def _parse_address(text: str, what: str, default_port: int) -> tuple[str, int] | None:
     if text == "off":
         return None
     found = _host_and_port(text)
@@ -318,7 +318,7 @@ def _parse_address(text: str, what: str, usual: int) -> tuple[str, int] | None:
         raise UserError(
             ExitCode.BAD_ADDRESS,
             f"{text!r} is not an address to serve {what} at",
-            f"use host:port, such as 127.0.0.1:{usual} or [::1]:{usual}, or off",
+            f"use host:port, such as 127.0.0.1:{default_port} or [::1]:{default_port}, or off",
         )
     return found
 

@@ -23,7 +23,7 @@ from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest
 from ...protocol.wire.structure import from_plain, to_plain
 from ..settings.components import TrainerSettings
 from ..settings.setting import from_plain_settings
-from ..settings.values import names_several
+from ..settings.values import is_device_list
 from ..storage.blob_store import BlobStore
 from ..training.errors import FailureKind, TrainerFailed
 from ..training.frames import ExpectedUpdate
@@ -216,7 +216,7 @@ class Worker:
         from .ranks.processes import devices_of
 
         self._prepare(None)
-        names = devices_of(device) if names_several(device) else [device]
+        names = devices_of(device) if is_device_list(device) else [device]
         chosen = [choose_device(name) for name in dict.fromkeys(names)]
         rooms = [free_memory(each) for each in chosen]
         planned = (

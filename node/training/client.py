@@ -25,7 +25,7 @@ from ...crypto.hashing import ContentId
 from ...protocol.audit.sign_score import SignSums
 from ...protocol.wire.structure import to_plain
 from ..settings.setting import to_plain_settings
-from ..settings.values import names_several
+from ..settings.values import is_device_list
 from ..util.sanitize import MAX_CHARACTERS
 from .answers import ExportedParameters, Judgement, SnapshotResult, StepApplied
 from .environment import drop_if_large, environment
@@ -129,9 +129,9 @@ async def open_checkpoint(
 
 def _multi_device_options(spec: TrainerSpec) -> tuple[str, ...]:
     settings = spec.settings
-    if not settings.launched and not names_several(settings.device):
+    if not settings.under_torchrun and not is_device_list(settings.device):
         return ()
-    launched = ("--launched",) if settings.launched else ()
+    launched = ("--launched",) if settings.under_torchrun else ()
     return ("--several", *launched, f"--patience={spec.patience}")
 
 

@@ -345,7 +345,7 @@ def test_join_passes_on_its_options(command, daemon, home: Path, tmp_path: Path)
                 max_upload=250_000.0,
                 max_download=1_500_000.0,
             ),
-            energy=EnergySettings(active=parse_hours("22:00-7:00")),
+            energy=EnergySettings(active_hours=parse_hours("22:00-7:00")),
             relay=RelaySettings(updates=True),
             trainer=TrainerSettings(device="cuda:1", threads=3, micro_batch=2),
             metrics_address=("::1", 80),
@@ -356,7 +356,7 @@ def test_join_passes_on_its_options(command, daemon, home: Path, tmp_path: Path)
             until_round=9,
         )
     ]
-    assert daemon[0].entry.bootstrap == (ADDRESS, OTHER)
+    assert daemon[0].full_invite.bootstrap == (ADDRESS, OTHER)
     assert daemon[0].relay.limits == RelayLimits()
     assert "sesame" not in repr(daemon)
 
@@ -429,7 +429,7 @@ def test_passphrase_files_are_checked(command, daemon, tmp_path: Path) -> None:
 def test_json_lines_are_not_mixed_with_a_screen(command, daemon) -> None:
     assert command("join", TEXT, "--log-format", "json").code == 0
     assert command("join", TEXT).code == 0
-    assert [settings.console.draws for settings in daemon] == [False, True]
+    assert [settings.console.shows_screen for settings in daemon] == [False, True]
 
 
 def test_log_lines_go_where_no_screen_is_drawn(command, monkeypatch, home: Path) -> None:
@@ -598,9 +598,9 @@ def test_a_bootstrap_peer_follows_the_swarm_of_a_link(command, introducer, home:
     page = ("--dashboard", "0.0.0.0:80", "--dashboard-plain")
     assert command("bootstrap", "--data-dir", place, "--observe", link, *page).code == 0
     watched = introducer[1].observe
-    assert (watched.swarm, watched.entry.bootstrap) == (SWARM, (ADDRESS,))
+    assert (watched.swarm, watched.full_invite.bootstrap) == (SWARM, (ADDRESS,))
     assert (watched.data_dir, watched.peering.wait) == (place, True)
-    assert watched.dashboard == HostedDashboardSettings(address=("0.0.0.0", 80), plain=True)
+    assert watched.dashboard == HostedDashboardSettings(address=("0.0.0.0", 80), allow_plain=True)
     wrong = command("bootstrap", "--data-dir", place, "--observe", "distro:swarm-")
     wrong.refused_with(ExitCode.BAD_SWARM_ID)
     nowhere = command("bootstrap", "--data-dir", place, "--observe", link, "--dashboard", "here")

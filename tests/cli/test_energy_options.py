@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.settings.components import EnergySettings, PauseWhen
+from distro_node.node.settings.components import EnergySettings, PauseSettings
 from distro_node.node.settings.setting import all_settings, build
 
 URL = "https://prices.example/now"
@@ -33,17 +33,17 @@ def test_without_options_nothing_is_asked() -> None:
                 "pause_above": 200.0,
                 "resume_below": 150.0,
             },
-            PauseWhen(ask=URL, field="data.0.x", above=200.0, resume_below=150.0),
+            PauseSettings(source=URL, json_path="data.0.x", above=200.0, resume_below=150.0),
         ),
-        ({"pause_when": URL, "pause_above": 0.3}, PauseWhen(ask=URL, above=0.3)),
+        ({"pause_when": URL, "pause_above": 0.3}, PauseSettings(source=URL, above=0.3)),
         (
             {"pause_when": "roof", "pause_below": 500.0, "resume_above": 800.0},
-            PauseWhen(ask="roof", below=500.0, resume_above=800.0),
+            PauseSettings(source="roof", below=500.0, resume_above=800.0),
         ),
-        ({"pause_when": "pgrep game"}, PauseWhen(ask="pgrep game")),
+        ({"pause_when": "pgrep game"}, PauseSettings(source="pgrep game")),
     ],
 )
-def test_what_goes_together(options: dict[str, Any], settings: PauseWhen) -> None:
+def test_what_goes_together(options: dict[str, Any], settings: PauseSettings) -> None:
     assert energy(**options).pause_when == settings
 
 

@@ -96,14 +96,16 @@ def test_the_help_of_many_options_is_in_groups(command) -> None:
     shown = command("join", "--help").out
     headings = [line.removesuffix(":") for line in shown.splitlines() if re.match(r"\w.*:$", line)]
     assert headings == ["Arguments", *Group, OTHERS]
-    first = [each for each in all_settings(DaemonSettings) if each.declared.group is Group.FIRST]
+    first = [
+        each for each in all_settings(DaemonSettings) if each.declaration.group is Group.COMMON
+    ]
     assert len(first) == 10
     assert "Options:" in command("export", "--help").out
 
 
 def test_every_option_of_join_is_in_one_group() -> None:
-    options = [each for each in all_settings(DaemonSettings) if not each.declared.argument]
-    assert all(each.declared.group for each in options)
+    options = [each for each in all_settings(DaemonSettings) if not each.declaration.argument]
+    assert all(each.declaration.group for each in options)
     names = [each.parameter for each in options]
     assert len(names) == len({*names})
     assert {*names} == {*command_options(COMMANDS["join"])}

@@ -218,7 +218,7 @@ def test_another_address_needs_tls_or_an_option() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 async def test_a_page_at_all_addresses_is_named_by_one_that_opens(host: str) -> None:
-    settings = DashboardSettings(address=(host, 0), plain=True)
+    settings = DashboardSettings(address=(host, 0), allow_plain=True)
     try:
         address = open_address(settings)
     except UserError:
@@ -238,7 +238,7 @@ async def test_a_page_at_all_addresses_is_named_by_one_that_opens(host: str) -> 
 async def test_where_others_read_along_it_is_reported_and_reading_needs_the_token(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    settings = DashboardSettings(address=("0.0.0.0", 0), plain=True)
+    settings = DashboardSettings(address=("0.0.0.0", 0), allow_plain=True)
     async with served(settings=settings) as page:
         assert "without encryption" in caplog.text
         assert (await page.ask("/")).status == 200
@@ -322,5 +322,5 @@ async def test_where_the_port_is_taken_another_one_is_and_it_is_reported(
 
 def test_an_address_that_is_not_ours() -> None:
     with pytest.raises(UserError, match="cannot serve the page") as refused:
-        open_address(DashboardSettings(address=("192.0.2.1", 0), plain=True))
+        open_address(DashboardSettings(address=("192.0.2.1", 0), allow_plain=True))
     assert refused.value.code == ExitCode.ADDRESS_MISSING

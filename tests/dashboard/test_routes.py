@@ -171,7 +171,7 @@ async def test_the_link_for_everybody_is_a_text_and_a_code() -> None:
 
 
 async def test_what_an_observer_shows_may_be_read_from_elsewhere_and_acted_on_by_none() -> None:
-    settings = DashboardSettings(address=("0.0.0.0", 0), plain=True, public=True)
+    settings = DashboardSettings(address=("0.0.0.0", 0), allow_plain=True, public=True)
     async with served(settings=settings) as page:
         assert (await page.ask("/api/status")).status == 200
         refused = await page.act("leave", X_Distro_Token="wrong")

@@ -15,7 +15,7 @@ import distro_node.node.doctor.computer as computer
 import psutil
 import pytest
 from cli.schemas import conforms
-from distro_node.node.doctor.findings import Finding, fit, good, ordered
+from distro_node.node.doctor.findings import Finding, by_severity, can_train, good
 from distro_node.node.energy.processor import Processor
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.data_dir import DataDir
@@ -44,15 +44,15 @@ def bad(severity: Any) -> Finding:
 
 def test_what_hurts_most_comes_first() -> None:
     findings = [good("python", "p"), bad("unknown"), bad("hurts"), bad("stops"), good("disk", "d")]
-    shown = [finding.severity for finding in ordered(findings)]
+    shown = [finding.severity for finding in by_severity(findings)]
     assert shown == ["stops", "hurts", "unknown", "good", "good"]
-    assert not fit(findings)
-    assert fit([bad("hurts"), bad("unknown")])
+    assert not can_train(findings)
+    assert can_train([bad("hurts"), bad("unknown")])
 
 
 def test_what_stops_no_training_comes_last() -> None:
     energy = Finding(subject="energy", severity="unknown", what="no counters", remedy="")
-    shown = ordered([energy, good("disk", "d"), bad("hurts")])
+    shown = by_severity([energy, good("disk", "d"), bad("hurts")])
     assert [finding.subject for finding in shown] == ["line", "disk", "energy"]
 
 
@@ -76,7 +76,7 @@ def test_what_confines_the_trainer_is_reported() -> None:
 
 
 def test_what_confines_it_here_is_found_out() -> None:
-    held, missing = computer.ask_sandbox()
+    held, missing = computer.probe_sandbox()
     assert set(held).isdisjoint(missing)
     if platform.system() == "Linux":
         assert "privileges" in held
@@ -199,7 +199,7 @@ def test_ports_that_are_taken(tmp_path: Path, monkeypatch) -> None:
 @pytest.fixture
 def healthy(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     torch = dict(TORCH)
-    monkeypatch.setattr(computer, "ask_torch", lambda: torch)
+    monkeypatch.setattr(computer, "probe_torch", lambda: torch)
     monkeypatch.setattr(computer, "_has_nvidia", lambda: False)
     return torch
 
@@ -214,7 +214,7 @@ def test_the_command_reports_to_people_and_programs(
     told = json.loads(command("doctor", "--data-dir", home / "data", "--json").out)
     assert told["fit"] is True
     conforms("doctor", told)
-    monkeypatch.setattr(computer, "ask_torch", lambda: "No module named 'torch'")
+    monkeypatch.setattr(computer, "probe_torch", lambda: "No module named 'torch'")
     done = command("doctor", "--data-dir", home / "data")
     assert done.code == ExitCode.UNFIT
     assert done.out.startswith("✗ torch")
@@ -227,7 +227,7 @@ def test_a_bad_link_is_a_mistake(command, healthy: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_torch_is_asked_in_a_process_of_its_own() -> None:
-    found = computer.ask_torch()
+    found = computer.probe_torch()
     assert isinstance(found, dict), found
     assert found.keys() == TORCH.keys()
 

@@ -27,7 +27,7 @@ from distro_node.node.energy.user_activity import (
     sessions_idle,
     terminals_idle,
 )
-from distro_node.node.settings.components import EnergySettings, PauseWhen
+from distro_node.node.settings.components import EnergySettings, PauseSettings
 from distro_node.node.telemetry.status import NO_ENERGY
 from distro_node.node.telemetry.telemetry import Telemetry
 from energy.test_meters import UUID, Driver
@@ -270,7 +270,7 @@ async def test_a_number_pauses_and_reports_why(
         return paused
 
     monkeypatch.setattr(PausePoller, "poll", poll)
-    rig = Rig(EnergySettings(pause_when=PauseWhen(ask="x", above=30.0, resume_below=25.0)))
+    rig = Rig(EnergySettings(pause_when=PauseSettings(source="x", above=30.0, resume_below=25.0)))
     nursery.start_soon(rig.manager.run)
     await trio.sleep(10)
     assert not rig.schedule.at_work

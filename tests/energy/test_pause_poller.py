@@ -18,7 +18,7 @@ from distro_node.node.energy.commands import CommandFailed, ask_command
 from distro_node.node.energy.pause_poller import NoReply, PausePoller
 from distro_node.node.energy.threshold import KEEP_SECONDS
 from distro_node.node.network import web
-from distro_node.node.settings.components import PauseWhen
+from distro_node.node.settings.components import PauseSettings
 from energy.test_threshold import CARBON, HALF_HOURS, NOW
 from trio.testing import MockClock
 from web_server import Answer, WebServer, Write
@@ -49,7 +49,7 @@ def asker(ask: str, **settings: Any) -> PausePoller:
     seconds = settings.pop("seconds", 30.0)
     settings = {"above": 30.0, "resume_below": 25.0} | settings
     return PausePoller(
-        PauseWhen(ask=ask, **settings), reply_timeout_seconds=seconds, now=lambda: NOW
+        PauseSettings(source=ask, **settings), reply_timeout_seconds=seconds, now=lambda: NOW
     )
 
 
@@ -211,7 +211,7 @@ async def test_silence_keeps_the_last_answer_for_a_while_and_is_reported_once(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    node = Said(PauseWhen(ask="x", above=30.0, resume_below=25.0))
+    node = Said(PauseSettings(source="x", above=30.0, resume_below=25.0))
     # Never an answer: the node works.
     assert not await node.poll()
     node.word = 40.0
@@ -231,5 +231,5 @@ async def test_silence_keeps_the_last_answer_for_a_while_and_is_reported_once(
 
 
 def test_now_has_a_zone() -> None:
-    assert PausePoller(PauseWhen(ask="x"))._now().tzinfo is UTC
+    assert PausePoller(PauseSettings(source="x"))._now().tzinfo is UTC
     assert isinstance(NOW, datetime)

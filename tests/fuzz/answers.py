@@ -24,7 +24,7 @@ from distro_node.node.network.errors import DialError
 from distro_node.node.network.exchange.chunks import ask_holdings
 from distro_node.node.network.nat.dial_back import ask_dial_back
 from distro_node.node.network.streams import FrameOversized, StreamEnded, read_reply
-from distro_node.node.settings.components import PauseWhen
+from distro_node.node.settings.components import PauseSettings
 from distro_node.node.util.protocol_version import explain_versions
 from distro_node.protocol.chain.fork_search import ChainComparison, FetchBackoff
 from distro_node.protocol.chain.initial_sync import InitialSync
@@ -303,7 +303,7 @@ async def _mirror(data: bytes) -> object:
 
 
 async def _tariff(data: bytes) -> object:
-    settings = PauseWhen(ask="http://a.example/", field="data.now.price", above=30.0)
+    settings = PauseSettings(source="http://a.example/", json_path="data.now.price", above=30.0)
     asker: Any = PausePoller(settings, now=lambda: _NOW)
     pieces = [data[: len(data) // 2], data[len(data) // 2 :]]
     pool = httpcore.AsyncConnectionPool(network_backend=httpcore.AsyncMockBackend(pieces))

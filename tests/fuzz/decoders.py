@@ -123,7 +123,7 @@ OWNERS = {
     "node.settings.values:parse_display_name": "the command line",
     "node.settings.values:parse_join_target": "the command line; links go to `parse_target`",
     "node.settings.values:parse_devices": "the command line",
-    "node.settings.values:parse_launched_device": "the command line",
+    "node.settings.values:parse_torchrun_device": "the command line",
     "node.settings.values:parse_metrics_address": "the command line",
     "node.settings.values:parse_mirror": "the command line",
     "node.settings.values:parse_prompt": "the command line",

@@ -73,7 +73,7 @@ def test_noise_takes_one_device_and_an_accountant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = PrivacySettings(data=(tmp_path,), epsilon=1.0)
-    for several in (TrainerSettings(device="cpu,cpu"), TrainerSettings(launched=True)):
+    for several in (TrainerSettings(device="cpu,cpu"), TrainerSettings(under_torchrun=True)):
         assert code_of(some, private(), several) == ExitCode.USAGE
     monkeypatch.setattr(trainer, "find_spec", lambda name: None)
     assert code_of(some, private()) == ExitCode.TRAINER

@@ -63,6 +63,6 @@ def check_attention(data: DataSpec, config: PretrainedConfig) -> None:
     if data.attention == "document" and window < data.sequence_length:
         raise TrainerFailed(
             "bad_model",
-            "attention = \"document\" cannot be combined with the model's sliding window of "
+            'attention = "document" cannot be combined with the model\'s sliding window of '
             f"{window} tokens on sequences of {data.sequence_length}",
         )
