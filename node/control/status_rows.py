@@ -113,7 +113,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         more = f" +{len(shown) - _TASKS_SHOWN}" if len(shown) > _TASKS_SHOWN else ""
         value = ", ".join(shown[:_TASKS_SHOWN]) + more
         yield StatusRow("tasks", value, f"after round {status.scores.round:,}, by lm-eval")
-    yield StatusRow("tokens", _count(training.tokens), "of all members, since this start")
+    yield StatusRow("tokens", _count(training.tokens), "by all members since the start")
     yield StatusRow("your rounds", _own_rounds(status), own_rounds_note(training.own))
     if swarm is not None and swarm.audits is not None:
         yield from _own_audits(swarm.audits)
@@ -128,9 +128,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
     dense = dense_exchange_bytes(status)
     if dense is not None:
         factor = f", {dense / received:,.0f} × as much" if received else ""
-        yield StatusRow(
-            "instead of", size_text(dense) + factor, "what a dense all-reduce would move"
-        )
+        yield StatusRow("instead of", size_text(dense) + factor, "what a dense all-reduce moves")
     yield from _line(status.line)
     parameters = None if swarm is None else swarm.parameters
     trainer = training.trainer

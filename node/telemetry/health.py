@@ -81,7 +81,7 @@ def verdict(status: Status) -> Health:
         return Health(
             "warn",
             awaited_sentence(swarm.awaited),
-            "no action needed: then the others continue without it",
+            "no action needed: after its lease the others continue without it",
         )
     if own.missed_in_a_row >= _UPDATES_MISSED:
         missed = f"your last {own.missed_in_a_row:,} updates"

@@ -57,15 +57,15 @@ STATES: dict[State, UserMessage] = {
         "check the addresses of the bootstrap peers, and that a member is online",
     ),
     "syncing": UserMessage(
-        "fetching the swarm's current parameters, before training starts",
+        "fetching the model's current parameters; training starts after that",
         "no action needed: a large model takes long on a slow line",
     ),
     "joining": UserMessage(
-        "asking the members for admission, which the record of the next round decides",
+        "asking for admission, which the next round's record decides",
         "wait until a quorum of the members is online",
     ),
     "waiting": UserMessage(
-        "waiting for members: the swarm starts training once enough have joined",
+        "the swarm starts training once enough members have joined",
         "invite more members",
     ),
     "training": UserMessage("training with the swarm"),
@@ -78,7 +78,7 @@ STATES: dict[State, UserMessage] = {
         "this node uses neither the device nor the network", "`distro-node resume` ends the pause"
     ),
     "leaving": UserMessage(
-        "telling the others that this node leaves, so that they do not wait for it",
+        "telling the others, so that they do not wait for this node",
         "a second Ctrl-C ends the node at once",
     ),
 }
@@ -268,8 +268,8 @@ def awaited_sentence(awaited: tuple[Awaited, ...]) -> str:
     last = max(awaited, key=lambda each: each.lease_seconds - each.silent_seconds)
     others = f" and {len(awaited) - 1} more" if len(awaited) > 1 else ""
     return (
-        f"waiting for {short(last.peer)}{others}, silent for {last.silent_seconds:.0f} s; it "
-        f"counts as departed after {last.lease_seconds:.0f} s"
+        f"waiting for {short(last.peer)}{others}, silent for {last.silent_seconds:.0f} s of a lease "
+        f"of {last.lease_seconds:.0f} s"
     )
 
 
@@ -293,12 +293,8 @@ def reachability_text(reach: ReachStatus) -> UserMessage:
         case "unreachable":
             port = "its port" if reach.port is None else f"TCP {reach.port}"
             if reach.relays:
-                return UserMessage(
-                    "reachable through a relay", f"for direct connections forward {port}"
-                )
-            return UserMessage(
-                "not reachable from outside", f"forward {port}, or use a relay with --bootstrap"
-            )
+                return UserMessage("reachable through a relay", f"to avoid it, open {port}")
+            return UserMessage("not reachable from outside", f"open {port}, or --bootstrap")
 
 
 def schedule_sentence(schedule: ScheduleStatus) -> str:

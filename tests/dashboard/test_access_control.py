@@ -315,7 +315,7 @@ async def test_where_the_port_is_taken_another_one_is_and_it_is_reported(
         assert address is not None
         try:
             assert f":{port}/" not in address.url
-            assert f"port {port} is taken" in caplog.text
+            assert f"port {port} is in use" in caplog.text
         finally:
             address.close()
 

@@ -71,7 +71,7 @@ def test_how_it_goes() -> None:
     assert verdict(TRAINING).remedy == ""
     waiting = verdict(AWAITING)
     assert waiting.tone == "warn"
-    assert "12 s; it counts as departed after 20 s" in waiting.sentence
+    assert "12 s of a lease of 20 s" in waiting.sentence
     assert verdict(EARLY).tone == "busy"
     assert verdict(replace(TRAINING, state="connecting")).tone == "warn"
     paused = verdict(replace(TRAINING, state="paused"))

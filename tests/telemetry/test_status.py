@@ -154,15 +154,12 @@ def test_the_device_is_called_what_it_is() -> None:
 
 
 def test_whom_the_round_waits_for_is_reported() -> None:
-    assert state_sentence(AWAITING) == (
-        "waiting for CCCCCC, silent for 12 s; it counts as departed after 20 s"
-    )
+    assert state_sentence(AWAITING) == ("waiting for CCCCCC, silent for 12 s of a lease of 20 s")
     assert AWAITING.swarm is not None
     (one,) = AWAITING.swarm.awaited
     both = (one, replace(one, peer=B, silent_seconds=5.0))
-    assert (
-        "waiting for BBBBBB and 1 more, silent for 5 s; it counts as departed after 20 s"
-        in state_sentence(replace(AWAITING, swarm=replace(AWAITING.swarm, awaited=both)))
+    assert "waiting for BBBBBB and 1 more, silent for 5 s of a lease of 20 s" in state_sentence(
+        replace(AWAITING, swarm=replace(AWAITING.swarm, awaited=both))
     )
 
 
@@ -174,13 +171,13 @@ def test_who_is_on_another_chain_is_shown_where_somebody_is() -> None:
     assert {row.name: row.value for row in rows(crowd)}["diverged"].endswith(" +2")
     assert "diverged" not in {row.name for row in rows(TRAINING)}
     assert "final here" in event_sentence("diverged", 9, B, False, "4")
-    assert "round 4:" in event_sentence("diverged", 9, B, False, "4")
+    assert "round 4;" in event_sentence("diverged", 9, B, False, "4")
 
 
 def test_who_cannot_be_called_reads_what_helps() -> None:
-    assert reachability_text(UNREACHABLE).remedy == "for direct connections forward TCP 65535"
+    assert reachability_text(UNREACHABLE).remedy == "to avoid it, open TCP 65535"
     alone = replace(UNREACHABLE, relays=())
-    assert reachability_text(alone).remedy == "forward TCP 65535, or use a relay with --bootstrap"
+    assert reachability_text(alone).remedy == "open TCP 65535, or --bootstrap"
     assert "its port" in reachability_text(replace(alone, port=None)).remedy
 
 
@@ -188,7 +185,7 @@ def test_events_are_whole_sentences() -> None:
     assert event_sentence("skipped", 7, C, False, "") == (
         "peer CCCCCC, a leader of round 7, was too slow; the next leader takes over"
     )
-    assert event_sentence("skipped", 7, C, True, "").startswith("this node led round 7")
+    assert event_sentence("skipped", 7, C, True, "").startswith("this node, a leader of round 7")
     assert event_sentence("late", 7, None, False, "") == (
         "the update of a peer arrived after round 7 was decided"
     )
