@@ -56,7 +56,7 @@ def asker(ask: str, **settings: Any) -> PausePoller:
 async def test_the_carbon_of_the_grid(service: Service) -> None:
     service.answer_with("/intensity", CARBON)
     node = asker(
-        service.url + "/intensity", field="data.0.intensity.actual", above=200, resume_below=150
+        service.url + "/intensity", json_path="data.0.intensity.actual", above=200, resume_below=150
     )
     assert await node.poll()
     assert node.value == 263
@@ -68,7 +68,7 @@ async def test_the_carbon_of_the_grid(service: Service) -> None:
 
 async def test_a_tariff_of_half_hours(service: Service) -> None:
     service.answer_with("/rates", HALF_HOURS)
-    node = asker(service.url + "/rates?key=secret", field="results.now.value_inc_vat")
+    node = asker(service.url + "/rates?key=secret", json_path="results.now.value_inc_vat")
     assert await node.poll()
     assert node.value == 31.4
     # The URL may hold a key: the screen and the log show only the host.
@@ -112,12 +112,12 @@ async def test_a_server_that_lies_ends_as_no_answer(
     service.answers["/"] = (status, headers, write)
     seconds = 1.0 if write is drip else 60.0
     with pytest.raises(NoReply, match=why):
-        await asker(service.url + "/", field="a", seconds=seconds).ask()
+        await asker(service.url + "/", json_path="a", seconds=seconds).ask()
 
 
 async def test_nobody_there() -> None:
     with pytest.raises(NoReply):
-        await asker("http://127.0.0.1:1/", field="a").ask()
+        await asker("http://127.0.0.1:1/", json_path="a").ask()
 
 
 async def test_a_redirect_leads_into_a_private_network_only_from_there(
@@ -125,14 +125,14 @@ async def test_a_redirect_leads_into_a_private_network_only_from_there(
 ) -> None:
     service.answer_with("/router", {"a": 5})
     service.answers["/"] = (302, {"location": "/router"}, lambda write: None)
-    assert await asker(service.url + "/", field="a").ask() == 5
+    assert await asker(service.url + "/", json_path="a").ask() == 5
     # As if the owner's URL led to the public internet, and its redirect back home.
     public = iter([True])
     real = web.is_public
     monkeypatch.setattr(web, "is_public", lambda a: next(public, False) or real(a))
     service.asked.clear()
     with pytest.raises(NoReply, match="not an address of the public internet"):
-        await asker(service.url + "/", field="a").ask()
+        await asker(service.url + "/", json_path="a").ask()
     assert service.asked == ["/"]
 
 
@@ -141,7 +141,7 @@ async def test_a_redirect_leads_into_a_private_network_only_from_there(
 
 async def test_a_commands_number_and_its_text() -> None:
     assert await asker("echo 31.5").ask() == 31.5
-    assert await asker("echo '{\"a\": [7]}'", field="a.0").ask() == 7
+    assert await asker("echo '{\"a\": [7]}'", json_path="a.0").ask() == 7
     for code, value in ((0, 1.0), (1, 0.0)):
         assert await asker(f"exit {code}", above=None, resume_below=None).ask() == value
     node = asker("exit 0", above=None, resume_below=None)
