@@ -227,7 +227,7 @@ def parse_rate(text: str) -> float:
     if rate < MIN_RATE:
         raise UserError(
             ExitCode.USAGE,
-            f"with a limit of {text} a node is too slow to take part",
+            f"a limit of {text} is too low for a node",
             f"allow at least {MIN_RATE * 8 / 1e3:g}kbit",
         )
     return rate
