@@ -40,7 +40,7 @@ _POLITE_SECONDS = 2.0
 _READ_SECONDS = 10.0
 _RESTORE_SECONDS = 2.0
 _NO_GPU_IN_USE = "the trainer computes on no GPU now"
-_UNTIL_QUIET = f"until both have been idle for {QUIET_SECONDS / 60:g} min"
+_RESUMES_AFTER = f"this node resumes after {QUIET_SECONDS / 60:g} min without use"
 
 
 class PauseControl(Protocol):
@@ -261,7 +261,7 @@ class EnergyManager:
         if not pause:
             self._pause_control.release(kind)
         elif renew:
-            self._pause_control.hold(kind, f"{reason}, {_UNTIL_QUIET}")
+            self._pause_control.hold(kind, f"{reason}; {_RESUMES_AFTER}")
 
     async def _in_thread(self, function: Callable[[], T]) -> T | None:
         """Return the result of a function that runs in a thread; if it takes too long, abandon the

@@ -296,7 +296,10 @@ async def test_a_polite_node_makes_way_for_a_program(
     await rig.schedule.wait(at_work=False)
     assert trio.current_time() - before <= 3
     (hold,) = rig.schedule.status().holds
-    assert hold.text == "another program (game\x1b[31m) uses the GPU, until 5 min of quiet"
+    assert (
+        hold.text
+        == "another program (game\x1b[31m) uses the GPU; this node resumes after 5 min without use"
+    )
     # The trainer is gone; the game goes on for an hour.
     rig.telemetry.enter("paused")
     rig.driver.compute, rig.driver.percent = [30], 90
@@ -320,7 +323,10 @@ async def test_a_polite_node_makes_way_for_a_person(
     before = trio.current_time()
     await rig.schedule.wait(at_work=False)
     assert trio.current_time() - before <= 3
-    assert rig.schedule.status().holds[0].text == "the computer is in use, until 5 min of quiet"
+    assert (
+        rig.schedule.status().holds[0].text
+        == "the computer is in use; this node resumes after 5 min without use"
+    )
     # The owner is at the computer, and wants the node to work anyway.
     rig.schedule.resume()
     await trio.sleep(60)
