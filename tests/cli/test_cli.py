@@ -71,7 +71,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> list[DaemonSettings]:
     """Replace the daemon: collect the settings it is started with."""
     started: list[DaemonSettings] = []
 
-    async def run_daemon(settings: DaemonSettings) -> None:
+    async def run_daemon(settings: DaemonSettings, _model: object) -> None:
         started.append(settings)
 
     replace_module(monkeypatch, "daemon", run_daemon=run_daemon)
@@ -163,7 +163,7 @@ def test_a_misspelled_option_is_a_usage_error(command) -> None:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    async def run_daemon(_settings: DaemonSettings) -> None:
+    async def run_daemon(_settings: DaemonSettings, _model: object) -> None:
         raise error
 
     replace_module(monkeypatch, "daemon", run_daemon=run_daemon)
@@ -433,7 +433,7 @@ def test_json_lines_are_not_mixed_with_a_screen(command, daemon) -> None:
 
 
 def test_log_lines_go_where_no_screen_is_drawn(command, monkeypatch, home: Path) -> None:
-    async def run_daemon(_settings: DaemonSettings) -> None:
+    async def run_daemon(_settings: DaemonSettings, _model: object) -> None:
         logging.getLogger("distro_node").warning("look here")
 
     replace_module(monkeypatch, "daemon", run_daemon=run_daemon)
