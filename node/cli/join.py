@@ -80,7 +80,7 @@ def _find(name: str, settings: JoinSettings) -> Invite:
             raise UserError(
                 ExitCode.BAD_SWARM_ID,
                 f"{name!r} is neither a swarm-id nor a link, and not the name of a swarm stored here",
-                "copy the swarm-id or the link once more, whole; for the name of a public swarm add "
+                "copy the whole swarm-id or link again; for a public swarm's name add "
                 "--bootstrap with a bootstrap peer that lists it",
             )
         directory = trio.run(read_directory, bootstrap, time.time())

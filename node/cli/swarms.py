@@ -79,7 +79,7 @@ def _lines(found: Directory, fits: list[SwarmFit]) -> Iterator[str]:
         yield f"  join '{each.link}'"
         yield ""
     for name in ambiguous_names(found.swarms):
-        yield f"Mind: several of these swarms have the name {name!r}; only the id tells them apart."
+        yield f"Warning: several of these swarms have the name {name!r}; only the id tells them apart."
     if found.other_versions:
         yield f"Left out: {found.other_versions} of another protocol version (update distro-node)."
     if found.unusable:

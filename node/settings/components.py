@@ -42,7 +42,7 @@ _MEBIBYTE = 1 << 20
 
 def _check_finite(option: str, number: float | None) -> None:
     if number is not None and not math.isfinite(number):
-        raise _usage_error(f"{option} {number} is not a number", "give a number")
+        raise _usage_error(f"{option} {number} is not a finite number", "give a number")
 
 
 def _usage_error(problem: str, remedy: str) -> UserError:
@@ -414,8 +414,7 @@ class PauseSettings:
         if self.source is None:
             if self.json_path is not None or given:
                 raise _usage_error(
-                    "--pause-when is missing, without which bounds and --pause-field have no "
-                    "effect",
+                    "bounds and --pause-field have no effect without --pause-when",
                     "give --pause-when",
                 )
             return

@@ -50,8 +50,8 @@ def test_what_goes_together(options: dict[str, Any], settings: PauseSettings) ->
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"pause_above": 1.0}, "--pause-when is missing"),
-        ({"pause_field": "a"}, "--pause-when is missing"),
+        ({"pause_above": 1.0}, "without --pause-when"),
+        ({"pause_field": "a"}, "without --pause-when"),
         ({"pause_when": " "}, "empty or too long"),
         ({"pause_when": "a\0b"}, "empty or too long"),
         ({"pause_when": "x" * 5000}, "empty or too long"),
@@ -75,9 +75,9 @@ def test_what_goes_together(options: dict[str, Any], settings: PauseSettings) ->
         ({"currency": "EUR"}, "needs --price"),
         ({"price": 0.3, "currency": "a coin"}, "is not a currency"),
         ({"price": 0.3, "currency": "\x1b[2J"}, "is not a currency"),
-        ({"price": math.nan}, "is not a number"),
-        ({"power_limit": math.nan}, "is not a number"),
-        ({"pause_every": math.nan}, "is not a number"),
+        ({"price": math.nan}, "is not a finite number"),
+        ({"power_limit": math.nan}, "is not a finite number"),
+        ({"pause_every": math.nan}, "is not a finite number"),
     ],
 )
 def test_what_does_not_is_reported_in_a_line(options: dict[str, Any], words: str) -> None:

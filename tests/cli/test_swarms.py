@@ -112,7 +112,7 @@ def test_names_of_strangers_are_harmless_and_doubles_are_named(command, there) -
     there(listed(small("a\x1b[31m")), listed(small("a\x1b[31m", seed=1)))
     out = command("swarms", "--bootstrap", ADDRESS).out
     assert "\x1b" not in out
-    assert "Mind: several of these swarms have the name" in out
+    assert "Warning: several of these swarms have the name" in out
 
 
 def test_nothing_is_listed(command, there) -> None:

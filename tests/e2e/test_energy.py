@@ -55,7 +55,9 @@ def test_a_dear_hour_is_left_to_others(tmp_path: Path) -> None:
         )
         assert saver.state == "paused"
         price.write_text("\x1b[2Jmuch\n")
-        wait_for(lambda: "is not a number" in saver.program.stderr, "a word on what is no price")
+        wait_for(
+            lambda: "is not a finite number" in saver.program.stderr, "a word on what is no price"
+        )
         assert "\x1b" not in saver.program.stderr
         price.write_text("20\n")
         wait_for(lambda: saver.state == "training", "the return")
