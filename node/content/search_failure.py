@@ -1,7 +1,4 @@
-"""Reasons why a swarm's manifest could not be fetched, each with its own exit code and remedy.
-
-Messages to users call the manifest the swarm's description.
-"""
+"""Reasons why a swarm's manifest could not be fetched, each with its own exit code and remedy."""
 
 from __future__ import annotations
 
