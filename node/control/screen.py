@@ -247,13 +247,16 @@ def _members(status: Status, width: int) -> list[Text]:
         kept = more.cell_len if last and shown < len(members) - 1 else 0
         if shown and line.cell_len + entry.cell_len + 3 + kept > width:
             if last:
-                return [*lines, *wrapped(line.append_text(more), width)]
+                lines.append(line.append_text(more))
+                return [part for each in lines for part in wrapped(each, width)]
             lines.append(line)
             line = Text(" " * indent)
         elif shown:
             line.append(" · ", "dim")
         line.append_text(entry)
-    return [*lines, line] if members else [line.append("none yet", "dim")]
+    if not members:
+        line.append("none yet", "dim")
+    return [part for each in (*lines, line) for part in wrapped(each, width)]
 
 
 def _member(member: MemberStatus) -> Text:

@@ -49,7 +49,7 @@ def progress_text(progress: Progress) -> str:
 
 STATES: dict[State, UserMessage] = {
     "starting": UserMessage(
-        "the trainer process starts; PyTorch takes some seconds to load",
+        "opening this node's data, device and ports",
         "if it takes more than a minute, see the log",
     ),
     "connecting": UserMessage(
@@ -57,7 +57,7 @@ STATES: dict[State, UserMessage] = {
         "check the addresses of the bootstrap peers, and that a member is online",
     ),
     "syncing": UserMessage(
-        "fetching the model's current parameters; training starts after that",
+        "loading the model's current parameters; training starts after that",
         "no action needed: a large model takes long on a slow line",
     ),
     "joining": UserMessage(
@@ -82,6 +82,11 @@ STATES: dict[State, UserMessage] = {
         "a second Ctrl-C ends the node at once",
     ),
 }
+
+TRAINER_STARTS = UserMessage(
+    "the trainer process starts; PyTorch takes some seconds to load",
+    "if it takes more than a minute, see the log",
+)
 
 WEIGHTS: dict[str, str | None] = {
     "": None,
@@ -175,7 +180,7 @@ def state_sentence(status: Status) -> str:
     if status.state == "syncing" and status.progress is not None and status.progress.waits:
         return f"no connected peer has what this node needs: {status.progress.what}"
     if status.state == "syncing" and _starts_trainer(status):
-        return STATES["starting"].meaning
+        return TRAINER_STARTS.meaning
     if status.state != "training":
         return STATES[status.state].meaning
     if status.swarm is not None and status.swarm.awaited:
@@ -216,7 +221,7 @@ def state_remedy(status: Status) -> str:
             else "no action needed: a large model takes long on a slow line"
         )
     if status.state == "syncing" and _starts_trainer(status):
-        return STATES["starting"].remedy
+        return TRAINER_STARTS.remedy
     return STATES[status.state].remedy
 
 

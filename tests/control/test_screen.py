@@ -156,6 +156,12 @@ def test_a_phone_shows_everything_that_matters(status: Status, width: int) -> No
     assert lines[-1] == "Ctrl-C leaves politely; nothing is lost."
 
 
+def test_why_a_share_is_small_is_read_on_a_phone_too() -> None:
+    me = replace(SWARM.members[0], share_reason="grows carefully: came late")
+    lines = drawn(replace(TRAINING, swarm=replace(SWARM, members=(me,))), 40, 48)
+    assert "(grows carefully: came late)" in " ".join(" ".join(lines).split())
+
+
 def test_a_low_screen_loses_the_less_important_rows_first() -> None:
     names = [
         {line[:14].strip() for line in drawn(TRAINING, 40, height) if line[:1].isalpha()}

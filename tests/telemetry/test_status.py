@@ -138,7 +138,9 @@ def test_a_founder_who_has_the_model_does_not_read_that_it_is_fetched() -> None:
     (shown,) = (row.value for row in rows(status) if row.name == "state")
     assert shown.startswith("syncing: starting the trainer: 12 s so far")
     status = replace(status, progress=Progress(what="model", done=3, total=9))
-    assert state_sentence(status).startswith("fetching the model")
+    assert state_sentence(status) == STATES["syncing"].meaning
+    # Neither is the owner of a node that has not come so far told of a trainer.
+    assert "trainer" not in state_sentence(replace(EARLY, state="starting", progress=None))
 
 
 def test_the_device_is_called_what_it_is() -> None:
