@@ -31,6 +31,8 @@ class GenerateSettings:
     seed: int = 0
     temperature: float = 0.8
     """0: always the likeliest token."""
+    top_p: float = 1.0
+    """Tokens are drawn among the likeliest that together have this probability."""
     max_tokens: int = 200
     threads: int = 1
     device: str = "cpu"
@@ -60,6 +62,7 @@ class Writer:
                     prompt=prompt,
                     seed=settings.seed,
                     temperature=settings.temperature,
+                    top_p=settings.top_p,
                     max_tokens=settings.max_tokens,
                 )
             )

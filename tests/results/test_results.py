@@ -470,6 +470,24 @@ async def test_a_model_writes_while_nothing_is_changed(finished: Made) -> None:
     assert after == before
 
 
+async def test_unlikely_tokens_can_be_left_out(finished: Made) -> None:
+    """With none but the likeliest left, the highest temperature draws what the lowest does."""
+    written = []
+    for temperature, top_p in ((0.0, 1.0), (10.0, 0.0), (10.0, 1.0)):
+        asked = GenerateSettings(
+            swarm=finished.manifest.swarm,
+            data_dir=finished.data.root,
+            temperature=temperature,
+            top_p=top_p,
+            max_tokens=12,
+        )
+        async with open_writer(asked) as writer:
+            pieces: list[str] = []
+            await writer.write("swarm ", pieces.append)
+        written.append("".join(pieces))
+    assert written[0] == written[1] != written[2]
+
+
 def test_lines_of_a_conversation_come_from_standard_input(
     finished: Made,
     monkeypatch: pytest.MonkeyPatch,
