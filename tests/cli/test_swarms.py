@@ -64,7 +64,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[DaemonSettings]:
     """Return the settings with which `join` would have run."""
     ran: list[DaemonSettings] = []
 
-    async def run(settings: DaemonSettings) -> bool:
+    async def run(settings: DaemonSettings, _model: object) -> bool:
         ran.append(settings)
         return False
 
