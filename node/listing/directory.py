@@ -1,8 +1,8 @@
 """Reading the list of public swarms: from the bootstrap peers' answers to swarms with checked manifests.
 
 A bootstrap peer can leave swarms out, and show an entry for an hour after it was written. It cannot
-change what a manifest states. Members, speed and progress are the word of the publishers, of whom
-anybody can be one: the median is shown, with their number.
+change what a manifest states. Members, speed and progress are what publishers report, and anybody can
+publish: the median is shown, with the number of reports.
 """
 
 from __future__ import annotations

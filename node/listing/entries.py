@@ -173,8 +173,8 @@ def decode_listing(data: bytes) -> SwarmListing:
 def check_public(manifest: bytes, swarm: SwarmId) -> None:
     """Raise `ProtocolError` unless these bytes are the manifest of `swarm` and state that it is public.
 
-    A bootstrap peer does not decode the rest: swarms of any protocol version may be listed, and whoever
-    reads the list checks the whole manifest.
+    A bootstrap peer does not decode the rest: swarms of any protocol version may be listed, and
+    readers of the list check the whole manifest.
     """
     plain = decode_plain(manifest, max_bytes=MAX_LISTED_MANIFEST_BYTES)
     if content_id(manifest) != swarm:

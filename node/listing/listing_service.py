@@ -35,7 +35,7 @@ _SENDING_RATE = TokenRate(at_once=32 << 20, per_second=64 << 10)
 
 
 class ListingService:
-    """Keeps the entries that members publish in `swarms`, and answers who asks for the list."""
+    """Keeps the entries that members publish in `swarms`, and sends the list to peers that ask."""
 
     def __init__(self, network: Network, swarms: SwarmList) -> None:
         self._network = network

@@ -14,8 +14,8 @@ from .directory import PublicSwarm
 def same_name(one: str, other: str) -> bool:
     """Return whether two names differ at most in case, blanks and the encoding of characters.
 
-    Letters of other alphabets that only look alike differ: somebody who types a name does not mean
-    them.
+    Letters of different alphabets that look alike differ: a person who types a name means the letters
+    typed.
     """
     return _plain(one) == _plain(other)
 

@@ -124,8 +124,7 @@ class SwarmList:
             del swarm.entries[publisher]
 
     def _bound_swarms_of(self, address: str) -> None:
-        """Drop an address from the swarms that others there have renewed longest ago, if it has too
-        many."""
+        """If an address publishes too many swarms, drop its entries in those renewed longest ago."""
         having = [swarm for swarm, kept in self._swarms.items() if address in kept.addresses()]
         for swarm in having[:-MAX_SWARMS_PER_ADDRESS]:
             entries = self._swarms[swarm].entries

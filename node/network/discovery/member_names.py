@@ -1,7 +1,7 @@
 """Names that members choose for themselves, for the people who look at a swarm's page.
 
-A member signs its name for one swarm and gives it to whoever asks. A name proves nothing, since anybody
-can take any name: it is shown beside the peer id, and nothing depends on it.
+A member signs its name for one swarm and sends it to peers that ask. A name proves nothing, since
+anybody can take any name: it is shown beside the peer id, and nothing depends on it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def open_name(data: bytes, swarm: SwarmId, peer: PeerId) -> str:
 
 
 class MemberNames:
-    """Gives this member's own name to others, and asks them for theirs."""
+    """Sends this member's own name to peers that ask, and asks them for theirs."""
 
     def __init__(
         self,
