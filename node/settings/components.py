@@ -323,7 +323,7 @@ class RelayLimits:
 class RelaySettings:
     """Whether this node relays others' updates."""
 
-    updates: bool = setting(
+    enabled: bool = setting(
         False,
         name="relay-updates",
         group=Group.CONNECTION,
@@ -343,7 +343,7 @@ class RelaySettings:
     @property
     def limits(self) -> RelayLimits | None:
         """The limits for relaying; None: nothing is relayed."""
-        return RelayLimits(max_bytes=self.memory_mebibytes * _MEBIBYTE) if self.updates else None
+        return RelayLimits(max_bytes=self.memory_mebibytes * _MEBIBYTE) if self.enabled else None
 
 
 @dataclass(frozen=True, kw_only=True)

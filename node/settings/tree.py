@@ -205,7 +205,7 @@ class HostedDashboardSettings(PublicDashboardSettings):
 class BootstrapRelaySettings(RelaySettings):
     """Whether a bootstrap peer relays updates: by default it does, because its connection is fast."""
 
-    updates: bool = redeclared(RelaySettings, "updates", default=True)
+    enabled: bool = redeclared(RelaySettings, "enabled", default=True)
 
 
 @dataclass(frozen=True, kw_only=True)

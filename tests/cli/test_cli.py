@@ -346,7 +346,7 @@ def test_join_passes_on_its_options(command, daemon, home: Path, tmp_path: Path)
                 max_download=1_500_000.0,
             ),
             energy=EnergySettings(active_hours=parse_hours("22:00-7:00")),
-            relay=RelaySettings(updates=True),
+            relay=RelaySettings(enabled=True),
             trainer=TrainerSettings(device="cuda:1", threads=3, micro_batch=2),
             metrics_address=("::1", 80),
             evaluation=EvaluationSettings(evaluate_every=5),
