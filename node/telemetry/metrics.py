@@ -55,6 +55,7 @@ Reason = Literal[
     "not_leader",
     "not_due",
     "not_member",
+    "not_public",
     "other_round",
     "oversized",
     "record",
