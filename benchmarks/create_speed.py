@@ -32,10 +32,10 @@ from command_line import new_parser, write_json
 from distro_node.node.create.borders import Borders
 from distro_node.node.create.corpus import end_tokens, find_sources, read_corpus
 from distro_node.node.create.manifest_file import DataTable, ManifestFile
-from distro_node.node.create.tokeniser_pool import cores
 from distro_node.node.create.tokens import FileTokenizer
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.util.operating_system import usable_cores
 
 VOCABULARY = 8192
 
@@ -192,14 +192,14 @@ def main() -> None:
     )
     figures = {
         "megabytes": options.megabytes,
-        "cores": cores(),
+        "cores": usable_cores(),
         "load": round(os.getloadavg()[0], 1),
         "tokens": runs["ours"][0][0],
         "tokens_per_second": wall,
         "tokens_per_processor_second": processors,
         "runs": runs,
     }
-    machine = f"{cores()} cores, load {figures['load']}"
+    machine = f"{usable_cores()} cores, load {figures['load']}"
     print(f"{options.megabytes:g} MB, {figures['tokens']:,} tokens, {machine}")
     print("tokens a second         on the clock   of a processor")
     for name in runs:

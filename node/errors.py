@@ -59,6 +59,7 @@ class ExitCode(IntEnum):
     PARTLY_VERIFIED = 62
     NO_GGUF = 63
     MODEL_FILES = 64
+    UNSUPPORTED = 65
     INTERRUPTED = 130
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import signal
 from collections.abc import Sequence
 from json import dumps
 
@@ -14,10 +13,9 @@ from ..settings.components import ConsoleSettings, PeeringSettings
 from ..settings.tree import BootstrapOptions, ObserverSettings
 from ..storage.data_dir import DataDir
 from ..telemetry.logs import configure_logging
+from ..util.operating_system import ENDING_SIGNALS
 from .options import Json, find_passphrase
 from .settings_parameters import with_settings
-
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @with_settings
@@ -70,7 +68,7 @@ def bootstrap(options: BootstrapOptions, json: Json = False) -> None:
     async def stop_on_signal(scope: trio.CancelScope) -> None:
         # A bootstrap peer is ended by a signal. While it closes, a second signal ends it
         # immediately: the handlers are the default ones again then.
-        with trio.open_signal_receiver(*_STOP_SIGNALS) as signals:
+        with trio.open_signal_receiver(*ENDING_SIGNALS) as signals:
             async for _ in signals:
                 scope.cancel()
                 return

@@ -24,6 +24,7 @@ import trio
 
 from ..errors import ExitCode, UserError
 from ..storage.atomic_write import write_atomically
+from ..util.operating_system import unix_socket
 
 if TYPE_CHECKING:
     # libp2p brings these old stubs of trio, which checkers prefer and which do not know
@@ -74,12 +75,13 @@ def ask(path: Path, command: str, timeout: float, **arguments: Any) -> dict[str,
     """Send one request to the daemon at `path` and return its answer; wait at most `timeout` seconds.
 
     Raises `UserError` with `ExitCode.NOT_RUNNING` if nothing listens there or the daemon gives no valid
-    answer, and with `ExitCode.DATA_DIR` if this user may not use the directory.
+    answer, with `ExitCode.DATA_DIR` if this user may not use the directory, and with
+    `ExitCode.UNSUPPORTED` on a system without such sockets.
     """
     request = json.dumps({"command": command, **arguments}).encode() + b"\n"
     deadline = time.monotonic() + timeout
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        with unix_socket() as client:
             client.settimeout(timeout)
             client.connect(os.fspath(_address(path)))
             client.sendall(request)
@@ -202,7 +204,7 @@ def _bound(path: Path) -> Iterator[socket.socket]:
                 )
             )
             bound = Path(folder) / "daemon.sock"
-        server = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        server = stack.enter_context(unix_socket())
         path.unlink(missing_ok=True)
         try:
             server.bind(os.fspath(bound))

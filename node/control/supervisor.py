@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -34,14 +33,13 @@ from ..telemetry.status import (
 )
 from ..telemetry.task_scores import read_scores
 from ..telemetry.telemetry import Telemetry
+from ..util.operating_system import ENDING_SIGNALS
 from ..util.schedule import parse_hours
 from .command_socket import Handler, serve_control
 from .limits import BandwidthLimits
 from .work_hours import WorkSchedule
 
 _log = logging.getLogger(__name__)
-
-_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class RunningSession(Protocol):
@@ -301,7 +299,7 @@ class Supervisor:
 
     async def _watch_signals(self) -> None:
         # A closed terminal sends SIGHUP; the node leaves politely then, so that nobody waits for it.
-        with trio.open_signal_receiver(*_ENDING_SIGNALS) as signals:
+        with trio.open_signal_receiver(*ENDING_SIGNALS) as signals:
             async for _ in signals:
                 if self._leaving.is_set():
                     # The trainer ends because its pipe is closed. Nothing is lost: all state is on disk.

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ExitCode, UserError
+from ..util.operating_system import OWN_GROUP, can_pass_descriptors, pass_descriptors, usable_cores
 from .tokens import FileTokenizer, Tokenizer
 
 # With less text than this the workers would take longer to start than to tokenise it.
@@ -104,8 +105,8 @@ def open_pool(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Tokenise
     remade = None
     if worthwhile and isinstance(tokenizer, FileTokenizer):
         remade = type(tokenizer), tokenizer.remade
-    count = 0 if remade is None else min(cores(), _MAX_WORKERS)
-    started: list[tuple[subprocess.Popen[bytes], Connection]] = []
+    count = 0 if remade is None or not can_pass_descriptors() else min(usable_cores(), _MAX_WORKERS)
+    started: list[tuple[subprocess.Popen[Any], Connection]] = []
     try:
         for _ in range(count):
             ours, theirs = Pipe()
@@ -115,11 +116,11 @@ def open_pool(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Tokenise
             with theirs:
                 process = subprocess.Popen(
                     [sys.executable, "-P", "-m", _work.__module__, str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
+                    **pass_descriptors(theirs.fileno()),
                     # Without threads of the library: each core has a worker already.
                     env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
                     stdin=subprocess.DEVNULL,
-                    start_new_session=True,
+                    **OWN_GROUP,
                 )
             started.append((process, ours))
             with _report_death():
@@ -131,13 +132,6 @@ def open_pool(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Tokenise
             process.kill()
         for process, _ in started:
             process.wait()
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _work(connection: Connection) -> None:

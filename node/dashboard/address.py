@@ -19,6 +19,7 @@ from ..errors import ExitCode, UserError, address_missing
 from ..settings.components import DashboardSettings
 from ..settings.values import DEFAULT_METRICS_ADDRESS
 from ..util.host_names import is_loopback, openable_host
+from ..util.operating_system import reuse_address
 from .access_control import AccessGuard
 
 _log = logging.getLogger(__name__)
@@ -218,7 +219,7 @@ def _bound_sockets(host: str, port: int) -> list[socket.socket]:
         for family, kind, protocol, _, address in dict.fromkeys(kinds):
             each = socket.socket(family, kind, protocol)
             found.append(each)
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reuse_address(each)
             if family == socket.AF_INET6:
                 each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             each.bind((address[0], port, *address[2:]))

@@ -6,7 +6,6 @@ Only files that a demo has written are ever removed.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import IO
 
 from ..errors import ExitCode, UserError
 from ..storage.data_dir import DataDir
+from ..util.operating_system import lock_file
 
 _MARKER = "made-by-distro-node-demo"
 _MARKER_TEXT = """\
@@ -80,14 +80,12 @@ def _is_free(folder: DemoFolder) -> bool:
 
 
 def _lock(marker: IO[str], root: Path) -> None:
-    try:
-        fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not lock_file(marker.fileno()):
         raise UserError(
             ExitCode.DATA_DIR_LOCKED,
             f"another demo is running in {root}",
             "wait until it ends, or give another directory with --out",
-        ) from None
+        )
     marker.truncate(0)
     marker.write(_MARKER_TEXT)
     marker.flush()

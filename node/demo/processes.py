@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 from ..config import ENVIRONMENT_PREFIX
+from ..util.operating_system import ENDING_SIGNALS, OWN_GROUP, kill_group, signal_handlers
 from ..util.sanitize import harmless
 
 # How long killed processes may take to end; on a machine that swaps, this takes long.
@@ -56,7 +57,7 @@ class Command:
                 stdout=answer,
                 stderr=errors,
                 env=_environment() | {"OMP_NUM_THREADS": "1"} | dict(variables or {}),
-                start_new_session=True,
+                **OWN_GROUP,
             )
         self.pid = self._process.pid
         self._family: set[psutil.Process] = set()
@@ -81,7 +82,7 @@ class Command:
         signal."""
         if self.code is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+                kill_group(self.pid)
 
     def wait(self, seconds: float) -> int:
         """Wait until it has ended and return its exit code. Raises `subprocess.TimeoutExpired`."""
@@ -170,25 +171,15 @@ def interrupted_by_signals() -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    with _handlers({signal.SIGTERM: interrupt, signal.SIGHUP: interrupt}):
+    kinds = (each for each in ENDING_SIGNALS if each != signal.SIGINT)
+    with signal_handlers(dict.fromkeys(kinds, interrupt)):
         yield
 
 
 @contextlib.contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    with _handlers(dict.fromkeys(kinds, signal.SIG_IGN)):
+    with signal_handlers(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN)):
         yield
-
-
-@contextlib.contextmanager
-def _handlers(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _environment() -> dict[str, str]:

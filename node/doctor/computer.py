@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 
 from ..energy.processor import Processor
+from ..errors import UserError
 from ..memory_fit import Survey, Workload, fit_workload
 from ..network.connection_limits import MAX_HANDSHAKES
 from ..network.descriptors import RESERVED, raise_limit, room_under
@@ -30,6 +31,13 @@ from ..network.network import NetworkSettings
 from ..settings.values import DEFAULT_METRICS_ADDRESS
 from ..storage.data_dir import MINIMUM_FREE_BYTES, DataDir
 from ..training.graphics_cards import gpu_vendor, missing_device_node
+from ..util.operating_system import (
+    ELSEWHERE,
+    lock_file,
+    missing_calls,
+    reuse_address,
+    user_id,
+)
 from .findings import Finding, Subject, good
 
 _TORCH_SECONDS = 180.0
@@ -61,8 +69,11 @@ print(json.dumps({
 def examine_computer(data: DataDir, workload: Workload | None) -> Iterator[Finding]:
     """Yield every finding that needs no network; `workload`: the largest workload to train."""
     yield good("python", f"Python {platform.python_version()} on {platform.platform(terse=True)}")
+    if missing := missing_calls():
+        lacks = f"it lacks what a node needs: {', '.join(missing)}"
+        yield Finding(subject="system", severity="stops", what=lacks, remedy=ELSEWHERE)
     yield from examine_trainer(probe_torch(), workload)
-    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    is_root = user_id() == 0
     yield from examine_sandbox(*probe_sandbox(), root=is_root)
     yield from examine_disk(data, None if workload is None else workload.elements)
     yield from examine_clock(data, time.time())
@@ -369,7 +380,7 @@ def examine_open_files() -> Finding:
 def _cannot_listen(host: str, port: int) -> str | None:
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reuse_address(server)
             server.bind((host, port))
             server.listen(1)
     except OSError as error:
@@ -378,14 +389,14 @@ def _cannot_listen(host: str, port: int) -> str | None:
 
 
 def _is_locked(path: Path) -> bool:
-    import fcntl
-
     try:
         with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return not lock_file(file.fileno())
+    except UserError:
+        # Without locks no node runs here.
+        return False
     except OSError as error:
-        return error.errno in (errno.EAGAIN, errno.EACCES)
-    return False
+        return error.errno == errno.EACCES
 
 
 def _is_synchronised() -> bool | None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 Subject = Literal[
     "python",
+    "system",
     "torch",
     "sandbox",
     "device",

@@ -6,13 +6,13 @@ A command that takes too long or prints too much is killed with every process of
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
+
+from ..util.operating_system import OWN_GROUP, kill_group
 
 MAX_BYTES = 1 << 16
 _END_SECONDS = 2.0
@@ -43,7 +43,7 @@ async def ask_command(command: str | Sequence[str], seconds: float) -> CommandRe
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             # In a process group of its own, so that the whole group can be killed.
-            start_new_session=True,
+            **OWN_GROUP,
         )
     except (OSError, ValueError) as error:
         raise CommandFailed(str(error)) from None
@@ -66,7 +66,7 @@ async def ask_command(command: str | Sequence[str], seconds: float) -> CommandRe
 
 async def _end(process: trio.Process, stdout: trio.abc.ReceiveStream) -> None:
     with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process.pid)
     with trio.move_on_after(_END_SECONDS) as scope:
         scope.shield = True
         await stdout.aclose()

@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 import re
 import stat
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import trio
 
+from ..util.operating_system import IS_MACOS
 from .commands import CommandFailed, ask_command
 
 _SECONDS = 5.0
@@ -43,7 +43,7 @@ class UserActivity:
 
     async def idle_seconds(self) -> float | None:
         """Return the seconds since the computer was last used; None if unknown."""
-        if sys.platform == "darwin":
+        if IS_MACOS:
             return await _idle_of_mac()
         now = time.time()
         known = [

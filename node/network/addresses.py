@@ -18,6 +18,7 @@ from multiaddr import Multiaddr
 
 from ...crypto.identity import PeerId, peer_from_text, peer_text
 from ...protocol.wire.introductions import MAX_ADDRESS_CHARACTERS
+from ..util.operating_system import reuse_address
 from .errors import AddressMissing, BadAddress, PortInUse
 from .interfaces import reachable_hosts
 
@@ -165,7 +166,7 @@ def check_free(address: Multiaddr) -> None:
     try:
         with closing(socket.socket(kind, socket.SOCK_STREAM)) as probe:
             # Connections of an earlier run in TIME_WAIT do not count as in use.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reuse_address(probe)
             if kind == socket.AF_INET6:
                 # Nor does an IPv4 socket at the same port count: see `ip_families`.
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

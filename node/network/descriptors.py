@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import resource
 from dataclasses import dataclass
+
+from ..util.operating_system import process_limit, set_process_limit
 
 _log = logging.getLogger(__name__)
 
@@ -33,14 +34,14 @@ def raise_limit(wanted: int) -> int | None:
 
     Returns the limit in force; None if there is none.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft not in (resource.RLIM_INFINITY,) and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    soft, hard = process_limit("NOFILE") or (None, None)
+    if soft is not None and soft < wanted:
+        most = wanted if hard is None else min(wanted, hard)
         # macOS refuses more than `kern.maxfilesperproc`, whatever the hard limit is.
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if soft == resource.RLIM_INFINITY else soft
+            set_process_limit("NOFILE", most)
+        soft, _ = process_limit("NOFILE") or (None, None)
+    return soft
 
 
 def room_under(limit: int | None, connections: int, handshakes: int) -> ConnectionRoom:

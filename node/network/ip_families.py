@@ -17,6 +17,7 @@ from typing import Any
 from libp2p.io.trio import TrioTCPStream
 from multiaddr import Multiaddr
 
+from ..util.operating_system import SHARED_PORT_OPTIONS
 from .addresses import endpoint
 
 log = logging.getLogger(__name__)
@@ -53,18 +54,14 @@ def share_port(sock: Any) -> None:
 
     Otherwise a system setting decides whether a socket at `::` accepts IPv4 connections as well.
     """
-    options = [
-        (socket.SOL_SOCKET, socket.SO_REUSEADDR),
-        (socket.SOL_SOCKET, getattr(socket, "SO_REUSEPORT", None)),
-    ]
+    options = [(socket.SOL_SOCKET, option) for option in SHARED_PORT_OPTIONS]
     if sock.family == socket.AF_INET6:
         options.append((socket.IPPROTO_IPV6, socket.IPV6_V6ONLY))
     for level, option in options:
-        if option is not None:
-            # If an option cannot be set, hole punching may fail, or a listener is missing, which
-            # `start_listening` reports.
-            with contextlib.suppress(OSError):
-                sock.setsockopt(level, option, 1)
+        # If an option cannot be set, hole punching may fail, or a listener is missing, which
+        # `start_listening` reports.
+        with contextlib.suppress(OSError):
+            sock.setsockopt(level, option, 1)
 
 
 def with_family(listen: Sequence[Multiaddr]) -> list[Multiaddr]:

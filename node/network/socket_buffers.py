@@ -8,19 +8,16 @@ side's downloads stall meanwhile. It also wakes us for every packet, forty times
 
 from __future__ import annotations
 
-import socket
+import contextlib
 import struct
-import sys
-from array import array
 from collections.abc import Callable
-from fcntl import ioctl
-from termios import FIONREAD
 from typing import Any
 
 import trio
 from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.io.trio import TrioTCPStream
 
+from ..util.operating_system import set_socket_option, tcp_info, unread_bytes
 from .ledbat import TcpSample
 
 UNSENT_BYTES = 128 << 10
@@ -51,14 +48,7 @@ def limit_unsent(muxer: Any, unsent: int = UNSENT_BYTES) -> bool:
     does not support it.
     """
     stream = _socket(muxer)
-    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-    if stream is None or option is None:
-        return False
-    try:
-        stream.setsockopt(socket.IPPROTO_TCP, option, unsent)
-    except OSError:
-        return False
-    return True
+    return stream is not None and set_socket_option(stream, "TCP_NOTSENT_LOWAT", unsent)
 
 
 def is_on_this_machine(muxer: Any) -> bool:
@@ -77,15 +67,15 @@ def gauge(muxer: Any) -> Gauge:
     That function returns None if the connection has no socket of ours or has ended, and on systems other
     than Linux.
     """
-    stream = _socket(muxer) if sys.platform == "linux" else None
+    stream = _socket(muxer)
 
     def read() -> TcpSample | None:
         try:
-            info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
-        except (OSError, trio.ClosedResourceError):
+            # Before Linux 4.6 the structure was shorter.
+            info = tcp_info(stream, _INFO.size)
+        except trio.ClosedResourceError:
             return None
-        # Before Linux 4.6 the structure was shorter.
-        if len(info) < _INFO.size:
+        if info is None:
             return None
         packet, unacknowledged, round_trip, deviation, arrived, unsent, shortest = _INFO.unpack(
             info
@@ -118,12 +108,12 @@ async def read_ready(self: TrioTCPStream, least: int, most: int | None) -> bytes
     sock: Any = self.stream.socket
     async with self.read_lock:
         try:
-            ready = _unread(self)
+            ready = unread_bytes(sock)
             if ready is not None and ready < least:
                 _gather(self, least if least >= _WORTH_WAITING_BYTES else 1)
                 # Reading at once would return little and cost a second call.
                 await trio.lowlevel.wait_readable(sock)
-                ready = _unread(self)
+                ready = unread_bytes(sock)
             if ready is not None and most is not None:
                 # The size requested is allocated, used or not.
                 most = min(most, max(ready, 1))
@@ -134,16 +124,6 @@ async def read_ready(self: TrioTCPStream, least: int, most: int | None) -> bytes
             ) from error
         except trio.ClosedResourceError:
             return b""
-
-
-def _unread(stream: Any) -> int | None:
-    """Return how many unread bytes the kernel holds; None if it does not report it."""
-    count = array("i", [0])
-    try:
-        ioctl(stream.stream.socket, FIONREAD, count)
-    except (OSError, ValueError):
-        return None
-    return count[0]
 
 
 def _socket(muxer: Any) -> Any:
@@ -159,9 +139,7 @@ def _gather(stream: Any, count: int) -> None:
     count = min(count, _GATHERED_BYTES)
     if count == vars(stream).get("_gathered", 1):
         return
-    try:
-        stream.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
-    except (OSError, trio.ClosedResourceError):
-        # Not every system supports it; the read itself fails if the connection is broken or closed.
-        return
-    stream._gathered = count
+    # The read itself fails if the connection is broken or closed.
+    with contextlib.suppress(trio.ClosedResourceError):
+        if set_socket_option(stream.stream, "SO_RCVLOWAT", count):
+            stream._gathered = count

@@ -7,7 +7,6 @@ one at which the address was announced (`discovery/mdns`), and without one it is
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import socket
 from typing import Any
@@ -20,6 +19,7 @@ from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr
 
 from ...protocol.util.bounded_dict import BoundedTable
+from ..util.operating_system import set_socket_option
 from .addresses import endpoint
 from .ip_families import plain_host
 from .segment_size import SegmentSizes
@@ -76,8 +76,7 @@ async def _connect(host: str, port: int, scope: int, size: int | None) -> trio.s
     try:
         if size is not None:
             # If the system does not allow it, the usual size is tried once more.
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, size)
+            set_socket_option(sock, "TCP_MAXSEG", size)
         await sock.connect((host, port, 0, scope) if version == 6 else (host, port))
     except BaseException:
         sock.close()

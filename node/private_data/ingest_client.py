@@ -14,6 +14,7 @@ import trio
 
 from ..errors import ExitCode, UserError
 from ..training.environment import environment
+from ..util.operating_system import OWN_GROUP
 from ..util.progress import Progress, ReportProgress
 from .store import PrivateFolder, PrivateIndex, read_index
 
@@ -54,7 +55,7 @@ async def read_files(
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,
+                **OWN_GROUP,
                 env=environment(None, scratch),
             )
             try:

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..util.first_line import first_line
+from ..util.operating_system import lower_priority
 
 _CONNECT_SECONDS = 5.0
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("--answer", type=Path, required=True)
     arguments = parser.parse_args()
     request = json.loads(arguments.request.read_text())
-    os.nice(request["nice"])
+    lower_priority(request["nice"])
     # lm-eval's output is for people; standard output belongs to the command.
     os.dup2(2, 1)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ import trio
 
 from ..dashboard.address import Address, Encryption, open_model_address
 from ..dashboard.http import Bounds, HttpServer
+from ..util.operating_system import ENDING_SIGNALS
 from .completion_request import MAX_BODY_BYTES
 from .model_source import ModelName, ModelSource
 from .routes import CompletionRoutes, refusal
@@ -18,7 +18,6 @@ from .text_service import ServiceLimits, TextService
 
 _log = logging.getLogger(__name__)
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Requests wait in the service's queue (`ServiceLimits.queue`) with their connections open. The limit of
 # connections is far above the length of that queue, so that a client is refused with a proper answer.
 _BOUNDS = Bounds(body_bytes=MAX_BODY_BYTES, connections=96)
@@ -65,7 +64,7 @@ async def run_server(
 
 
 async def _end_on_signal(scope: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(*_ENDING) as signals:
+    with trio.open_signal_receiver(*ENDING_SIGNALS) as signals:
         async for _ in signals:
             _log.info("told to end")
             scope.cancel()

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ExitCode, UserError
 from ..storage.atomic_write import write_atomically
+from ..util.operating_system import IS_MACOS, user_id
 from .units import Manager, Service, is_ours, label, launchd_plist, systemd_unit
 
 Run = Callable[[Sequence[str]], "ServiceCommandResult"]
@@ -168,7 +168,7 @@ class ServiceManager:
         return ("systemctl", *(() if self.system else ("--user",)), *command)
 
     def _domain(self) -> str:
-        return f"gui/{os.getuid()}"
+        return f"gui/{user_id()}"
 
     def _run_or_raise(self, command: Sequence[str], otherwise: str) -> None:
         result = self.run(command)
@@ -192,7 +192,7 @@ class ServiceManager:
 def this_manager(*, system: bool) -> ServiceManager:
     """Return this computer's service manager. Raises `UserError`: `SERVICE` if it has no supported one,
     `USAGE` if `system` is requested on macOS."""
-    if sys.platform == "darwin":
+    if IS_MACOS:
         if system:
             raise UserError(
                 ExitCode.USAGE,

@@ -6,9 +6,10 @@ A crash, a power cut or a full disk never leaves half a file, or a name without 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
+
+from ..util.operating_system import sync_path
 
 
 @contextlib.contextmanager
@@ -46,8 +47,4 @@ def write_atomically(path: Path, data: bytes | memoryview, temporary: Path | Non
 
 def sync(path: Path) -> None:
     """Wait until a file's content, or a directory's entries, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_path(path)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import pwd
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import SwarmIdError, swarm_from_text, swarm_text
 from ..errors import ExitCode, UserError
 from ..settings.values import default_data_dir
+from ..util.operating_system import lock_file, read_at, user_id, user_name, write_at
 from ..util.system_errors import FULL
 from .atomic_write import sync
 from .disk_faults import disk_full
@@ -138,10 +137,10 @@ class DataDir:
         """Lock the directory for this process; released when the process ends, even by a crash.
 
         Raises `UserError`: `DATA_DIR_LOCKED`, naming the process that holds the lock; `DATA_DIR` or
-        `DISK_FULL` if the lock file cannot be opened.
+        `DISK_FULL` if the lock file cannot be opened; `UNSUPPORTED` without locks of files.
         """
         try:
-            descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             if error.errno in FULL:
                 raise disk_full(self.lock_file) from error
@@ -151,12 +150,10 @@ class DataDir:
                 "make sure that you own the data directory and all files in it",
             ) from error
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise self._locked(descriptor) from None
+            if not lock_file(descriptor):
+                raise self._locked(descriptor)
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            write_at(descriptor, f"{os.getpid()}\n".encode(), 0)
             yield
         finally:
             # Closing releases the lock. The file stays: if it were removed, two processes could hold
@@ -165,7 +162,7 @@ class DataDir:
 
     def _locked(self, descriptor: int) -> UserError:
         # The process id is a hint for people; the file is empty until the holder has written it.
-        holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+        holder = read_at(descriptor, 20, 0).decode("ascii", "replace").strip()
         who = f"process {holder}" if holder.isdigit() else "another process"
         return UserError(
             ExitCode.DATA_DIR_LOCKED,
@@ -182,20 +179,14 @@ def _check_owner(folder: Path) -> None:
     the volumes of many containers.
     """
     owner = folder.stat().st_uid
-    if owner not in (os.geteuid(), 0):
+    user = user_id()
+    if user is not None and owner not in (user, 0):
         raise UserError(
             ExitCode.DATA_DIR,
-            f"{folder} belongs to the user {_user_name(owner)}, and this program runs as "
-            f"{_user_name(os.geteuid())}",
+            f"{folder} belongs to the user {user_name(owner)}, and this program runs as "
+            f"{user_name(user)}",
             "run it as that user, or give a directory of your own with --data-dir",
         )
-
-
-def _user_name(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
 
 
 def stored_peer(data: DataDir) -> PeerId | None:

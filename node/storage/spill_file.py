@@ -7,10 +7,11 @@ ledger's own file, and entries in this one may belong to an abandoned chain.
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
 import threading
 from pathlib import Path
+
+from ..util.operating_system import read_at, write_at
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class SpillFile:
     def _put(self, entry: bytes, framed: bytes) -> int:
         try:
             # A short write means a full disk; the next entry overwrites the remains.
-            complete = os.pwrite(self._file.fileno(), framed, self._end) == len(framed)
+            complete = write_at(self._file.fileno(), framed, self._end) == len(framed)
         except OSError:
             complete = False
         if not complete:
@@ -59,5 +60,5 @@ class SpillFile:
         if offset < 0:
             return self._unwritten[offset]
         file = self._file.fileno()
-        length = int.from_bytes(os.pread(file, _LENGTH_BYTES, offset), "big")
-        return os.pread(file, length, offset + _LENGTH_BYTES)
+        length = int.from_bytes(read_at(file, _LENGTH_BYTES, offset), "big")
+        return read_at(file, length, offset + _LENGTH_BYTES)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..training.frames import EXPECT, ExpectedUpdate, FrameDecoder, FrameError, encode_frame
 from ..training.sandbox import confine
+from ..util.operating_system import lower_priority
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -46,7 +47,7 @@ def main() -> None:
     )
     parser.add_argument("--patience", type=float, help="seconds that ranks wait for each other")
     arguments = parser.parse_args()
-    os.nice(arguments.nice)
+    lower_priority(arguments.nice)
     # Ctrl-C in a terminal reaches every process of the group; only the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s")

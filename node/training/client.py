@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -26,6 +25,7 @@ from ...protocol.audit.sign_score import SignSums
 from ...protocol.wire.structure import to_plain
 from ..settings.setting import to_plain_settings
 from ..settings.values import is_device_list
+from ..util.operating_system import OWN_GROUP, by_signal, pass_descriptors
 from ..util.sanitize import MAX_CHARACTERS
 from .answers import ExportedParameters, Judgement, SnapshotResult, StepApplied
 from .environment import drop_if_large, environment
@@ -66,11 +66,13 @@ _EXIT_SECONDS = 5.0
 _DEATH_SECONDS = 5.0
 
 # The probable cause of a trainer's end, by signal (`resource_limits` sets the limit behind SIGXCPU).
-_HINTS: dict[int, str] = {
-    signal.SIGKILL: " (out of memory?)",
-    signal.SIGXCPU: " (the swarm's model or tokenizer exceeded the CPU time limit)",
-    signal.SIGABRT: " (a library aborted: did the swarm's model or tokenizer ask for too much memory?)",
-}
+_HINTS = by_signal(
+    {
+        "SIGKILL": " (out of memory?)",
+        "SIGXCPU": " (the swarm's model or tokenizer exceeded the CPU time limit)",
+        "SIGABRT": " (a library aborted: did the swarm's model or tokenizer ask for too much memory?)",
+    }
+)
 
 
 @asynccontextmanager
@@ -488,9 +490,9 @@ async def _spawn_client(
             stdin=subprocess.DEVNULL,
             stdout=output_write,
             stderr=output_write,
-            pass_fds=(requests_read, answers_write),
+            **pass_descriptors(requests_read, answers_write),
             # Ctrl-C in a terminal goes to the foreground process group: only the node shall receive it.
-            start_new_session=True,
+            **OWN_GROUP,
             env=environment,
         )
     except BaseException:

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ..util.operating_system import IS_LINUX
 from . import landlock
 from .system_calls import DATAGRAM, SEQUENCED, restrict_calls
 
@@ -97,7 +98,7 @@ def confine(
     network and private shared memory. If the system refuses that, or if `private_network` is false
     because other ranks are on other machines, neither network nor shared memory is restricted.
     """
-    if sys.platform != "linux":
+    if not IS_LINUX:
         return ()
     library = ctypes.CDLL(None, use_errno=True)
     _create_nvidia_nodes()

@@ -11,7 +11,6 @@ node has ended.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import logging
 import os
 import signal
@@ -26,8 +25,8 @@ from ...training.environment import environment
 from ...training.graphics_cards import make_device_node
 from ...training.sandbox import confine
 from ...training.torchrun import NO_STORE, NODE_ENDED
+from ...util.operating_system import end_with_parent, pass_descriptors
 
-_PR_SET_PDEATHSIG = 1  # from the kernel's include/uapi/linux/prctl.h
 _PAUSE_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
@@ -75,7 +74,10 @@ def _run_generations(scratch: str) -> int:
         reading, writing = os.pipe()
         options = ["--writable", scratch, "--after", str(after), "--tell", str(writing)]
         code = subprocess.run(
-            [*program, *sys.argv[1:], *options], env=variables, check=False, pass_fds=[writing]
+            [*program, *sys.argv[1:], *options],
+            env=variables,
+            check=False,
+            **pass_descriptors(writing),
         ).returncode
         os.close(writing)
         with open(reading, "rb") as report:
@@ -87,9 +89,7 @@ def _run_generations(scratch: str) -> int:
 
 
 def _run_generation(arguments: argparse.Namespace) -> None:
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
+    if not end_with_parent():
         return
     # Before any thread starts, since a thread would keep its rights, and before any library is loaded.
     if not arguments.unconfined:

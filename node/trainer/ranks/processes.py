@@ -8,11 +8,8 @@ all do, and the supervisor restarts them together.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
-import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -25,12 +22,11 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from ...training.errors import TrainerFailed
+from ...util.operating_system import IS_LINUX, by_signal, end_with_parent, fork
 from ..device import choose_device
 from .ranks import RankLost, RankOutOfMemory, Ranks, open_ranks
 
 _log = logging.getLogger(__name__)
-
-_PR_SET_PDEATHSIG = 1  # from the kernel's include/uapi/linux/prctl.h
 
 # When rank 0 cannot reach another rank, it waits this long for the report that the rank's process
 # has ended, which is more informative than a closed connection.
@@ -39,7 +35,7 @@ _DEATH_SECONDS = 2.0
 # The exit code of a rank whose device ran out of memory while all computed together.
 _NO_MEMORY = 3
 
-_ENDED_BY: dict[int, str] = {signal.SIGKILL: " (out of memory?)"}
+_ENDED_BY = by_signal({"SIGKILL": " (out of memory?)"})
 
 
 class RankSupervision:
@@ -82,7 +78,7 @@ class RankProcesses(RankSupervision):
         # A file, which only this user can open, whereas other programs might reach a listening socket.
         rendezvous = Path(tempfile.mkdtemp(prefix="ranks-")) / "meeting"
         for rank in range(1, len(self._devices)):
-            pid = os.fork()
+            pid = fork()
             if pid == 0:
                 _run_forked_rank(rank, rendezvous, follow)
             self._pids[pid] = rank
@@ -116,7 +112,7 @@ def count_gpus() -> int:
     """Return the number of CUDA devices. A separate process counts them, since a process that has
     initialised CUDA can no longer be forked."""
     reading, writing = os.pipe()
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
             os.write(writing, str(torch.cuda.device_count()).encode())
@@ -133,7 +129,7 @@ def devices_of(name: str) -> list[str]:
 
     Raises `TrainerFailed` (`no_device`).
     """
-    if sys.platform != "linux":
+    if not IS_LINUX:
         raise TrainerFailed("no_device", "several devices in one node need Linux")
     if name != "all":
         return name.split(",")
@@ -177,9 +173,7 @@ def connect_ranks(store: Store, rank: int, size: int, name: str, patience: float
 def _run_forked_rank(rank: int, rendezvous: Path, follow: Callable[[int, Path], None]) -> NoReturn:
     code = 1
     try:
-        parent = os.getppid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() == parent:
+        if end_with_parent():
             follow(rank, rendezvous)
             code = 0
     except RankOutOfMemory as error:

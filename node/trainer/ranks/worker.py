@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,6 +26,7 @@ from ...training.frames import ExpectedUpdate
 from ...training.local_policy import LocalPolicy
 from ...training.memory_plan import FreeMemory
 from ...training.torchrun import RankAssignment
+from ...util.operating_system import wait_for_signal
 from ..device import allocated_bytes
 from ..error_report import describe
 from ..training_session import TrainingSession
@@ -135,7 +135,7 @@ class RankWorker(Worker):
             self._take_rank(store, rank, size, device, open_arguments)
         except TrainerFailed:
             # Rank 0 has the same failure, and reports it. When rank 0 ends, so does this process.
-            signal.pause()
+            wait_for_signal()
         self._serve()
 
     def _take_rank(
