@@ -60,6 +60,7 @@ class ExitCode(IntEnum):
     NO_GGUF = 63
     MODEL_FILES = 64
     UNSUPPORTED = 65
+    NO_INDEX = 66
     INTERRUPTED = 130
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from distro_node import __version__
+from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
 
 
 def quiet(command: Sequence[str | Path], folder: Path, **options: Any) -> str:
@@ -85,6 +86,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path, project_files
     assert not [each for each in needed if re.match(r"torch|transformers|tokenizers", each)]
     assert [each for each in needed if each.startswith("libp2p")]
     assert {"train", "create"} <= set(metadata.get_all("Provides-Extra", []))
+    # `distro-node update` reads it on the package index.
+    assert f"protocol-version-{PROTOCOL_VERSION}" in metadata["Keywords"].split(",")
 
 
 def test_the_source_archive_is_the_project(built: Path, project_files, checkout: Path) -> None:

@@ -346,6 +346,7 @@ def test_nothing_is_echoed_past_it(checkout: Path) -> None:
         "node/cli/main.py": "the version",
         "node/cli/doctor.py": "harmless",
         "node/cli/fit.py": "harmless",
+        "node/cli/update.py": "harmless",
         "node/cli/receipt.py": "harmless",
         "node/cli/serve.py": "its own address, key and model id",
         "node/cli/stage_display.py": "harmless",

@@ -38,6 +38,7 @@ from .service import service
 from .status import leave, pause, resume, status
 from .swarms import swarms
 from .try_out import evaluate, generate
+from .update import update
 
 COMMANDS = {
     "join": join,
@@ -63,6 +64,7 @@ COMMANDS = {
     "service": service,
     "doctor": doctor,
     "fit": fit,
+    "update": update,
     "demo": demo,
 }
 
