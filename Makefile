@@ -18,7 +18,7 @@ INSTALLED := $(VENV)/.installed
 FRESH := $(VENV)/fresh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-docs lint format soak mutants advisories docs site changelog dist constraints install clean
+.PHONY: help demo test test-docs lint format soak mutants advisories docs site changelog dist deb constraints locks install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ dist: $(INSTALLED) ## the wheel and the source archive, in dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 
+deb: ## the Debian package of a bootstrap peer, in dist/; on Debian 12
+	docker/debian/build dist
+
 install: $(INSTALLED) ## the environment alone
 
 # Made anew only when what it is made from has changed. The root's __init__.py holds the version.
@@ -119,6 +122,19 @@ constraints: ## take the newest releases of all dependencies into constraints.tx
 		$(FRESH)/bin/python -m pip freeze --all --exclude-editable --exclude pip --exclude wheel \
 		| sed -e 's/+.*//' | awk '/^nvidia-ml-py=/ || !/^(nvidia|cuda|triton)/'; } > $(FRESH)/constraints.txt
 	mv $(FRESH)/constraints.txt constraints.txt
+	rm -rf $(FRESH)
+
+LOCK = $(FRESH)/bin/uv pip compile --quiet --no-config --no-header --no-annotate --generate-hashes \
+	-c constraints.txt pyproject.toml
+LOCKED = sed -i '1i \# The releases of constraints.txt that the image installs, with the hashes of their files: `make locks`.'
+
+locks: ## the releases that the images install, with the hashes of their files, into docker/*.lock
+	$(PYTHON) -m venv --clear $(FRESH)
+	$(FRESH)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) uv
+	$(LOCK) --universal --python-version 3.11 -o docker/bootstrap.lock
+	$(LOCK) --extra train --extra create --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
+		-o docker/node.lock
+	$(LOCKED) docker/bootstrap.lock docker/node.lock
 	rm -rf $(FRESH)
 
 clean: ## remove everything that was made here

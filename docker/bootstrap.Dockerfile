@@ -2,7 +2,12 @@
 # GPU. Build it from the repository's root:
 #
 #   docker build --file docker/bootstrap.Dockerfile --tag distro-node-bootstrap .
-FROM python:3.13-slim-bookworm AS build
+#
+# The files of all packages have the hashes of bootstrap.lock. To fix the base image and the times in the layers,
+# too: --build-arg BASE=python@sha256:… (docker buildx imagetools inspect python:3.13-slim-bookworm),
+# --build-arg SOURCE_DATE_EPOCH=0 --output type=docker,rewrite-timestamp=true
+ARG BASE=python:3.13-slim-bookworm
+FROM ${BASE} AS build
 
 # The distribution's mirrors keep only the newest build of a package: a pinned one stops building.
 # hadolint ignore=DL3008
@@ -12,15 +17,18 @@ RUN apt-get update \
     && python3 -m venv /opt/distro-node
 
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE __init__.py ./
+COPY pyproject.toml README.md LICENSE __init__.py docker/bootstrap.lock docker/node.lock ./
 COPY crypto ./crypto
 COPY protocol ./protocol
 COPY node ./node
 RUN --mount=type=cache,target=/var/cache/pip \
-    /opt/distro-node/bin/pip install --cache-dir /var/cache/pip . --constraint constraints.txt
+    /opt/distro-node/bin/pip install --cache-dir /var/cache/pip --no-compile \
+        --require-hashes --requirement bootstrap.lock \
+    && /opt/distro-node/bin/pip install --cache-dir /var/cache/pip --no-compile --no-deps . \
+    && /opt/distro-node/bin/python3 -m compileall -q --invalidation-mode unchecked-hash /opt/distro-node
 
 
-FROM python:3.13-slim-bookworm
+FROM ${BASE}
 
 # hadolint ignore=DL3008
 RUN apt-get update \

@@ -4,7 +4,12 @@
 #
 # CUDA 13, like the torch release in constraints.txt: NVIDIA driver 580 or newer on the host, and
 # the NVIDIA Container Toolkit. Without a GPU the same image trains on the CPU.
-FROM nvidia/cuda:13.0.2-runtime-ubuntu24.04 AS build
+#
+# The files of all packages have the hashes of node.lock. To fix the base image and the times in the layers,
+# too: --build-arg BASE=nvidia/cuda@sha256:… (docker buildx imagetools inspect nvidia/cuda:13.0.2-runtime-ubuntu24.04),
+# --build-arg SOURCE_DATE_EPOCH=0 --output type=docker,rewrite-timestamp=true
+ARG BASE=nvidia/cuda:13.0.2-runtime-ubuntu24.04
+FROM ${BASE} AS build
 
 # The distribution's mirrors keep only the newest build of a package: a pinned one stops building.
 # hadolint ignore=DL3008
@@ -14,15 +19,18 @@ RUN apt-get update \
     && python3 -m venv /opt/distro-node
 
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE __init__.py ./
+COPY pyproject.toml README.md LICENSE __init__.py docker/bootstrap.lock docker/node.lock ./
 COPY crypto ./crypto
 COPY protocol ./protocol
 COPY node ./node
 RUN --mount=type=cache,target=/var/cache/pip \
-    /opt/distro-node/bin/pip install --cache-dir /var/cache/pip '.[train,create]' --constraint constraints.txt
+    /opt/distro-node/bin/pip install --cache-dir /var/cache/pip --no-compile \
+        --require-hashes --requirement node.lock \
+    && /opt/distro-node/bin/pip install --cache-dir /var/cache/pip --no-compile --no-deps . \
+    && /opt/distro-node/bin/python3 -m compileall -q --invalidation-mode unchecked-hash /opt/distro-node
 
 
-FROM nvidia/cuda:13.0.2-runtime-ubuntu24.04
+FROM ${BASE}
 
 # hadolint ignore=DL3008
 RUN apt-get update \

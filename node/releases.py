@@ -37,10 +37,7 @@ _MAX_BYTES = 4 << 20
 _MAX_CHARACTERS = 100
 _PROTOCOL = re.compile(r"(?<![\w-])protocol-version-(\d{1,9})(?![\w-])")
 # The command that made an environment leaves a file of this name in it.
-_TOOLS: dict[str, str] = {
-    "pipx_metadata.json": f"pipx upgrade {PACKAGE}",
-    "uv-receipt.toml": f"uv tool upgrade {PACKAGE}",
-}
+_TOOLS = {"pipx_metadata.json": "pipx", "uv-receipt.toml": "uv tool"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,18 +89,21 @@ async def newest_release(index: str = INDEX) -> Release:
 
 def update_command() -> str:
     """Return the command that updates this installation, as far as its files tell how it was made."""
-    prefix = Path(sys.prefix)
-    for name, command in _TOOLS.items():
-        if (prefix / name).is_file():
-            return command
     found = _distribution()
+    what = f"'{PACKAGE}[train]'" if find_spec("torch") is not None else PACKAGE
+    for name, tool in _TOOLS.items():
+        if (Path(sys.prefix) / name).is_file():
+            # `upgrade` would install the same file or checkout again.
+            is_from_index = found is None or not found.read_text("direct_url.json")
+            return (
+                f"{tool} upgrade {PACKAGE}" if is_from_index else f"{tool} install --force {what}"
+            )
     made_by = "" if found is None else (found.read_text("INSTALLER") or "").strip()
     if made_by == "dpkg":
         return f"install the newer {PACKAGE}-bootstrap package with apt"
     checkout = None if found is None else _checkout(found)
     if checkout is not None:
         return f"git -C {shlex.quote(checkout)} pull, then make install there"
-    what = f"'{PACKAGE}[train]'" if find_spec("torch") is not None else PACKAGE
     python = shlex.quote(sys.executable)
     if made_by == "uv":
         return f"uv pip install --python {python} --upgrade {what}"

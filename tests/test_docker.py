@@ -80,7 +80,9 @@ def stages(path: Path) -> list[list[tuple[str, str]]]:
     for keyword, rest in instructions(path):
         if keyword == "FROM":
             found.append([])
-        found[-1].append((keyword, rest))
+        # The base image's name stands before the first stage.
+        if found:
+            found[-1].append((keyword, rest))
     return found
 
 
@@ -148,18 +150,49 @@ def test_images_run_as_nobody_special(docker: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", DOCKERFILES)
 def test_images_are_of_a_fixed_release(docker: Path, name: str) -> None:
-    for keyword, rest in instructions(docker / name):
-        if keyword == "FROM":
-            image, _, tag = rest.split()[0].partition(":")
-            assert image
-            assert re.search(r"\d+\.\d+", tag), rest
+    found = instructions(docker / name)
+    default = [rest for keyword, rest in found if keyword == "ARG"]
+    base = default[0].removeprefix("BASE=")
+    assert default == [f"BASE={base}"]
+    assert {rest.split()[0] for keyword, rest in found if keyword == "FROM"} == {"${BASE}"}
+    image, _, tag = base.partition(":")
+    assert image
+    assert re.search(r"\d+\.\d+", tag), base
 
 
 def test_only_the_nodes_image_has_torch(docker: Path) -> None:
     node = (docker / "node.Dockerfile").read_text(encoding="utf-8")
     bootstrap = (docker / "bootstrap.Dockerfile").read_text(encoding="utf-8")
-    assert " '.[train,create]' --constraint constraints.txt" in node
-    assert " . --constraint constraints.txt" in bootstrap
+    assert "--require-hashes --requirement node.lock" in node
+    assert "--require-hashes --requirement bootstrap.lock" in bootstrap
+
+
+def pinned(text: str) -> dict[str, str]:
+    found = re.findall(r"^([\w.-]+)==([\w.]+)", text, re.MULTILINE)
+    return {name.lower().replace("_", "-"): version for name, version in found}
+
+
+@pytest.mark.parametrize(("lock", "extras"), [("bootstrap", ()), ("node", ("train", "create"))])
+def test_locks_hold_the_tested_releases(checkout: Path, lock: str, extras: Sequence[str]) -> None:
+    """A dependency that a lock lacks would be missing in the image, which installs no other."""
+    text = (checkout / "docker" / f"{lock}.lock").read_text(encoding="utf-8")
+    pins = pinned(text)
+    tested = pinned((checkout / "constraints.txt").read_text(encoding="utf-8"))
+    assert {name: pins[name] for name in pins.keys() & tested.keys()} == {
+        name: tested[name] for name in pins.keys() & tested.keys()
+    }
+    # What PyTorch brings for NVIDIA, and what Windows alone needs, is no part of constraints.txt.
+    added = [name for name in pins if name not in tested]
+    assert [each for each in added if not re.match(r"nvidia|cuda|triton|colorama", each)] == []
+    project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"]]
+    for extra in extras:
+        wanted += project["optional-dependencies"][extra]
+    names = {re.match(r"[\w-]+", each)[0].lower() for each in wanted}  # pyright: ignore
+    assert names <= pins.keys()
+    assert ("torch" in pins) == ("train" in extras)
+    for name in pins:
+        assert re.search(rf"^{re.escape(name)}==.*\\\n +--hash=sha256:", text, re.MULTILINE), name
 
 
 @pytest.mark.parametrize("name", DOCKERFILES)

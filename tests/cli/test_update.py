@@ -254,19 +254,23 @@ def test_an_index_that_does_not_answer_is_given_up(
 
 
 @pytest.mark.parametrize(
-    ("file", "expected"),
-    [
-        ("pipx_metadata.json", "pipx upgrade distro-node"),
-        ("uv-receipt.toml", "uv tool upgrade distro-node"),
-    ],
+    ("file", "tool"), [("pipx_metadata.json", "pipx"), ("uv-receipt.toml", "uv tool")]
 )
 def test_the_command_is_that_of_the_tool_that_installed_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, expected: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, tool: str
 ) -> None:
+    """A tool that installed a file or a checkout would install it again."""
+    about = tmp_path / "distro_node-1.dist-info"
+    about.mkdir()
+    made = importlib.metadata.PathDistribution(about)
+    monkeypatch.setattr(Distribution, "from_name", lambda _: made)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    assert update_command() != expected
+    monkeypatch.setattr(releases, "find_spec", lambda _: None)
+    assert tool not in update_command()
     (tmp_path / file).touch()
-    assert update_command() == expected
+    assert update_command() == f"{tool} upgrade distro-node"
+    (about / "direct_url.json").write_text('{"url": "file:///a.whl"}')
+    assert update_command() == f"{tool} install --force distro-node"
 
 
 @pytest.mark.parametrize(
