@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from distro_node import __version__
+from distro_node.node.errors import ExitCode
 from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
 
 
@@ -188,6 +189,17 @@ def test_an_installed_bootstrap_peer_needs_no_torch(
         tmp_path,
     )
     program, data = programs / "distro-node", tmp_path / "data"
+    assert "distro-node join" in quiet([program, "--help"], tmp_path)
+    # Without PyTorch it cannot train, and says so.
+    examined = subprocess.run(
+        [program, "doctor", "--json", "--data-dir", data],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert examined.returncode == ExitCode.UNFIT, examined.stderr
+    stopping = [e for e in json.loads(examined.stdout)["findings"] if e["severity"] == "stops"]
+    assert [each["subject"] for each in stopping] == ["torch"]
     listen = ("--listen", "/ip4/127.0.0.1/tcp/0", "--json", "--data-dir", data)
     running = subprocess.Popen(
         [program, "bootstrap", *listen], cwd=tmp_path, stdout=subprocess.PIPE, text=True
