@@ -37,8 +37,10 @@ _ROUND_SECONDS = 120.0
 # a member of the finality set was killed; then the other nodes exit after a few leases, which grow with
 # the duration of the rounds.
 _END_SECONDS = 900.0
-# The prompt for the text at the end: the model has learned from Python's library.
-_BEGINNING = "class "
+# The prompt for the text at the end. Without a space after it, since a space is part of the next token.
+_BEGINNING = "The"
+# Without the unlikely tokens, which a model so small takes for more likely than they are.
+_SAMPLING = ("--temperature", "0.7", "--top-p", "0.8")
 # Time after which a killed node's trainer must have ended. It notices the end of its parent at once,
 # unless it has just begun to import PyTorch.
 _TRAINER_GONE_SECONDS = 15.0
@@ -192,7 +194,7 @@ class Director:
         program = self._processes.start(
             "generate",
             *("generate", _BEGINNING, "--data-dir", str(home), "--max-tokens", "120"),
-            *("--temperature", "0.5"),
+            *_SAMPLING,
         )
         try:
             if program.wait(_START_SECONDS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -66,8 +67,12 @@ def test_the_text_is_bounded_and_the_same_every_time(tmp_path: Path) -> None:
     sizes = {collect_text(tmp_path / name) for name in ("a", "b")}
     assert len(sizes) == 1
     assert TEXT_BYTES / 2 < sizes.pop() <= TEXT_BYTES
+    # Prose, not code.
+    text = "".join(path.read_text() for path in (tmp_path / "a").rglob("*.txt"))
+    assert all(line.endswith(".") for line in text.splitlines())
+    assert len(re.findall(r"[A-Za-z]+", text)) > TEXT_BYTES / 20
     names = [
-        sorted(path.relative_to(tmp_path / name) for path in (tmp_path / name).rglob("*.py"))
+        sorted(path.relative_to(tmp_path / name) for path in (tmp_path / name).rglob("*.txt"))
         for name in ("a", "b")
     ]
     assert names[0] == names[1]
@@ -410,10 +415,10 @@ def test_the_results_end_with_what_the_model_writes(capsys: pytest.CaptureFixtur
 def test_the_demo_s_tokenizer_makes_words(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.mkdir()
-    (text / "a.py").write_text("def function(self):\n    return self.value\n" * 50)
+    (text / "a.txt").write_text("Return the value of the function.\n" * 50)
     write_tokenizer(text, tmp_path / "tokenizer.json")
     made = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    code = "    return self.value\n"
-    assert len(made.encode(code).ids) < len(code) / 3
+    prose = "Return the value of the function.\n"
+    assert len(made.encode(prose).ids) < len(prose) / 3
     # Any text can be written and read back, also what did not occur.
     assert made.decode(made.encode("ünder 🐝").ids) == "ünder 🐝"

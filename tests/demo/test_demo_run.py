@@ -90,7 +90,7 @@ def test_a_small_demo_keeps_its_promises_without_its_founder(tmp_path: Path) -> 
     assert len({node["final_fingerprint"] for node in survivors}) == 1
     assert survivors[-1]["first_round"] > 6
     assert summary["heldout_loss"][-1][0] == 12
-    # Nats per piece of a word, of which there are 1,024: 6.95 before, about 6.2 after twelve rounds.
+    # Nats per piece of a word, of which there are 2,048: 7.62 before.
     assert summary["heldout_loss"][-1][1] < summary["heldout_loss"][0][1] - 0.5
     # The information in k = 8 positions of 4,096 and their signs, if all are equally likely.
     assert 8 < summary["bits_per_coefficient"] < 11.2
