@@ -135,6 +135,18 @@ def test_the_tutorial_runs_as_it_is_written(checkout: Path, tmp_path: Path) -> N
     assert float(losses["30"]) < float(losses["1"])
     assert "your update counted" in logs["anna.log"]
     assert "your update counted" in logs["ben.log"]
+    (sample,) = [
+        output for (command, _), output in zip(todo, said, strict=True) if "generate" in command
+    ]
+    # The first and the last word may be parts of one.
+    words = re.findall(r"[A-Za-z]{2,}", sample)[1:-1]
+    known = {word for text in (folder / "texts").iterdir() for word in _words(text)}
+    assert len(words) > 10, sample
+    assert sum(word in known for word in words) > 0.6 * len(words), sample
+
+
+def _words(text: Path) -> set[str]:
+    return set(re.findall(r"[A-Za-z]{2,}", text.read_text("utf-8")))
 
 
 def _in_group(process: int, group: int) -> bool:
