@@ -13,6 +13,9 @@ _TRAINING_COLOUR = "#0072B2"
 _HELDOUT_COLOUR = "#D55E00"
 _EVENT_COLOUR = "#555555"
 
+# Number of labels for which there is room beside each other.
+_LABELS_ABREAST = 25
+
 
 def plot_losses(
     path: Path,
@@ -38,17 +41,18 @@ def plot_losses(
             marker="o",
             label="held-out (text that no member trains on)",
         )
-    for round_, label in events:
+    shown = sorted(events)
+    for (round_, label), right in zip(shown, labels_right([r for r, _ in shown]), strict=True):
         axes.axvline(round_, color=_EVENT_COLOUR, linestyle="--", linewidth=1)
         # The label runs down along the line from the top, where a falling loss leaves room.
         axes.annotate(
             label,
             (round_, 0.98),
             xycoords=("data", "axes fraction"),
-            xytext=(4, 0),
+            xytext=(4 if right else -4, 0),
             textcoords="offset points",
             rotation=90,
-            ha="left",
+            ha="left" if right else "right",
             va="top",
             fontsize=9,
             color=_EVENT_COLOUR,
@@ -60,3 +64,13 @@ def plot_losses(
     if training or heldout:
         axes.legend(loc="lower left")
     figure.savefig(path, format="png")
+
+
+def labels_right(rounds: Sequence[int]) -> list[bool]:
+    """Return for each event, in order, whether its label is to the right of its line: it is to the left
+    where the next event's line would run through it."""
+    near = max(rounds, default=0) / _LABELS_ABREAST
+    return [
+        not 0 < following - round_ < near
+        for round_, following in zip(rounds, [*rounds[1:], float("inf")], strict=False)
+    ]

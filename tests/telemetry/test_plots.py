@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from distro_node.node.telemetry.plots import plot_losses
+from distro_node.node.telemetry.plots import labels_right, plot_losses
 
 
 def png_size(path: Path) -> tuple[int, int]:
@@ -36,3 +36,11 @@ def test_a_png_of_the_promised_size(tmp_path: Path, full: bool) -> None:
 def test_matplotlib_is_loaded_only_when_something_is_drawn() -> None:
     script = "import sys, distro_node.node.telemetry.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_no_line_runs_through_the_label_of_another_event() -> None:
+    assert labels_right([]) == []
+    assert labels_right([20, 36, 45]) == [True, True, True]
+    assert labels_right([20, 44, 45]) == [True, False, True]
+    # Labels of the same round cannot be kept apart by a side.
+    assert labels_right([44, 44]) == [True, True]
