@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +21,9 @@ from distro_node.node.trainer.optimizer.blocks import Stripe, block_view
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
 from distro_node.node.trainer.tasks.text_generation import session_text_model, start_text
 from distro_node.node.trainer.training_session import TrainingSession
+from distro_node.node.training.errors import TrainerFailed
+from distro_node.node.training.local_policy import DEFAULT_POLICY, LocalPolicy
+from distro_node.node.training.memory_options import MemoryOptions
 from distro_node.node.training.text_request import TextRequest
 from distro_node.protocol.codec.basis import orthonormal_basis
 from distro_node.protocol.codec.update import UpdateLayout
@@ -118,12 +123,45 @@ def write_checkpoint(directory: Path, config: dict[str, Any]) -> None:
     new_model(model_config(config), CPU).save_pretrained(directory)
 
 
-def make_session(root: Path, **changes: Any) -> TrainingSession:
-    """Return a session with the initial parameters loaded."""
-    manifest, chunks = make_manifest(root, **changes)
-    session = TrainingSession(manifest, BlobStore(root), CPU)
-    session.load(chunks)
+def make_session(
+    root: Path,
+    *,
+    device: torch.device = CPU,
+    micro_batch: int | None = None,
+    options: MemoryOptions | None = None,
+    policy: LocalPolicy = DEFAULT_POLICY,
+    **changes: Any,
+) -> TrainingSession:
+    """Return a session with the initial parameters loaded; `changes` are those of the manifest."""
+    made = make_manifest(root, **changes)
+    return opened(made, root, device, micro_batch=micro_batch, options=options, policy=policy)
+
+
+def opened(
+    made: tuple[Manifest, Sequence[ContentId]],
+    root: Path,
+    device: torch.device = CPU,
+    **options: Any,
+) -> TrainingSession:
+    """Return a session of a manifest with its initial parameters loaded."""
+    session = TrainingSession(made[0], BlobStore(root), device, **options)
+    session.load(made[1])
     return session
+
+
+@contextmanager
+def refused(kind: str, words: str = "") -> Iterator[list[str]]:
+    """Expect that the trainer refuses, with this kind and these words, in one line, which is listed."""
+    told: list[str] = []
+    failure = None
+    try:
+        yield told
+    except TrainerFailed as error:
+        failure = error
+    assert failure is not None, "it was not refused"
+    told.append(str(failure))
+    assert (failure.kind, "\n" in told[0]) == (kind, False), repr(failure)
+    assert re.search(words, told[0]), told[0]
 
 
 def train_beside_a_cpu(
