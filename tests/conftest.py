@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import shutil
 import subprocess
@@ -14,11 +13,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-import trio
 from distro_node.node.telemetry import logs
 from hypothesis import HealthCheck, settings
 from preloaded.trainers import cold, preloaded
 from trio.testing import MockClock
+from virtual_time import jumping_clock, run_in_virtual_time
 
 # Set before anything loads torch, and for all processes that tests start: several workers and
 # trainers share few cores, and OpenMP threads that wait for each other burn the time of those that
@@ -51,7 +50,7 @@ _LONG = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put files in which every test has real processes first, the longest in front, and extend the
-    time limit of such tests."""
+    time limit of such tests; have those marked `virtual_time` run in it."""
     others = {item.path for item in items if item.get_closest_marker("e2e") is None}
 
     def turn(item: pytest.Item) -> tuple[bool, int]:
@@ -60,6 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     items.sort(key=turn)
     for item in items:
+        if item.get_closest_marker("virtual_time") is not None:
+            # Before the mark that pytest-trio adds.
+            item.add_marker(pytest.mark.trio(run=run_in_virtual_time), append=False)
         # They wait for several things one after the other, each for ten minutes at most.
         processes = item.get_closest_marker("e2e") is not None
         if processes and item.get_closest_marker("timeout") is None:
@@ -101,27 +103,10 @@ def logging_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture
-def autojump_clock(monkeypatch: pytest.MonkeyPatch) -> MockClock:
-    """Return a virtual clock that stops while a thread works, however slow the machine is.
-
-    pytest-trio's own clock jumps on meanwhile, so timeouts expire on work that has only begun.
-    """
-    clock = MockClock(autojump_threshold=0.0)
-    run_sync, at_work = trio.to_thread.run_sync, 0
-
-    async def run_while_time_stands(*arguments: Any, **options: Any) -> Any:
-        nonlocal at_work
-        at_work += 1
-        clock.autojump_threshold = math.inf
-        try:
-            return await run_sync(*arguments, **options)
-        finally:
-            at_work -= 1
-            if not at_work:
-                clock.autojump_threshold = 0.0
-
-    monkeypatch.setattr(trio.to_thread, "run_sync", run_while_time_stands)
-    return clock
+def autojump_clock() -> Iterator[MockClock]:
+    """Run the test in virtual time."""
+    with jumping_clock() as clock:
+        yield clock
 
 
 @pytest.fixture(scope="session")

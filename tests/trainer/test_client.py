@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,20 +16,18 @@ from distro_node.crypto.hashing import ContentId
 from distro_node.node.settings.components import TrainerSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.audit_score import AssignedSample
-from distro_node.node.trainer.models.initial_parameters import initialise
 from distro_node.node.training import client as client_module
 from distro_node.node.training.client import (
     TrainerClient,
     TrainerDied,
-    TrainerFailed,
     TrainerSpec,
     open_trainer,
 )
 from distro_node.node.training.frames import ExpectedUpdate
-from distro_node.node.training.initial_model import initialise_model
 from distro_node.protocol.wire.blobs import decode_blob_list
 from distro_node.protocol.wire.manifest import Manifest
-from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
+from trainer.faulty_trainer import DEAD, command_of
+from trainer.support import make_manifest, make_session, refused
 
 RATE = 2.0**-8
 
@@ -70,9 +69,8 @@ async def test_a_whole_life(tmp_path: Path) -> None:
         # Ctrl-C is for the daemon to handle.
         os.kill(trainer.pid, signal.SIGINT)
 
-        with pytest.raises(TrainerFailed) as caught:
+        with refused("bad_snapshot"):
             await trainer.load([ContentId(bytes(32))])
-        assert caught.value.kind == "bad_snapshot"
         start = await trainer.load(chunks)
 
         trained = await trainer.train(1, [3, 1], audits=True)
@@ -105,9 +103,8 @@ async def test_a_whole_life(tmp_path: Path) -> None:
         assert applied.fingerprint == twin.apply(1, step, RATE, True, [1, 2])
         assert applied.fingerprint != start
 
-        with pytest.raises(TrainerFailed) as caught:
+        with refused("bad_data"):
             await trainer.train(3, [10**9])
-        assert caught.value.kind == "bad_data"
         assert await trainer.evaluate(10) == pytest.approx(twin.evaluate(10))
 
         snapshot = await trainer.snapshot()
@@ -184,25 +181,29 @@ async def test_a_killed_trainer_is_reported(tmp_path: Path) -> None:
             await trainer.train(1, [0])
 
 
-async def test_refusals_at_the_start(tmp_path: Path) -> None:
-    manifest, _ = make_manifest(tmp_path)
-    with pytest.raises(TrainerFailed, match="cuda:63") as caught:
-        async with open_trainer(spec_of(tmp_path, manifest, device="cuda:63")):
-            pytest.fail("a device that is not there was opened")
-    assert caught.value.kind == "no_device"
-    spec = TrainerSpec(manifest=b"\x80", blobs=tmp_path, settings=TrainerSettings(device="cpu"))
-    with pytest.raises(TrainerFailed) as caught:
-        async with open_trainer(spec):
-            pytest.fail("a manifest that is none was opened")
-    assert caught.value.kind == "bad_model"
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    # The twin: one that ends as Python does waits for what never ends, and is killed in the end.
+    [("dead", 0), pytest.param("orderly", -9, marks=pytest.mark.soak)],
+)
+async def test_a_trainer_whose_device_is_dead_ends_at_once(
+    fault: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a GPU is after an illegal access. The supervisor starts another trainer."""
+    started: list[trio.Process] = []
+    start = trio.lowlevel.open_process
 
+    async def start_faulty(command: Any, **options: Any) -> trio.Process:
+        started.append(await start(command_of(fault, command), **options))
+        return started[-1]
 
-async def test_initial_parameters_are_those_of_the_seed(tmp_path: Path) -> None:
-    made = await initialise_model(TINY_LLAMA, 5, None, tmp_path / "a", "cpu")
-    expected = initialise(TINY_LLAMA, 5, None, BlobStore(tmp_path / "b"), CPU)
-    assert made.parameters == expected.table
-    assert made.blob_list == expected.blobs.encode()
-    assert sorted(BlobStore(tmp_path / "a").ids()) == sorted(BlobStore(tmp_path / "b").ids())
+    monkeypatch.setattr(trio.lowlevel, "open_process", start_faulty)
+    manifest, chunks = make_manifest(tmp_path)
+    with refused("internal", f"RuntimeError: {DEAD}"):
+        async with open_trainer(spec_of(tmp_path, manifest)) as trainer:
+            await trainer.load(chunks)
+            await trainer.apply(1, [], RATE, False, [])
+    assert [process.returncode for process in started] == [code]
 
 
 PARENT = """

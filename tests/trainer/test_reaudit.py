@@ -30,9 +30,9 @@ from simulation.swarm import identity
 
 ME, CHECKER, IDLE = (identity(n).peer for n in range(3))
 ROUND = 4
-
-
 CALLED = Jury({ME: 1, CHECKER: 1, IDLE: 1})
+
+pytestmark = pytest.mark.virtual_time
 
 
 class World:
@@ -158,10 +158,12 @@ class _Ledger:
         return len(self._ledger)
 
 
-async def test_it_recomputes_the_parameters_and_reaudits(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
-    world = World(tmp_path)
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_it_recomputes_the_parameters_and_reaudits(world: World) -> None:
     world.reaudits.put(world.effect)
     await world.run()
     assert world.did == [
@@ -174,16 +176,18 @@ async def test_it_recomputes_the_parameters_and_reaudits(
     assert (spec.settings.device, spec.settings.micro_batch) == ("cpu", 1)
     assert spec.nice > 0
     assert spec.settings.memory is not None
-    assigned = world.chain.ledger.assignments.share(ROUND, IDLE)
-    assert assigned is not None
-    assert world.others
-    assert not set(world.others) & set(assigned)
+    # Compared with what others were assigned, the own samples first.
+    ledger = world.chain.ledger
+    mine, theirs = (ledger.assignments.share(ROUND, peer) or () for peer in (ME, IDLE))
+    others = assigned_to_others(ledger, ROUND, IDLE, ME)
+    assert mine
+    assert others[: len(mine)] == mine
+    assert set(world.others) <= set(others)
+    assert not set(others) & set(theirs)
     assert set(world.brought) == {1, 2, *world.others}
 
 
-async def test_with_overlap_the_parameters_are_those_of_a_round_before(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_with_overlap_the_parameters_are_those_of_a_round_before(tmp_path: Path) -> None:
     world = World(tmp_path, overlap=True)
     world.reaudits.put(world.effect)
     await world.run()
@@ -191,41 +195,20 @@ async def test_with_overlap_the_parameters_are_those_of_a_round_before(
     assert len(world.heard) == 1
 
 
-def test_what_others_were_assigned_begins_with_mine(tmp_path: Path) -> None:
-    ledger = World(tmp_path).chain.ledger
-    mine, theirs = ledger.assignments.share(ROUND, ME), ledger.assignments.share(ROUND, IDLE)
-    assert mine is not None
-    assert theirs is not None
-    others = assigned_to_others(ledger, ROUND, IDLE, ME)
-    assert others[: len(mine)] == mine
-    assert not set(others) & set(theirs)
+async def test_a_state_that_cannot_be_made_again_is_let_go(tmp_path: Path) -> None:
+    late, poor, without = (World(tmp_path / str(number)) for number in range(3))
+    late.snapshots = [LocalSnapshot(6, late.snapshots[0].blob, 4)]
+    # Updates of an earlier round, or the update itself, are gone.
+    poor.store.remove(poor.chain.ledger[2].record.updates[0].update)
+    without.store.remove(without.effect.update)
+    for world in (late, poor, without):
+        world.reaudits.put(world.effect)
+        await world.run()
+        assert (world.did, world.heard) == ([], [])
+    assert (late.specs, poor.specs) == ([], [])
 
 
-async def test_a_state_that_cannot_be_made_again_is_let_go(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
-    world = World(tmp_path)
-    world.snapshots = [LocalSnapshot(6, world.snapshots[0].blob, 4)]
-    world.reaudits.put(world.effect)
-    await world.run()
-    assert (world.specs, world.heard) == ([], [])
-    # Nor a round whose updates, or whose own update, are gone.
-    world = World(tmp_path)
-    world.store.remove(world.chain.ledger[2].record.updates[0].update)
-    world.reaudits.put(world.effect)
-    await world.run()
-    assert (world.specs, world.heard) == ([], [])
-    world = World(tmp_path)
-    world.reaudits.put(world.effect)
-    world.store.remove(world.effect.update)
-    await world.run()
-    assert (world.did, world.heard) == ([], [])
-
-
-async def test_a_trainer_stays_and_goes_on_from_the_state_that_it_has(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
-    world = World(tmp_path)
+async def test_a_trainer_goes_on_from_the_state_that_it_has_and_then_goes(world: World) -> None:
     world.dispute_rounds([4, 6], 5)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.run)
@@ -239,28 +222,16 @@ async def test_a_trainer_stays_and_goes_on_from_the_state_that_it_has(
         # An older state is reconstructed from the snapshot.
         world.did.clear()
         world.dispute_rounds([3], 5)
-        await trio.sleep(1.0)
-        assert world.did[:2] == ["load", "apply 0"]
-        nursery.cancel_scope.cancel()
-    assert len(world.specs) == 1
-
-
-async def test_a_trainer_without_anything_to_do_goes(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
-    world = World(tmp_path)
-    world.reaudits.put(world.effect)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(world.run)
         await trio.sleep(reaudit._KEEP_ALIVE_SECONDS / 2)
-        assert world.open == 1
+        assert world.did[:2] == ["load", "apply 0"]
+        assert (world.open, len(world.specs)) == (1, 1)
         await trio.sleep(reaudit._KEEP_ALIVE_SECONDS)
         assert world.open == 0
         world.reaudits.put(world.effect)
         await trio.sleep(1.0)
         nursery.cancel_scope.cancel()
     assert len(world.specs) == 2
-    assert len(world.heard) == 2
+    assert len(world.heard) == 4
 
 
 @pytest.mark.parametrize(
@@ -268,9 +239,9 @@ async def test_a_trainer_without_anything_to_do_goes(
     [(TrainerFailed("internal", "an update does not decode"), 1), (TrainerDied("killed"), 2)],
 )
 async def test_a_trainer_that_refuses_or_dies_costs_the_reaudit_alone(
-    tmp_path: Path, autojump_clock: trio.abc.Clock, problem: Exception, trainers: int
+    world: World, problem: Exception, trainers: int
 ) -> None:
-    world, problems = World(tmp_path), [problem]
+    problems = [problem]
 
     async def fail_once() -> None:
         if problems:
@@ -287,35 +258,22 @@ async def test_a_trainer_that_refuses_or_dies_costs_the_reaudit_alone(
 @pytest.mark.parametrize(
     "error", [TrainerDied("killed"), TrainerFailed("model_too_large", "it takes too much")]
 )
-async def test_where_no_trainer_starts_nothing_waits(
-    tmp_path: Path, autojump_clock: trio.abc.Clock, error: Exception
-) -> None:
-    world = World(tmp_path)
+async def test_where_no_trainer_starts_nothing_waits(world: World, error: Exception) -> None:
     world.starting = error
     world.dispute_rounds([4, 6], 5)
     await world.run()
     # Otherwise each of them would cost another start.
     assert (world.heard, len(world.specs)) == ([], 1)
-    world.starting = None
+    world.starting, world.found = None, [SignSums(30, 9), SignSums(0, 0)]
     world.reaudits.put(world.effect)
     await world.run()
-    assert len(world.heard) == 1
-
-
-async def test_nothing_is_sent_where_there_was_nothing_to_compare(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
-    world = World(tmp_path)
-    world.found = [SignSums(30, 9), SignSums(0, 0)]
-    world.reaudits.put(world.effect)
-    await world.run()
-    assert world.heard == []
+    # Nothing is reported where there was nothing to compare.
+    assert (world.heard, world.did[-1]) == ([], "reaudit 6: (1, 2) of 3")
 
 
 async def test_it_ends_with_the_dispute_and_after_its_time(
-    tmp_path: Path, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path)
     world.reauditing = trio.sleep_forever
     world.reaudits.put(world.effect)
     async with trio.open_nursery() as nursery:
@@ -326,7 +284,6 @@ async def test_it_ends_with_the_dispute_and_after_its_time(
         # A dispute that ends before its turn is not started.
         world.reaudits.put(world.effect)
     assert len(world.specs) == 1
-    assert world.heard == []
     monkeypatch.setattr(reaudit, "_MAX_SECONDS", 5.0)
     world.disputes[world.first] = Dispute(5, 3000, CALLED)
     world.reaudits.put(world.effect)
@@ -335,28 +292,20 @@ async def test_it_ends_with_the_dispute_and_after_its_time(
     assert world.heard == []
 
 
-async def test_what_is_over_is_let_go_and_never_too_much_waits(
-    tmp_path: Path, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+async def test_what_others_have_reaudited_comes_first_and_never_too_much_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reaudit, "_MAX_WAITING", 3)
-    world = World(tmp_path)
-    world.dispute_rounds([2, 3, 4, 5, 6], 5)
-    del world.disputes[world.first]
-    await world.run()
-    # The oldest was dropped, and the newest is over.
-    assert sorted(heard.low_audit.round for heard in world.heard) == [4, 5]
-
-
-async def test_what_others_have_reaudited_comes_first(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
-    world = World(tmp_path)
-    world.dispute_rounds([2, 3, 4], 5)
-    await world.run()
-    last = world.heard[-1].low_audit
-    world = World(tmp_path)
-    world.dispute_rounds([2, 3, 4], 5)
-    world.disputes[last].reaudits[CHECKER] = True
-    await world.run()
-    assert len(world.heard) == 3
-    assert world.heard[0].low_audit == last
+    last: Audit | None = None
+    for number in range(2):
+        world = World(tmp_path / str(number))
+        world.dispute_rounds([2, 3, 4, 5, 6], 5)
+        del world.disputes[world.first]
+        if last is not None:
+            world.disputes[last].reaudits[CHECKER] = True
+        await world.run()
+        heard = [each.low_audit for each in world.heard]
+        # The oldest was dropped, and the newest is over.
+        assert sorted(each.round for each in heard) == [4, 5]
+        assert last in (None, heard[0])
+        last = heard[-1]

@@ -4,7 +4,8 @@ members settle some."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -22,7 +23,6 @@ from distro_node.protocol.audit.reputation import (
 )
 
 GOOD, LOW, SHARE = 15_000, 500, 4
-Choose = Callable[[Iterable[Audit], ReputationTable, PeerId, int, int], Audit | None]
 
 
 class AuditedSwarm:
@@ -67,26 +67,16 @@ class AuditedSwarm:
         ]
 
 
-def newest(
-    waiting: Iterable[Audit], accounts: ReputationTable, me: PeerId, _now: int, _takes: int
-) -> Audit | None:
-    """Return the latest of the disputes that wait for `me`: the obvious order."""
-    own = [first for first in waiting if accounts.may_reaudit(me, first)]
-    return own[-1] if own else None
-
-
-def rounds_until_left_out(choose: Choose, rounds_taken: int, *, most: int = 400) -> int | None:
-    """Return the number of rounds until the cheat is out of the step, where two others score it low in
-    every round and a re-audit takes `rounds_taken` rounds, one more or less; None if more than
-    `most`."""
+@pytest.mark.parametrize("rounds_taken", [1, 7])
+def test_slow_members_who_choose_alike_find_a_cheat(rounds_taken: int) -> None:
+    """Two others score it low in every round, and a re-audit takes so many rounds, one more or less."""
     swarm, chance = AuditedSwarm(6), random.Random(0)
     honest = swarm.peers[:-1]
     busy: dict[PeerId, tuple[int, Audit]] = {}
     waiting: dict[PeerId, list[Audit]] = {peer: [] for peer in honest}
     began = swarm.round
     while swarm.accounts.updates_count(swarm.cheat):
-        if swarm.round - began == most:
-            return None
+        assert swarm.round - began < 6 * REAUDIT_ROUNDS
         again = []
         for peer in honest:
             until, first = busy.get(peer, (0, None))
@@ -95,18 +85,15 @@ def rounds_until_left_out(choose: Choose, rounds_taken: int, *, most: int = 400)
             busy.pop(peer, None)
             if first is not None:
                 again.append(Reaudit(peer, first, low=True))
-            chosen = choose(waiting[peer], swarm.accounts, peer, swarm.round, rounds_taken)
-            if chosen is not None:
-                waiting[peer].remove(chosen)
-                busy[peer] = (
-                    swarm.round + chance.randint(max(1, rounds_taken - 1), rounds_taken + 1),
-                    chosen,
-                )
+            first = chosen(swarm, waiting[peer], peer, rounds_taken)
+            if first is not None:
+                waiting[peer].remove(first)
+                takes = chance.randint(max(1, rounds_taken - 1), rounds_taken + 1)
+                busy[peer] = (swarm.round + takes, first)
         audits = [swarm.audit(auditor, swarm.cheat, LOW) for auditor in chance.sample(honest, 2)]
         swarm.close(audits, again)
         for first, peer in swarm.called():
             waiting[peer].append(first)
-    return swarm.round - began
 
 
 @pytest.fixture
@@ -115,10 +102,11 @@ def swarm() -> AuditedSwarm:
     return AuditedSwarm(6)
 
 
-def dispute(swarm: Any, *checkers: PeerId) -> list[Audit]:
+def dispute(swarm: Any, *checkers: PeerId, scores: Iterable[int] = repeat(LOW)) -> list[Audit]:
     """Close a round in which these auditors score the byzantine member's work low, and those until
     others are called."""
-    audits = [swarm.audit(auditor, swarm.cheat, 500) for auditor in checkers]
+    pairs = zip(checkers, scores, strict=False)
+    audits = [swarm.audit(auditor, swarm.cheat, score) for auditor, score in pairs]
     swarm.close(audits)
     for _ in range(DRAW_LAG_ROUNDS):
         swarm.close()
@@ -143,15 +131,10 @@ def test_scores_do_not_change_the_order() -> None:
     def preferred(*scores: int) -> PeerId:
         swarm = AuditedSwarm(6)
         founder, *checkers = swarm.peers[:3]
-        pairs = zip(checkers, scores, strict=True)
-        audits = [swarm.audit(auditor, swarm.cheat, score) for auditor, score in pairs]
-        swarm.close(audits)
-        for _ in range(DRAW_LAG_ROUNDS):
-            swarm.close()
-        auditor: PeerId = chosen(swarm, audits, founder).auditor
+        auditor: PeerId = chosen(swarm, dispute(swarm, *checkers, scores=scores), founder).auditor
         return auditor
 
-    assert len({preferred(500 + a, 500 + b) for a in range(4) for b in range(4)}) == 1
+    assert len({preferred(500 + a, 500 + b) for a in range(4) for b in (0, 3)}) == 1
 
 
 def test_what_somebody_has_reaudited_comes_first(swarm: Any) -> None:
@@ -202,16 +185,3 @@ def test_only_who_may_reaudit_does(swarm: Any) -> None:
     for _ in range(OPEN_ROUNDS):
         swarm.close()
     assert chosen(swarm, [first], ben) is None
-
-
-@pytest.mark.parametrize("rounds_taken", [1, 4, 7])
-def test_slow_members_who_choose_alike_find_a_cheat(rounds_taken: int) -> None:
-    assert rounds_until_left_out(next_reaudit, rounds_taken, most=6 * REAUDIT_ROUNDS) is not None
-
-
-def test_those_who_choose_what_is_the_newest_to_them_do_not() -> None:
-    """Or far later: by chance several of them audit the same one now and then."""
-    found = rounds_until_left_out(newest, 7)
-    alike = rounds_until_left_out(next_reaudit, 7, most=6 * REAUDIT_ROUNDS)
-    assert alike is not None
-    assert found is None or found > alike
