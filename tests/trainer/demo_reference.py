@@ -81,10 +81,10 @@ class DemoReference:
             for index in range(len(self.parameters))
         ]  # type: ignore[return-value]  # `sum` of tensors is a tensor
 
-    def step(self, rate: float, *, sign: bool) -> None:
-        """θ ← θ - η·Q, or θ ← θ - η·sign(Q)."""
+    def step(self, rate: float) -> None:
+        """θ ← θ - η·Q."""
         for parameter, q in zip(self.parameters, self.synchronized(), strict=True):
-            parameter -= rate * (torch.sign(q) if sign else q)
+            parameter -= rate * q
 
     def _chunks(self) -> Iterator[Chunk]:
         for index, parameter in enumerate(self.parameters):
@@ -109,24 +109,20 @@ class DemoReference:
 
 def side(length: int) -> int:
     """Return the largest divisor of a length that is at most 64."""
-    best = 1
-    for candidate in range(1, MOST + 1):
-        if length % candidate == 0:
-            best = candidate
-    return best
-
-
-def cosine(frequency: int, place: int, length: int) -> float:
-    """Return s_f · cos(π (2x + 1) f / 2n), the orthonormal DCT-II: s_0 = √(1/n), otherwise s_f =
-    √(2/n)."""
-    scale = math.sqrt((1 if frequency == 0 else 2) / length)
-    return scale * math.cos(math.pi * (2 * place + 1) * frequency / (2 * length))
+    return max(each for each in range(1, MOST + 1) if length % each == 0)
 
 
 @functools.cache
 def cosines(length: int) -> torch.Tensor:
-    """Return the matrix of cosines: row = frequency, column = place."""
-    rows = [[cosine(f, x, length) for x in range(length)] for f in range(length)]
+    """Return the orthonormal DCT-II, a row for each frequency: s_f · cos(π (2x + 1) f / 2n) with s_0 =
+    √(1/n), otherwise s_f = √(2/n)."""
+    rows = [
+        [
+            math.sqrt((2 if f else 1) / length) * math.cos(math.pi * (2 * x + 1) * f / (2 * length))
+            for x in range(length)
+        ]
+        for f in range(length)
+    ]
     return torch.tensor(rows, dtype=torch.float64)
 
 

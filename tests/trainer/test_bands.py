@@ -17,8 +17,8 @@ def table_of(shapes: Sequence[tuple[int, ...]]) -> list[ParameterSpec]:
     return [ParameterSpec(name=str(index), shape=each) for index, each in enumerate(shapes)]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 40])
-def test_every_row_has_one_owner_and_bands_begin_with_blocks(ranks: int) -> None:
+@pytest.mark.parametrize("ranks", [1, 2, 3, 40])
+def test_every_row_has_one_owner_and_bands_make_the_whole_again(ranks: int) -> None:
     layout = layout_of(SHAPES)
     plan = plan_bands(layout, table_of(SHAPES), ranks)
     assert {band.owner for band in plan.bands} <= set(range(ranks))
@@ -29,38 +29,27 @@ def test_every_row_has_one_owner_and_bands_begin_with_blocks(ranks: int) -> None
         assert band.elements == (band.stop - band.first) * tensor.columns > 0
         ends += band.elements
     assert ends == sum(tensor.rows * tensor.columns for tensor in layout.tensors)
-    whole = sum(tensor.blocks for tensor in layout.tensors)
-    parts = [plan.layout_of(rank) for rank in range(ranks)]
-    assert sum(tensor.blocks for part in parts for tensor in part.tensors) == whole
     names = [spec.name for rank in range(ranks) for spec in plan.table_of(rank)]
     assert len(set(names)) == len(names) == len(plan.bands)
 
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
-def test_an_update_that_was_cut_is_put_together_again(ranks: int) -> None:
-    layout = layout_of(SHAPES)
     (update,) = random_updates(layout, 1)
-    plan = plan_bands(layout, table_of(SHAPES), ranks)
     parts = [plan.part_of(rank, update) for rank in range(ranks)]
+    for rank, part in enumerate(parts):
+        counts = [tensor.blocks for tensor in plan.layout_of(rank).tensors]
+        assert [len(each) for each in part.positions] == counts
     for whole, cut in (
         (update.positions, [part.positions for part in parts]),
         (update.signs, [part.signs for part in parts]),
     ):
-        for expected, found in zip(whole, plan.merge(cut), strict=True):
-            assert np.array_equal(expected, found)
+        assert all(map(np.array_equal, whole, plan.merge(cut)))
 
-
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_fingerprints_of_bands_add_up(ranks: int) -> None:
     parameters = random_parameters(SHAPES)
-    plan = plan_bands(layout_of(SHAPES), table_of(SHAPES), ranks)
     flat = torch.cat([parameter.reshape(-1) for parameter in parameters])
-    sums = [
+    sums = (
         fingerprint_pieces((b.start, flat[b.start : b.start + b.elements]) for b in plan.of(rank))
         for rank in range(ranks)
-    ]
+    )
     assert sum(sums) % (1 << 64) == fingerprint(parameters)
-    assert len(set(sums)) == ranks
 
 
 def test_work_is_shared_evenly() -> None:
@@ -78,15 +67,7 @@ def test_whole_tensors_have_one_owner() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "ranks", "expected"),
-    [
-        (256, 2, True),
-        (256, 4, True),
-        (192, 2, False),
-        (192, 3, True),
-        (256, 3, False),
-        (64, 2, False),
-    ],
+    ("rows", "ranks", "expected"), [(256, 2, True), (192, 3, True), (192, 2, False)]
 )
 def test_which_tensors_are_cut_as_equal_parts_of_rows(
     rows: int, ranks: int, expected: bool
@@ -94,9 +75,7 @@ def test_which_tensors_are_cut_as_equal_parts_of_rows(
     """Where they are, torch's own cut is the same to the row."""
     layout = layout_of([(rows, 64)])
     assert cut_by_rows(layout.tensors[0], ranks) == expected
-    if expected:
-        theirs = [len(part) for part in torch.empty(rows, 1).chunk(ranks)]
-        assert [
-            band.stop - band.first
-            for band in plan_bands(layout, table_of([(rows, 64)]), ranks).bands
-        ] == theirs
+    theirs = [len(part) for part in torch.empty(rows, 1).chunk(ranks)]
+    bands = plan_bands(layout, table_of([(rows, 64)]), ranks).bands
+    assert ([band.stop - band.first for band in bands] == theirs) == expected
+    assert not cut_by_rows(layout_of([(64, 64)]).tensors[0], ranks)

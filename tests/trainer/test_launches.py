@@ -27,19 +27,8 @@ from trainer.exactness import layout_of, random_parameters, random_updates
 from trainer.support import CPU, make_manifest
 
 _NO_KERNEL = (
-    "view",
-    "detach",
-    "slice",
-    "select",
-    "expand",
-    "t",
-    "transpose",
-    "permute",
-    "alias",
-    "empty",
-    "unsafe_view",
-    "unsqueeze",
-    "lift_fresh",
+    *("view", "detach", "slice", "select", "expand", "t", "transpose", "permute", "alias"),
+    *("empty", "unsafe_view", "unsqueeze", "lift_fresh"),
 )
 
 STEPPED = [(128, 192)] * 4 + [(96,)] * 4
@@ -90,19 +79,6 @@ def dispatched(compute: Callable[[], object]) -> Dispatched:
     return found
 
 
-def test_what_is_read_is_counted_as_a_wait() -> None:
-    numbers = torch.arange(3)
-    for read in (
-        lambda: numbers.tolist(),
-        lambda: numbers.cpu(),
-        lambda: int(numbers[0]),
-        lambda: bool((numbers > 1).any()),
-        lambda: numbers.max().item(),
-    ):
-        assert dispatched(read).waits == 1
-    assert dispatched(lambda: numbers.sum() * 2).waits == 0
-
-
 def test_a_fingerprint_takes_few_operations_a_tensor_and_one_wait() -> None:
     few, many = ([torch.ones(64, 64)] * count for count in (10, 110))
     fingerprint(few)
@@ -115,11 +91,8 @@ def test_a_fingerprint_takes_few_operations_a_tensor_and_one_wait() -> None:
 def test_a_large_tensor_takes_no_more_than_a_small_one(monkeypatch: Any) -> None:
     """A GPU's pieces have 16 million elements: whole layers of models of a billion parameters."""
     monkeypatch.setattr("distro_node.node.trainer.optimizer.fingerprint._CPU_PIECE", 1 << 24)
-    small, large = torch.ones(64, 64), torch.ones(1024, 2048)
-    assert (
-        dispatched(lambda: fingerprint([large])).kernels
-        == dispatched(lambda: fingerprint([small])).kernels
-    )
+    sizes = torch.ones(64, 64), torch.ones(1024, 2048)
+    assert len({dispatched(lambda t=t: fingerprint([t])).kernels for t in sizes}) == 1
 
 
 def test_no_micro_batch_is_waited_for(tmp_path: Path) -> None:
@@ -134,7 +107,7 @@ def test_no_micro_batch_is_waited_for(tmp_path: Path) -> None:
 
 def test_accumulating_and_taking_wait_for_nothing(monkeypatch: Any) -> None:
     """Values and positions go to main memory in one copy of each type, after the last tensor;
-    the copies are counted on a second device (`test_vulkan`)."""
+    the copies are counted on a second device (`test_second_device`)."""
     monkeypatch.setattr(blocks, "CPU_STRIPE", 4096)
     shapes = [(128, 192)] * 8 + [(96,)] * 4
     layout = layout_of(shapes)
@@ -158,22 +131,21 @@ def step_dispatched(step: Step, monkeypatch: Any, kept: int = 1 << 22) -> Dispat
     return dispatched(lambda: apply_step(parameters, layout, updates, 2.0**-9, 0.1, step=step))
 
 
-def test_a_step_waits_at_most_once(monkeypatch: Any) -> None:
+def test_a_step_adds_the_votes_up_once_and_waits_at_most_once(monkeypatch: Any) -> None:
     """For the squares of a scaled step, of all tensors together."""
-    assert step_dispatched("sign", monkeypatch).waits == 0
-    assert step_dispatched("scaled", monkeypatch).waits == 1
-
-
-def test_a_scaled_step_adds_the_votes_up_once(monkeypatch: Any) -> None:
     matrices, others = 4 * -(-128 * 192 // (64 * 192)), 4
     once = matrices + others
-    assert step_dispatched("sign", monkeypatch).count["index_add_"] == once
-    assert step_dispatched("scaled", monkeypatch).count["index_add_"] == once
+
+    def found(step: Step, kept: int = 1 << 22) -> tuple[int, int]:
+        counted = step_dispatched(step, monkeypatch, kept)
+        return counted.count["index_add_"], counted.waits
+
+    assert found("sign") == (once, 0)
+    assert found("scaled") == (once, 1)
     # Two matrices fit: two groups, each with a wait of its own.
-    some = step_dispatched("scaled", monkeypatch, 2 * 128 * 192)
-    assert (some.count["index_add_"], some.waits) == (once, 2)
+    assert found("scaled", 2 * 128 * 192) == (once, 2)
     # The twin: without room for sums those of matrices are added up twice.
-    assert step_dispatched("scaled", monkeypatch, 0).count["index_add_"] == once + matrices
+    assert found("scaled", 0)[0] == once + matrices
 
 
 @pytest.mark.parametrize(("step", "most"), [("sign", 9.5), ("scaled", 17.5)])

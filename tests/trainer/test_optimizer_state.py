@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
-from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.memory.optimizer_state import Noise, StateTensor, new_state
 from distro_node.node.trainer.optimizer.momentum import load_momentum, save_momentum
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
-from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.memory_options import (
     MemoryOptions,
     Precision,
@@ -20,7 +17,7 @@ from distro_node.node.training.memory_options import (
 )
 from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
-from trainer.support import CPU, make_manifest
+from trainer.support import CPU, make_manifest, opened
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
 SHAPES = [(64, 128), (30, 20), (48,), ()]
@@ -66,23 +63,16 @@ def test_what_is_rounded_is_right_on_average(
         assert (found - values).norm() < digits * values.norm()
         total += found
     assert (total / times - values).norm() < 2 * digits / times**0.5 * values.norm()
+    for _ in range(300):
+        kept.write(everything, kept.read(everything).mul_(0.95))
+    assert kept.read_all().abs().max() < 1e-5, "a momentum without gradients does not fade"
     # It also has the small ones, whose last digits rounding to nearest would always lose.
     small = (total / times)[:, ::7], values[:, ::7]
     assert (small[0] - small[1]).norm() < 0.1 * small[1].norm()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_momentum_without_gradients_fades_to_nothing(precision: Precision) -> None:
-    kept = state(precision)
-    everything = slice(0, 8)
-    kept.write(everything, torch.randn(8, 300, generator=torch.Generator().manual_seed(1)))
-    for _ in range(300):
-        kept.write(everything, kept.read(everything).mul_(0.95))
-    assert kept.read_all().abs().max() < 1e-5
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("columns", [1, 63, 64, 256, 300])
+@pytest.mark.parametrize("columns", [1, 63, 256, 300])
 def test_takes_as_many_bytes_as_computed(precision: Precision, columns: int) -> None:
     parts = state(precision, columns=columns).parts().values()
     taken = sum(part.numel() * part.element_size() for part in parts)
@@ -131,34 +121,16 @@ def test_a_file_with_foreign_scales_is_refused(tmp_path: Path) -> None:
 
 def test_replicas_are_the_same_to_the_last_bit_whatever_each_keeps(tmp_path: Path) -> None:
     """A swarm of six, each of which keeps its state and activations in another way."""
-    manifest, chunks = make_manifest(tmp_path)
-    store = BlobStore(tmp_path)
-    members = [TrainingSession(manifest, store, CPU, options=way) for way in WAYS]
-    assert len({member.load(chunks) for member in members}) == 1
-    bodies: list[bytes] = []
+    made = make_manifest(tmp_path)
+    members = [opened(made, tmp_path, options=way) for way in WAYS]
+    # Activations that are computed twice give the same gradient.
+    assert len({member.train(1, range(4)).body for member in members[:2]}) == 1
     for round_ in range(1, 5):
         bodies = [
-            member.train(round_, range(number, number + 3)).body
-            for number, member in enumerate(members)
+            m.train(round_, range(number, number + 3)).body for number, m in enumerate(members)
         ]
-        prints = {member.apply(round_, bodies, 2.0**-8, True) for member in members}
-        assert len(prints) == 1
-    # They are not identical because they all did the same.
-    assert len(set(bodies)) > 1
+        # They are not identical because they all did the same.
+        assert len(set(bodies)) > 1
+        assert len({member.apply(round_, bodies, 2.0**-8, True) for member in members}) == 1
     for tensors in zip(*(member.parameters for member in members), strict=True):
         assert all(torch.equal(tensors[0], each) for each in tensors[1:])
-
-
-def test_activations_that_are_computed_twice_give_the_same_gradient(tmp_path: Path) -> None:
-    manifest, chunks = make_manifest(tmp_path)
-    found = []
-    for checkpointing in (False, True):
-        session = TrainingSession(
-            dataclasses.replace(manifest),
-            BlobStore(tmp_path),
-            CPU,
-            options=MemoryOptions(checkpointing=checkpointing),
-        )
-        session.load(chunks)
-        found.append(session.train(1, range(4)).body)
-    assert found[0] == found[1]
