@@ -13,10 +13,10 @@ import pytest
 from distro_node.node.errors import ExitCode
 from e2e.support import Node, Place, Swarm, check_agreement, wait_for_round
 from trainer.faulty_trainer import FAULTS
-from trainer.test_vulkan import vulkan_is_here
+from trainer.test_second_device import vulkan_is_here
 
-# `make test` has it without nodes: tests/trainer/test_vulkan.py, and tests/test_effect_runner.py for
-# parameters that differ three times in a row.
+# `make test` has it without nodes: tests/trainer/test_second_device.py, and tests/test_effect_runner.py
+# for parameters that differ three times in a row.
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.soak,
