@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from chain.committee_chain import AggregatedChain
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.training_session import TrainingSession
+from distro_node.node.training.counted_bodies import StepInputs, counted_bodies
 from distro_node.node.training.errors import TrainerFailed
+from distro_node.protocol.chain.step_inputs import StepBody
 from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_aggregate, summed
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.sections import Section, sections
@@ -21,6 +24,7 @@ from distro_node.protocol.codec.sign_vote import (
     selected_positions,
     step_of,
 )
+from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.wire.manifest import Manifest, OptimizerSpec
 from distro_node.protocol.wire.work_specs import CommitteesSpec
 from trainer.support import CPU, make_manifest
@@ -132,3 +136,26 @@ def test_what_is_no_aggregate_is_recognised(tmp_path: Path) -> None:
     _, (member,), _ = swarm_of(tmp_path, 1)
     with pytest.raises(TrainerFailed, match="does not decode"):
         member.apply(2, [b"\3nothing"], 1e-3, False, [1])
+
+
+def test_what_does_not_fit_is_left_out_and_what_is_lacking_is_reported(tmp_path: Path) -> None:
+    chain, store = AggregatedChain(), BlobStore(tmp_path)
+    optimizer = chain.manifest.optimizer
+    layout = update_layout(chain.manifest.parameters, optimizer.chunk, optimizer.top_k)
+    bodies = [
+        encode_aggregate(own, Aggregate(number, 2, (), Momentum(own).take_strongest(0)))
+        for number, own in enumerate(sections(layout, 2))
+    ]
+    first, second = (
+        chain.update(peer, update=store.put(body))
+        for peer, body in zip(chain.membership.peers, bodies, strict=False)
+    )
+    honest = StepBody(first, 1, (0, 2)), StepBody(second, 1, (1, 2))
+    # Its committee has agreed on an aggregate of the other section.
+    liars = StepBody(first, 1, (0, 2)), StepBody(first, 1, (1, 2))
+
+    assert counted_bodies(store, honest) == StepInputs(bodies, [1, 1])
+    assert counted_bodies(store, liars) == StepInputs(bodies[:1], [1])
+    assert counted_bodies(store, ()) == StepInputs([], [])
+    store.remove(second.update)
+    assert counted_bodies(store, honest) is None

@@ -12,7 +12,6 @@ import torch
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.architectures import ARCHITECTURES
-from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.memory_model import LAYER_ACTIVATIONS, Workload, needs
 from distro_node.node.training.memory_options import MemoryOptions, StateOptions
 from distro_node.node.training.memory_plan import (
@@ -23,8 +22,9 @@ from distro_node.node.training.memory_plan import (
     plan_line,
 )
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
-from trainer.support import CPU, make_manifest
+from trainer.support import CPU, make_manifest, make_session, opened, refused
 
+PLENTY = FreeMemory(device=1 << 50, host=1 << 50)
 WORK = Workload(
     config={
         "model_type": "llama",
@@ -50,34 +50,24 @@ def benchmark(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("memory")
 
 
-def test_measured_peaks_are_those_of_the_arithmetic(
+def test_measured_peaks_are_those_of_the_arithmetic_and_the_preset_fits_12_gb(
     benchmark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert set(LAYER_ACTIVATIONS) == set(ARCHITECTURES)
     rows = benchmark.measure("1M", 128, 1, 4, CPU)
-    capsys.readouterr()
     assert len(rows) == 6
     for row in rows:
         assert abs(row["difference"]) < 0.05, row
-
-
-def test_the_preset_fits_a_card_of_12_gb(
-    benchmark: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = benchmark.preset_on_a_card()
-    capsys.readouterr()
-    fitting = [row for row in rows if row["fits"]]
+    fitting = [row for row in benchmark.preset_on_a_card() if row["fits"]]
     assert fitting
     assert all(row["bytes_a_parameter"] <= 8.005 for row in fitting)
-
-
-def test_all_architectures_are_in_the_table() -> None:
-    assert set(LAYER_ACTIVATIONS) == set(ARCHITECTURES)
+    capsys.readouterr()
 
 
 def test_what_costs_least_of_what_fits_is_chosen() -> None:
     # So long that activations exceed everything else.
     work = dataclasses.replace(WORK, sequence_length=1 << 15)
-    every = list(choices(work, "cuda", FreeMemory(device=1 << 50, host=1 << 50), micro_batch=1))
+    every = list(choices(work, "cuda", PLENTY, micro_batch=1))
     assert all(choice.fits for choice in every)
     assert every[0].options == MemoryOptions()
     seen = []
@@ -90,32 +80,20 @@ def test_what_costs_least_of_what_fits_is_chosen() -> None:
         seen.append(chosen.options)
     assert seen[0] == MemoryOptions()
     assert seen[-1].checkpointing
-    with pytest.raises(TrainerFailed, match="at least, with") as caught:
+    with refused("model_too_large", "at least, with"):
         choose(WORK, "cuda", FreeMemory(device=1 << 20, host=1 << 40))
-    assert caught.value.kind == "model_too_large"
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "words"),
-    [
+def test_what_is_kept_is_reported() -> None:
+    muon = OptimizerSpec(preconditioner="muon", smoothing=0.5)
+    for optimizer, words in (
         (OptimizerSpec(preconditioner="none"), "momentum in float32"),
         (OptimizerSpec(), "momentum and second moment in float32"),
-        (
-            OptimizerSpec(preconditioner="muon", smoothing=0.5),
-            "momentum and smoothed gradient in float32",
-        ),
-        (
-            OptimizerSpec(smoothing=0.5),
-            "momentum, second moment and smoothed gradient in float32",
-        ),
-    ],
-)
-def test_what_is_kept_is_reported(optimizer: OptimizerSpec, words: str) -> None:
-    work = dataclasses.replace(WORK, optimizer=optimizer)
-    assert (
-        choose(work, "cuda", FreeMemory(device=1 << 40, host=1 << 40), micro_batch=1).summary
-        == words
-    )
+        (muon, "momentum and smoothed gradient in float32"),
+        (OptimizerSpec(smoothing=0.5), "momentum, second moment and smoothed gradient in float32"),
+    ):
+        work = dataclasses.replace(WORK, optimizer=optimizer)
+        assert choose(work, "cuda", PLENTY, micro_batch=1).summary == words
 
 
 def test_main_memory_is_only_taken_where_there_is_some() -> None:
@@ -140,37 +118,29 @@ def test_as_many_sequences_at_once_as_fit_into_half_of_what_is_left() -> None:
     assert choose(work, "cpu", FreeMemory(device=1 << 50), micro_batch=3).micro_batch == 3
 
 
-@pytest.mark.parametrize(
-    ("length", "at_once"), [(16, 32), (64, 16), (256, 4), (1000, 1), (4096, 1)]
-)
-def test_on_a_processor_no_more_at_once_than_its_caches_hold(length: int, at_once: int) -> None:
-    plenty = FreeMemory(device=1 << 50, host=1 << 50)
-    work = dataclasses.replace(WORK, sequence_length=length)
-    assert choose(work, "cpu", plenty).micro_batch == at_once
-    assert choose(work, "cuda", plenty).micro_batch == LARGEST_MICRO_BATCH
+def test_on_a_processor_no_more_at_once_than_its_caches_hold() -> None:
+    for length, at_once in ((16, 32), (64, 16), (256, 4), (1000, 1), (4096, 1)):
+        work = dataclasses.replace(WORK, sequence_length=length)
+        assert choose(work, "cpu", PLENTY).micro_batch == at_once
+        assert choose(work, "cuda", PLENTY).micro_batch == LARGEST_MICRO_BATCH
 
 
 def test_a_session_takes_what_is_given(tmp_path: Path) -> None:
-    manifest, chunks = make_manifest(tmp_path)
-    work = Workload.of(manifest)
+    made = make_manifest(tmp_path)
+    work = Workload.of(made[0])
     least = min(choice.needs.device for choice in choices(work, "cpu", FreeMemory(device=0), 1))
-    narrow = int(1.085 * least)
-    session = TrainingSession(manifest, BlobStore(tmp_path), CPU, memory=narrow)
+    session = opened(made, tmp_path, memory=int(1.085 * least))
     assert session.micro_batch == 1
     assert "1 sequence at once" in session.memory
-    session.load(chunks)
     assert session.train(1, range(2)).tokens == 64
-    with pytest.raises(TrainerFailed) as caught:
-        TrainingSession(manifest, BlobStore(tmp_path), CPU, memory=least // 2)
-    assert caught.value.kind == "model_too_large"
+    with refused("model_too_large"):
+        TrainingSession(made[0], BlobStore(tmp_path), CPU, memory=least // 2)
 
 
 def test_where_one_sequence_is_too_much_activations_are_computed_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest, chunks = make_manifest(tmp_path)
-    session = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=1)
-    session.load(chunks)
+    session = make_session(tmp_path, micro_batch=1)
     loss = session.task.loss
 
     def exhausted(*arguments: Any) -> Any:
@@ -203,6 +173,8 @@ def test_several_devices_divide_what_they_do_not_copy() -> None:
     # CPU ranks share one memory.
     assert sizes(copies, "cpu") == [2 * whole, 2 * whole, whole, whole]
     assert sizes(shards, "cpu") == [whole] * 4
+    # In shards activations are always computed twice.
+    assert all(choice.options.checkpointing for choice in choices(shards, "cuda", PLENTY))
     aside = MemoryOptions(state=StateOptions(place="host"))
     apart = [needs(work, "cuda", aside).host for work in (alone, copies)]
     each = needs(alone, "cuda", aside)
@@ -212,13 +184,6 @@ def test_several_devices_divide_what_they_do_not_copy() -> None:
     )
     # So do GPUs the main memory, in which each decodes every update.
     assert apart[1] - apart[0] == decoding
-
-
-def test_in_shards_activations_are_always_computed_twice() -> None:
-    shards = dataclasses.replace(WORK, ranks=2, shards=True)
-    every = list(choices(shards, "cuda", FreeMemory(device=1 << 50, host=1 << 50)))
-    assert every
-    assert all(choice.options.checkpointing for choice in every)
 
 
 def test_processors_share_the_memory_for_sequences() -> None:

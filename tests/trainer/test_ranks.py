@@ -18,7 +18,6 @@ from distro_node.node.trainer.models import snapshot
 from distro_node.node.trainer.ranks import part as rank_part
 from distro_node.node.trainer.ranks.momentum import load_part, remove_others, save_part
 from distro_node.node.trainer.training_session import TrainingSession
-from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.memory_model import Workload, needs
 from distro_node.node.training.memory_options import MemoryOptions, Precision, StateOptions
 from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_aggregate, summed
@@ -29,7 +28,7 @@ from distro_node.protocol.wire import blobs
 from distro_node.protocol.wire.manifest import OptimizerSpec, Step
 from distro_node.protocol.wire.work_specs import CommitteesSpec
 from trainer.ranks import Together
-from trainer.support import CPU, TINY_LLAMA, make_manifest
+from trainer.support import CPU, TINY_LLAMA, make_manifest, opened, refused
 
 RATE = 2.0**-8
 
@@ -96,21 +95,19 @@ def test_ranks_are_one_member(tmp_path: Path, size: int, preconditioner: Any, st
     assert together.call("evaluate", 7)[0] == pytest.approx(alone.evaluate(7), rel=1e-5)
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_ranks_audit_as_one(tmp_path: Path, size: int) -> None:
+def test_ranks_audit_as_one(tmp_path: Path) -> None:
     """Rank 0 returns the same score of an update as a single process; one of the ranks computes the
     sample."""
     manifest, chunks = make_manifest(tmp_path, config=TWO_LAYERS, optimizer=BLOCKS)
-    alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=4)
-    alone.load(chunks)
-    together = Together(tmp_path, manifest, chunks, size)
+    alone = opened((manifest, chunks), tmp_path, micro_batch=4)
+    together = Together(tmp_path, manifest, chunks, 3)
     for round_ in (1, 2):
         audit = AssignedSample(sample=90 + round_, share=4)
         body = alone.train(round_, range(5), audits=True).body
         found, *_ = together.call("train", round_, range(5), audits=True)
         assert same_signs(alone, found.body, body) > 0.99
         assert alone.audit(round_, audit)
-        assert together.call("audit", round_, audit) == [True] * size
+        assert together.call("audit", round_, audit) == [True] * 3
         expected = alone.judge(round_, body)
         found, *others = together.call("judge", round_, body)
         assert expected is not None
@@ -118,20 +115,18 @@ def test_ranks_audit_as_one(tmp_path: Path, size: int) -> None:
             ours, one = getattr(found, name), getattr(expected, name)
             assert ours.squares == pytest.approx(one.squares, rel=0.02)
             assert ours.score == pytest.approx(one.score, abs=0.3)
-        assert others == [None] * (size - 1)
+        assert others == [None, None]
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_ranks_send_sign_votes_as_one_member(tmp_path: Path, size: int) -> None:
+def test_ranks_send_sign_votes_as_one_member(tmp_path: Path) -> None:
     """With committees: the same signs of nearly all coefficients, and the same step to the bit."""
     optimizer = dataclasses.replace(
         BLOCKS, preconditioner="muon", step="scaled", top_k=16, outlier_filter=False
     )
     manifest, chunks = make_manifest(tmp_path, config=TWO_LAYERS, optimizer=optimizer)
     manifest = dataclasses.replace(manifest, committees=CommitteesSpec(rotation_steps=3))
-    alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=4)
-    together = Together(tmp_path, manifest, chunks, size)
-    assert {alone.load(chunks)} == set(together.call("load", chunks))
+    alone = opened((manifest, chunks), tmp_path, micro_batch=4)
+    together = Together(tmp_path, manifest, chunks, 3)
     (whole,) = sections(alone.layout, 1)
     momentum = Momentum(whole)
     for turn, count in enumerate((8, 1, 0, 5)):
@@ -150,27 +145,22 @@ def test_ranks_send_sign_votes_as_one_member(tmp_path: Path, size: int) -> None:
 
 def same_signs(session: TrainingSession, ours: bytes, theirs: bytes) -> float:
     """Return the share of the coefficients of one update that the other also contains."""
-    sets = []
-    for body in (ours, theirs):
-        update = decode_update(session.layout, body)
-        sets.append(
-            {
-                (index, block, int(position), int(sign))
-                for index, (positions, signs) in enumerate(
-                    zip(update.positions, update.signs, strict=True)
-                )
-                for block in range(len(positions))
-                for position, sign in zip(positions[block], signs[block], strict=True)
-            }
-        )
-    return len(sets[0] & sets[1]) / len(sets[0])
+
+    def parts(body: bytes) -> set[tuple[int, ...]]:
+        update, found = decode_update(session.layout, body), set()
+        for index, (positions, signs) in enumerate(zip(*vars(update).values(), strict=True)):
+            blocks = np.arange(len(positions))[:, None].repeat(positions.shape[1], axis=1)
+            columns = (each.ravel().tolist() for each in (blocks, positions, signs))
+            found |= {(index, *row) for row in zip(*columns, strict=True)}
+        return found
+
+    return len(parts(ours) & parts(theirs)) / len(parts(ours))
 
 
 def test_masked_targets_weigh_as_in_one_process(tmp_path: Path) -> None:
     """The mean is over all targets in the share, not a mean of each rank's mean."""
     manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
-    alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=1)
-    alone.load(chunks)
+    alone = opened((manifest, chunks), tmp_path, micro_batch=1)
     together = Together(tmp_path, manifest, chunks, 2, micro_batch=1)
     for session in (alone, *together.sessions):
         session.task = Unequal(session.task)  # type: ignore[assignment]
@@ -200,8 +190,7 @@ def test_more_ranks_than_there_are_bands(tmp_path: Path) -> None:
     """With blocks of 64 a tiny model has one in most tensors: some ranks own nothing."""
     manifest, chunks = make_manifest(tmp_path)
     together = Together(tmp_path, manifest, chunks, 16)
-    alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=4)
-    alone.load(chunks)
+    alone = opened((manifest, chunks), tmp_path, micro_batch=4)
     assert any(not session.part.parameters for session in together.sessions)
     ours, theirs = together.train(1, range(3)), alone.train(1, range(3))
     assert same_signs(alone, ours.body, theirs.body) > 0.99
@@ -225,27 +214,24 @@ def test_an_own_update_that_the_audit_leaves_out_is_back_in_every_rank(tmp_path:
     together.apply(1, [opposite, body, opposite, opposite], RATE, True)
     for session, expected in zip(together.sessions, before, strict=True):
         assert session.left_out == 1
-        for ours, theirs in zip(session.optimizer.momentum, expected, strict=True):
-            assert torch.equal(ours, theirs)
+        assert all(map(torch.equal, session.optimizer.momentum, expected))
 
 
-@pytest.mark.parametrize("items", [64, 1000])
 def test_snapshots_in_parts_are_the_same_chunks(
-    tmp_path: Path, items: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written by several in turn and read by one, and vice versa, with chunks that begin in the
     middle of bands."""
     manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
     together = Together(tmp_path, manifest, chunks, 3)
-    alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=4)
-    alone.load(chunks)
+    alone = opened((manifest, chunks), tmp_path, micro_batch=4)
     body = together.train(1, range(4)).body
     moved = alone.apply(1, [body], RATE, True)
     assert together.apply(1, [body], RATE, True) == moved
     for module in (rank_part, snapshot):
-        monkeypatch.setattr(module, "_CHUNK_ITEMS", items)
+        monkeypatch.setattr(module, "_CHUNK_ITEMS", 1000)
     for module in (blobs, snapshot):
-        monkeypatch.setattr(module, "CHUNK_BYTES", 4 * items)
+        monkeypatch.setattr(module, "CHUNK_BYTES", 4000)
     written = together.call("snapshot")
     assert written == [alone.snapshot()] * 3
     alone.apply(2, [body], RATE, True)
@@ -254,7 +240,9 @@ def test_snapshots_in_parts_are_the_same_chunks(
     assert set(together.call("load", written[0].chunks)) == {moved}
 
 
-def test_a_bad_snapshot_is_refused_by_all_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_fault_at_one_rank_is_known_at_all_and_they_go_on(tmp_path: Path) -> None:
+    """A snapshot that is none changes nothing; a sample that is missing, and a gradient that is not
+    finite, are left out."""
     manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
     together = Together(tmp_path, manifest, chunks, 2)
     before = together.call("snapshot")[0]
@@ -264,40 +252,25 @@ def test_a_bad_snapshot_is_refused_by_all_and_changes_nothing(tmp_path: Path) ->
     values[-40] = np.nan
     bad = store.put(values.tobytes())
     for wrong in ([bad], [ContentId(bytes(32))], [*chunks, chunks[0]]):
-        with pytest.raises(TrainerFailed) as caught:
+        with refused("bad_snapshot"):
             together.call("load", wrong)
-        assert caught.value.kind == "bad_snapshot"
     assert together.call("snapshot")[0] == before
-
-
-def test_missing_data_of_one_rank_is_reported_and_they_go_on(tmp_path: Path) -> None:
-    manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
-    together = Together(tmp_path, manifest, chunks, 2)
-    with pytest.raises(TrainerFailed) as caught:
+    with refused("bad_data"):
         # The second rank's half contains a sample that does not exist.
         together.train(1, [0, 1, 2, 10**9])
-    assert caught.value.kind == "bad_data"
     assert together.train(1, [0, 1, 2, 3]).tokens == 4 * 32
-
-
-def test_a_gradient_that_is_not_finite_at_one_rank_is_left_out_at_all(tmp_path: Path) -> None:
-    manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
-    together = Together(tmp_path, manifest, chunks, 2)
-    last = together.sessions[1]
-    last.parameters[0].data[:] = torch.nan
-    together.train(1, range(4))
+    together.sessions[1].parameters[0].data[:] = torch.nan
+    together.train(2, range(4))
     for session in together.sessions:
         assert all(bool(torch.isfinite(each).all()) for each in session.optimizer.momentum)
-        assert session.optimizer.steps == 0
+        assert session.optimizer.steps == 1
 
 
 def test_a_restart_with_another_number_of_ranks_has_the_same_momentum(tmp_path: Path) -> None:
     """From one to three, to two, and back to one; files of an older number are removed."""
     manifest, chunks = make_manifest(tmp_path / "blobs", config=TWO_LAYERS, optimizer=BLOCKS)
     path, spec = tmp_path / "trainer" / "momentum", manifest.optimizer
-    store = BlobStore(tmp_path / "blobs")
-    alone = TrainingSession(manifest, store, CPU, micro_batch=4)
-    alone.load(chunks)
+    alone = opened((manifest, chunks), tmp_path / "blobs", micro_batch=4)
     for round_ in (1, 2):
         alone.train(round_, range(4))
         alone.apply(round_, [], RATE, True)
@@ -314,28 +287,26 @@ def test_a_restart_with_another_number_of_ranks_has_the_same_momentum(tmp_path: 
         assert len([*path.parent.rglob("momentum")]) == size
         found = coefficients(together.sessions)
         assert all(torch.equal(row, found[key]) for key, row in expected.items())
-    again = TrainingSession(manifest, store, CPU, micro_batch=4)
-    again.load(chunks)
+    again = opened((manifest, chunks), tmp_path / "blobs", micro_batch=4)
     assert load_part(again.optimizer, again.part.place, path, spec)
     ours, theirs = again.optimizer, alone.optimizer
     assert all(map(torch.equal, ours.momentum, theirs.momentum))
     assert all(map(torch.equal, ours.second_moment, theirs.second_moment))
-    assert any(state.read_all().any() for state in ours.smoothed)
-    for one, other in zip(ours.smoothed, theirs.smoothed, strict=True):
-        assert torch.equal(one.read_all(), other.read_all())
+    smoothed = ([state.read_all() for state in each.smoothed] for each in (ours, theirs))
+    assert all(torch.equal(one, other) and one.any() for one, other in zip(*smoothed, strict=True))
 
     # One damaged piece invalidates all of it, and nothing is partly read.
     folders = sorted(path.parent.glob("copies-*"))
     spoilt = bytearray((folders[0] / "momentum").read_bytes())
     spoilt[-3] ^= 1
     (folders[0] / "momentum").write_bytes(spoilt)
-    fresh = TrainingSession(manifest, store, CPU, micro_batch=4)
+    fresh = TrainingSession(manifest, BlobStore(tmp_path / "blobs"), CPU, micro_batch=4)
     assert not load_part(fresh.optimizer, fresh.part.place, path, spec)
     assert fresh.optimizer.steps == 0
     assert not any(each.any() for each in fresh.optimizer.momentum)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_each_rank_has_the_state_that_the_arithmetic_predicts(
     tmp_path: Path, precision: Precision
 ) -> None:

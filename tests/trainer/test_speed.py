@@ -24,34 +24,13 @@ def test_operations_are_those_counted_by_hand(tmp_path: Path) -> None:
     length = manifest.data.sequence_length
     by_hand = 6 * WEIGHTS * length + 12 * HIDDEN * length**2
     assert sequence_flops(manifest) == by_hand
-
-
-def test_frozen_weights_have_no_gradients(tmp_path: Path) -> None:
-    whole, _ = make_manifest(tmp_path)
-    adapted, _ = make_manifest(tmp_path, lora=Lora(rank=2, alpha=4.0, targets=()))
-    # Of three products with a weight, one is left out; attention's own are all done.
-    least = 4 * WEIGHTS * whole.data.sequence_length
-    some, all_ = sequence_flops(adapted), sequence_flops(whole)
-    assert some is not None
-    assert all_ is not None
-    assert least < some < all_
-
-
-def test_what_cannot_be_counted_is_not_known(tmp_path: Path) -> None:
-    manifest, _ = make_manifest(tmp_path)
     assert sequence_flops(replace(manifest, model={"model_type": "nothing known"})) is None
-
-
-def test_a_device_has_a_speed_or_reports_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    reached = matmul_flops(CPU)
-    assert reached is not None
-    assert reached > 1e7
-
-    def full(factor: torch.Tensor) -> float:
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(speed, "_product_seconds", full)
-    assert matmul_flops(CPU) is None
+    assert (matmul_flops(CPU) or 0) > 1e7
+    # Frozen weights have no gradients: of three products with one of them, one is left out.
+    adapted, _ = make_manifest(tmp_path, lora=Lora(rank=2, alpha=4.0, targets=()))
+    some = sequence_flops(adapted)
+    assert some is not None
+    assert 4 * WEIGHTS * length < some < by_hand
 
 
 @pytest.mark.parametrize("rate", [1e8, 1.5e9, 1e12])
@@ -72,11 +51,8 @@ def test_measuring_takes_a_moment_on_a_device_of_any_speed(
     # And as large a product as there is time for.
     assert rate < 1e9 or max(taken) > 0.005
 
+    def full(factor: torch.Tensor) -> float:
+        raise RuntimeError("out of memory")
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_is_faster_than_a_processor() -> None:
-    on_gpu, here = matmul_flops(torch.device("cuda")), matmul_flops(CPU)
-    assert on_gpu is not None
-    assert here is not None
-    assert on_gpu > here
+    monkeypatch.setattr(speed, "_product_seconds", full)
+    assert matmul_flops(CPU) is None

@@ -12,7 +12,6 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.optimizer.update_decoder import UpdateDecoder
 from distro_node.node.training.frames import ExpectedUpdate
 from distro_node.protocol.wire.errors import ProtocolError
-from trainer.support import make_session
 
 RATE = 2.0**-8
 
@@ -103,20 +102,3 @@ def test_the_thread_outlives_what_cannot_be_read(
         time.sleep(0.01)
     assert decoder.updates.take(1, [b"WHOLE", b"BROKEN"]) == ["WHOLE", "BROKEN"]
     assert sorted(set(decoder.calls)) == [b"BROKEN", b"WHOLE"]
-
-
-def test_a_step_is_the_same_with_and_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    early, late = make_session(tmp_path), make_session(tmp_path)
-    bodies = [make_session(tmp_path).train(1, [number]).body for number in (5, 9)]
-    store = BlobStore(tmp_path)
-    for body in bodies:
-        assert early.updates.decode(ExpectedUpdate(1, store.put(body)))
-
-    def refuse(body: bytes) -> None:
-        raise AssertionError("decoded again")
-
-    # Private here: `_decode`: what a step decodes is seen nowhere else.
-    monkeypatch.setattr(early.updates, "_decode", refuse)
-    assert early.apply(1, bodies, RATE, False) == late.apply(1, bodies, RATE, False)
