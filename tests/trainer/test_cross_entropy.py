@@ -40,10 +40,27 @@ def tiny_model(model_type: str, **changes: Any) -> Any:
     return model.eval()
 
 
-def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor | None]:
-    model.zero_grad()
-    (loss / 7).backward()
-    return [parameter.grad for parameter in model.parameters()]
+def losses(model: Any, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the plain loss and ours."""
+    inputs, targets = {"input_ids": tokens[:, :-1]}, tokens[:, 1:].reshape(-1)
+    logits = model(**inputs).logits.float().flatten(0, 1)
+    plain = functional.cross_entropy(logits, targets, reduction="sum")
+    return plain, token_loss(model, inputs, targets)
+
+
+def assert_close_gradients(model: Any, plain: torch.Tensor, ours: torch.Tensor, off: float) -> None:
+    gradients = []
+    for loss in (plain, ours):
+        model.zero_grad()
+        (loss / 7).backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for expected, found in zip(*gradients, strict=True):
+        assert (found is None) == (expected is None)
+        if found is not None and expected is not None:
+            assert (found - expected).norm() <= off * expected.norm() + 1e-6
+
+
+TOKENS = torch.randint(1, 256, (3, 13), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("model_type", sorted(ARCHITECTURES))
@@ -51,26 +68,17 @@ def test_is_the_plain_loss(model_type: str, monkeypatch: pytest.MonkeyPatch) -> 
     # Several pieces, and a shorter last one.
     monkeypatch.setattr(cross_entropy, "logit_rows", lambda *_: 5)
     model = tiny_model(model_type)
-    tokens = torch.randint(1, 256, (3, 13))
-    inputs, targets = {"input_ids": tokens[:, :-1]}, tokens[:, 1:].reshape(-1)
-    plain = functional.cross_entropy(model(**inputs).logits.flatten(0, 1), targets, reduction="sum")
-    ours = token_loss(model, inputs, targets)
+    plain, ours = losses(model, TOKENS)
     torch.testing.assert_close(ours, plain, rtol=1e-5, atol=0)
-    expected, found = gradients(model, plain), gradients(model, ours)
-    for one, other in zip(found, expected, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None:
-            assert other is not None
-            assert (one - other).norm() <= 3e-5 * other.norm() + 1e-6
+    assert_close_gradients(model, plain, ours, 3e-5)
     # And the model is unchanged.
-    assert model(**inputs).logits.shape == (3, 12, 256)
+    assert model(input_ids=TOKENS).logits.shape == (3, 13, 256)
 
 
 def test_what_is_not_chosen_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_entropy, "logit_rows", lambda *_: 5)
     model = tiny_model("llama")
-    tokens = torch.randint(1, 256, (3, 13))
-    inputs, targets = {"input_ids": tokens[:, :-1]}, tokens[:, 1:]
+    inputs, targets = {"input_ids": TOKENS[:, :-1]}, TOKENS[:, 1:]
     chosen = torch.rand(targets.shape) < 0.4
     plain = functional.cross_entropy(
         model(**inputs).logits[chosen], targets[chosen], reduction="sum"
@@ -84,27 +92,16 @@ def test_what_is_not_chosen_does_not_count(monkeypatch: pytest.MonkeyPatch) -> N
 def test_frozen_heads_and_measurements_take_no_gradient() -> None:
     model = tiny_model("llama", tie_word_embeddings=False)
     model.lm_head.weight.requires_grad_(False)
-    tokens = torch.randint(1, 256, (3, 13))
-    inputs, targets = {"input_ids": tokens[:, :-1]}, tokens[:, 1:].reshape(-1)
-    found = gradients(model, token_loss(model, inputs, targets))
-    assert found[-1] is None
-    assert found[0] is not None
+    losses(model, TOKENS)[1].backward()
+    assert model.lm_head.weight.grad is None
+    assert model.model.embed_tokens.weight.grad is not None
     with torch.no_grad():
-        assert not token_loss(model, inputs, targets).requires_grad
+        assert not losses(model, TOKENS)[1].requires_grad
 
 
 def test_in_bfloat16_it_is_the_plain_loss_within_its_digits() -> None:
     model = tiny_model("llama")
-    tokens = torch.randint(1, 256, (3, 13))
-    inputs, targets = {"input_ids": tokens[:, :-1]}, tokens[:, 1:].reshape(-1)
     with torch.autocast("cpu", torch.bfloat16):
-        plain = functional.cross_entropy(
-            model(**inputs).logits.float().flatten(0, 1), targets, reduction="sum"
-        )
-        ours = token_loss(model, inputs, targets)
+        plain, ours = losses(model, TOKENS)
     torch.testing.assert_close(ours, plain, rtol=1e-3, atol=0)
-    expected, found = gradients(model, plain), gradients(model, ours)
-    for one, other in zip(found, expected, strict=True):
-        assert one is not None
-        assert other is not None
-        assert (one - other).norm() < 0.02 * other.norm()
+    assert_close_gradients(model, plain, ours, 0.02)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,196 +20,272 @@ from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training import main_memory
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.manifest import ParameterSpec
-from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-TINY_GPT2 = {
-    "model_type": "gpt2",
-    "n_embd": 32,
-    "n_layer": 1,
-    "n_head": 2,
-    "n_positions": 64,
-    "vocab_size": 256,
-}
+from safetensors.torch import load_file, save_file
+from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session, refused, write_checkpoint
+from trainer.test_adapters import TINY_GPT2
+from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertForPreTraining
 
 
 def table_of(config: dict[str, Any], root: Path) -> tuple[ParameterSpec, ...]:
     return initialise(config, 0, None, BlobStore(root), CPU).table
 
 
-def assert_fails(kind: str, config: dict[str, Any], table: Any, match: str | None = None) -> None:
-    with pytest.raises(TrainerFailed, match=match) as caught:
+def assert_fails(config: dict[str, Any], table: Any, words: str = "") -> None:
+    with refused("bad_model", words):
         build_model(config, table, CPU)
-    assert caught.value.kind == kind
 
 
-class TestConfiguration:
-    def test_tied_weights_appear_once(self, tmp_path: Path) -> None:
-        tied = [spec.name for spec in table_of(TINY_LLAMA, tmp_path)]
-        untied = [
-            spec.name for spec in table_of(TINY_LLAMA | {"tie_word_embeddings": False}, tmp_path)
-        ]
-        assert set(untied) - set(tied) == {"lm_head.weight"}
-
-    def test_the_table_is_matched_by_name_whatever_its_order(self, tmp_path: Path) -> None:
-        table = table_of(TINY_LLAMA, tmp_path)[::-1]
-        model = build_model(TINY_LLAMA, table, CPU)
-        shapes = [tuple(parameter.shape) for parameter in ordered_parameters(model, table)]
-        assert shapes == [spec.shape for spec in table]
-
-    def test_a_table_that_does_not_match(self, tmp_path: Path) -> None:
-        table = list(table_of(TINY_LLAMA, tmp_path))
-        wrong_shape = [dataclasses.replace(table[0], shape=(256, 31)), *table[1:]]
-        assert_fails("bad_model", TINY_LLAMA, wrong_shape, r"\(256, 32\)")
-        assert_fails("bad_model", TINY_LLAMA, table[:-1], "every parameter once")
-        assert_fails("bad_model", TINY_LLAMA, [*table, table[0]], "every parameter once")
-        stranger = [*table, ParameterSpec(name="extra", shape=(2,))]
-        assert_fails("bad_model", TINY_LLAMA, stranger, "extra")
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"model_type": None},
-            {"model_type": "no-such-architecture"},
-            {"model_type": "vit"},
-            {"hidden_size": "many"},
-            {"num_attention_heads": 0},
-            {"num_hidden_layers": 10**9},
-            {"hidden_size": 10**9},
-            {"quantization_config": {"quant_method": "gptq"}},
-        ],
+def test_tied_weights_appear_once_and_a_seed_chooses_the_parameters(tmp_path: Path) -> None:
+    tied, untied = (
+        {spec.name for spec in table_of(TINY_LLAMA | {"tie_word_embeddings": each}, tmp_path)}
+        for each in (True, False)
     )
-    def test_a_configuration_that_is_refused(self, tmp_path: Path, changes: dict[str, Any]) -> None:
-        table = table_of(TINY_LLAMA, tmp_path)
-        assert_fails("bad_model", TINY_LLAMA | changes, table)
+    assert untied - tied == {"lm_head.weight"}
+    store = BlobStore(tmp_path)
+    first, again, other = (initialise(TINY_LLAMA, s, None, store, CPU) for s in (1, 1, 2))
+    assert first == again
+    assert first.blobs.chunks != other.blobs.chunks
 
-    def test_how_others_ran_it_is_ignored(self, tmp_path: Path) -> None:
-        foreign = TINY_LLAMA | {
-            "torch_dtype": "bfloat16",
-            "dtype": "float16",
-            "architectures": ["LlamaForCausalLM"],
-            "transformers_version": "4.0.0",
-            "_name_or_path": "somebody/something",
-            "attn_implementation": "somebody/kernel",
-            "_attn_implementation": "flash_attention_2",
-        }
-        model = build_model(foreign, table_of(TINY_LLAMA, tmp_path), CPU)
-        assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
-    @pytest.mark.parametrize(
-        ("changes", "match"),
-        [({"vocabulary": 257}, "257 tokens"), ({"sequence_length": 65}, "65 tokens")],
+def test_the_table_is_matched_by_name_whatever_its_order(tmp_path: Path) -> None:
+    table = table_of(TINY_LLAMA, tmp_path)[::-1]
+    model = build_model(TINY_LLAMA, table, CPU)
+    shapes = [tuple(parameter.shape) for parameter in ordered_parameters(model, table)]
+    assert shapes == [spec.shape for spec in table]
+
+
+def test_a_table_that_does_not_match(tmp_path: Path) -> None:
+    table = list(table_of(TINY_LLAMA, tmp_path))
+    wrong_shape = [dataclasses.replace(table[0], shape=(256, 31)), *table[1:]]
+    assert_fails(TINY_LLAMA, wrong_shape, r"\(256, 32\)")
+    assert_fails(TINY_LLAMA, table[:-1], "every parameter once")
+    assert_fails(TINY_LLAMA, [*table, table[0]], "every parameter once")
+    assert_fails(TINY_LLAMA, [*table, ParameterSpec(name="extra", shape=(2,))], "extra")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": None},
+        {"model_type": "vit"},
+        {"hidden_size": "many"},
+        {"num_attention_heads": 0},
+        {"num_hidden_layers": 10**9},
+        {"quantization_config": {"quant_method": "gptq"}},
+    ],
+)
+def test_a_configuration_that_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    table = table_of(TINY_LLAMA, tmp_path)
+    assert_fails(TINY_LLAMA | changes, table)
+
+
+def test_how_others_ran_it_is_ignored(tmp_path: Path) -> None:
+    foreign = TINY_LLAMA | {
+        "torch_dtype": "bfloat16",
+        "dtype": "float16",
+        "architectures": ["LlamaForCausalLM"],
+        "transformers_version": "4.0.0",
+        "_name_or_path": "somebody/something",
+        "attn_implementation": "somebody/kernel",
+        "_attn_implementation": "flash_attention_2",
+    }
+    model = build_model(foreign, table_of(TINY_LLAMA, tmp_path), CPU)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(("key", "value"), [("vocabulary", 257), ("sequence_length", 65)])
+def test_data_that_the_model_cannot_take(tmp_path: Path, key: str, value: int) -> None:
+    manifest, _ = make_manifest(tmp_path)
+    data = dataclasses.replace(manifest.data, **{key: value})
+    with refused("bad_model", f"{value} tokens"):
+        TrainingSession(dataclasses.replace(manifest, data=data), BlobStore(tmp_path), CPU)
+
+
+def test_export_and_checkpoint(tmp_path: Path) -> None:
+    """An export loads with transformers, and can be the start of a swarm."""
+    session = make_session(tmp_path / "blobs")
+    store = BlobStore(tmp_path / "blobs")
+    session.apply(1, [session.train(1, [0, 1]).body], 2.0**-8, True)
+    directory = tmp_path / "out"
+    export(session, store, directory)
+    model = AutoModelForCausalLM.from_pretrained(directory)
+    for a, b in zip(
+        ordered_parameters(model, session.manifest.parameters), session.parameters, strict=True
+    ):
+        assert torch.equal(a, b)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    tokens = tokenizer("a swarm, Ünïcode")["input_ids"]
+    assert len(tokens) == len("a swarm, Ünïcode".encode())
+    assert tokenizer.decode(tokens) == "a swarm, Ünïcode"
+
+    made = initialise(TINY_LLAMA, 0, directory, store, CPU)
+    assert made.blobs == session.snapshot()
+    assert made.table == session.manifest.parameters
+
+
+def test_a_checkpoint_that_cannot_be_read(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "blobs")
+    session = make_session(tmp_path / "blobs")
+    export(session, store, tmp_path / "out")
+    larger = TINY_LLAMA | {"num_hidden_layers": 2}
+    wider = TINY_LLAMA | {"hidden_size": 64}
+    for config, directory, says in [
+        (TINY_LLAMA, tmp_path / "nowhere", "cannot be read"),
+        (larger, tmp_path / "out", "lacks parameters"),
+        (wider, tmp_path / "out", r"has the shape \(\d+.*its configuration requires \(\d+"),
+    ]:
+        with refused("bad_model", says):
+            initialise(config, 0, directory, store, CPU)
+
+
+def test_subnormal_and_infinite_parameters(tmp_path: Path) -> None:
+    """Devices treat subnormal numbers differently, so a swarm starts without any."""
+    store = BlobStore(tmp_path / "blobs")
+    session = make_session(tmp_path / "blobs")
+    with torch.no_grad():
+        session.parameters[0][0, :3] = torch.tensor([1e-39, -1e-45, 1.2e-38])
+    export(session, store, tmp_path / "out")
+    made = initialise(TINY_LLAMA, 0, tmp_path / "out", store, CPU)
+    session.load(made.blobs.chunks)
+    assert session.parameters[0][0, :2].tolist() == [0.0, 0.0]
+    assert session.parameters[0][0, 2] > 0
+    with torch.no_grad():
+        session.parameters[0][0, 0] = float("inf")
+    export(session, store, tmp_path / "out")
+    with pytest.raises(TrainerFailed, match="finite"):
+        initialise(TINY_LLAMA, 0, tmp_path / "out", store, CPU)
+
+
+def test_auto_finds_one_and_an_absent_one_is_named() -> None:
+    assert choose_device("auto").type in {"cuda", "mps", "cpu"}
+    for name in ("cuda:63", "nonsense", "xla"):
+        with refused("no_device", name):
+            choose_device(name)
+
+
+def test_a_model_too_large_reports_needed_and_available_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, _ = make_manifest(tmp_path)
+    monkeypatch.setattr(device_module, "free_bytes", lambda _: 100_000)
+    with refused("model_too_large", "100000") as told:
+        TrainingSession(manifest, BlobStore(tmp_path), CPU)
+    assert int(told[0].split(" takes ")[1].split()[0]) > 10 * manifest.elements
+
+
+def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main_memory, "_CGROUP", tmp_path)
+    machine = free_bytes(CPU)
+    assert machine > 10_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("1000000\n")
+    assert free_bytes(CPU) > 10_000_000
+    (tmp_path / "memory.max").write_text("3000000\n")
+    assert free_bytes(CPU) == 2_000_000
+
+
+# No tensor of a checkpoint is dropped silently, and every swarm that starts can be joined.
+
+
+Tensors = dict[str, torch.Tensor]
+GATE = "model.layers.0.mlp.gate_proj.weight"
+UNTIED = TINY_LLAMA | {"tie_word_embeddings": False}
+
+
+def edited(root: Path, config: dict[str, Any], edit: Callable[[Tensors], object]) -> Path:
+    """Return a checkpoint with modified tensors."""
+    write_checkpoint(root, config)
+    tensors = load_file(root / "model.safetensors")
+    edit(tensors)
+    save_file(tensors, root / "model.safetensors", metadata={"format": "pt"})
+    return root
+
+
+def float8(tensors: Tensors) -> None:
+    tensors[GATE] = tensors[GATE].to(torch.float8_e4m3fn)
+    tensors[GATE + "_scale_inv"] = torch.ones(1, 1)
+
+
+def scales_alone(tensors: Tensors) -> None:
+    tensors[GATE + "_scale_inv"] = torch.ones(1, 1)
+
+
+def another_layer(tensors: Tensors) -> None:
+    for name in list(tensors):
+        if ".layers.0." in name:
+            tensors[name.replace(".0.", ".1.")] = tensors[name].clone()
+
+
+def named(*names: str) -> Callable[[Tensors], None]:
+    def edit(tensors: Tensors) -> None:
+        tensors.update({name: torch.ones(2, 2) for name in names})
+
+    return edit
+
+
+ATTENTION = "model.layers.0.self_attn."
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (float8, ("F8_E4M3", GATE, "quantised", "original weights")),
+        (scales_alone, ("does not describe", GATE + "_scale_inv", "quantised")),
+        (another_layer, ("does not describe", "model.layers.1.", "and 6 more", "config.json")),
+        (named(ATTENTION + "q_proj.bias"), ("does not describe", "q_proj.bias", "config.json")),
+        (named(ATTENTION + "q_proj.lora_A.weight"), ("lora_A", "merge the adapter")),
+        (named("v_head.summary.weight"), ("v_head", "head of another task")),
+    ],
+)
+def test_what_has_no_place_is_named(
+    tmp_path: Path, edit: Callable[[Tensors], object], words: tuple[str, ...]
+) -> None:
+    directory = edited(tmp_path / "base", TINY_LLAMA, edit)
+    with refused("bad_model") as told:
+        initialise(TINY_LLAMA, 0, directory, BlobStore(tmp_path / "blobs"), CPU)
+    assert all(word in told[0] for word in words), told
+
+
+def test_tables_that_follow_from_the_configuration_are_no_loss(tmp_path: Path) -> None:
+    old = edited(
+        tmp_path / "llama", TINY_LLAMA, named("model.layers.0.self_attn.rotary_emb.inv_freq")
     )
-    def test_data_that_the_model_cannot_take(
-        self, tmp_path: Path, changes: dict[str, int], match: str
-    ) -> None:
-        manifest, _ = make_manifest(tmp_path)
-        manifest = dataclasses.replace(manifest, data=dataclasses.replace(manifest.data, **changes))
-        with pytest.raises(TrainerFailed, match=match) as caught:
-            TrainingSession(manifest, BlobStore(tmp_path), CPU)
-        assert caught.value.kind == "bad_model"
+    initialise(TINY_LLAMA, 0, old, BlobStore(tmp_path / "blobs"), CPU)
+
+    def masks(tensors: Tensors) -> None:
+        tensors["transformer.h.0.attn.bias"] = torch.ones(1, 1, 64, 64, dtype=torch.uint8)
+        tensors["transformer.h.0.attn.masked_bias"] = torch.tensor(-1e4)
+
+    old = edited(tmp_path / "gpt2", TINY_GPT2, masks)
+    initialise(TINY_GPT2, 0, old, BlobStore(tmp_path / "blobs"), CPU)
+    keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    bert = {key: TINY_LLAMA[key] for key in (*keys, "vocab_size", "max_position_embeddings")}
+    BertForPreTraining(BertConfig(**bert)).save_pretrained(tmp_path / "bert")
+    bert |= {"model_type": "bert"}
+    initialise(bert, 0, tmp_path / "bert", BlobStore(tmp_path / "blobs"), CPU)
 
 
-class TestInitialParameters:
-    def test_a_seed_gives_the_same_parameters(self, tmp_path: Path) -> None:
-        store = BlobStore(tmp_path)
-        first, again, other = (initialise(TINY_LLAMA, s, None, store, CPU) for s in (1, 1, 2))
-        assert first == again
-        assert first.blobs.chunks != other.blobs.chunks
-        assert sum(spec.elements for spec in first.table) * 4 == first.blobs.size
+def test_a_head_of_its_own_beside_tied_embeddings(tmp_path: Path) -> None:
+    def head(tensors: Tensors) -> None:
+        tensors["lm_head.weight"] = torch.randn(256, 32)
 
-    def test_export_and_checkpoint(self, tmp_path: Path) -> None:
-        """An export loads with transformers, and can be the start of a swarm."""
-        session = make_session(tmp_path / "blobs")
-        store = BlobStore(tmp_path / "blobs")
-        session.apply(1, [session.train(1, [0, 1]).body], 2.0**-8, True)
-        directory = tmp_path / "out"
-        export(session, store, directory)
-        model = AutoModelForCausalLM.from_pretrained(directory)
-        for a, b in zip(
-            ordered_parameters(model, session.manifest.parameters), session.parameters, strict=True
-        ):
-            assert torch.equal(a, b)
-        tokenizer = AutoTokenizer.from_pretrained(directory)
-        tokens = tokenizer("a swarm, Ünïcode")["input_ids"]
-        assert len(tokens) == len("a swarm, Ünïcode".encode())
-        assert tokenizer.decode(tokens) == "a swarm, Ünïcode"
+    store = BlobStore(tmp_path / "blobs")
+    with refused("bad_model", r"lm_head.*tie_word_embeddings.*set it to false"):
+        initialise(TINY_LLAMA, 0, edited(tmp_path / "base", TINY_LLAMA, head), store, CPU)
+    # The remedy in the message works.
+    made = initialise(UNTIED, 0, tmp_path / "base", store, CPU)
+    assert "lm_head.weight" in {spec.name for spec in made.table}
 
-        made = initialise(TINY_LLAMA, 0, directory, store, CPU)
-        assert made.blobs == session.snapshot()
-        assert made.table == session.manifest.parameters
+    def same(tensors: Tensors) -> None:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
 
-    def test_a_checkpoint_that_cannot_be_read(self, tmp_path: Path) -> None:
-        store = BlobStore(tmp_path / "blobs")
-        session = make_session(tmp_path / "blobs")
-        export(session, store, tmp_path / "out")
-        larger = TINY_LLAMA | {"num_hidden_layers": 2}
-        wider = TINY_LLAMA | {"hidden_size": 64}
-        for config, directory, says in [
-            (TINY_LLAMA, tmp_path / "nowhere", "cannot be read"),
-            (larger, tmp_path / "out", "lacks parameters"),
-            (wider, tmp_path / "out", r"has the shape \(\d+.*its configuration requires \(\d+"),
-        ]:
-            with pytest.raises(TrainerFailed, match=says) as caught:
-                initialise(config, 0, directory, store, CPU)
-            assert caught.value.kind == "bad_model"
-
-    def test_subnormal_and_infinite_parameters(self, tmp_path: Path) -> None:
-        """Devices treat subnormal numbers differently, so a swarm starts without any."""
-        store = BlobStore(tmp_path / "blobs")
-        session = make_session(tmp_path / "blobs")
-        with torch.no_grad():
-            session.parameters[0][0, :3] = torch.tensor([1e-39, -1e-45, 1.2e-38])
-        export(session, store, tmp_path / "out")
-        made = initialise(TINY_LLAMA, 0, tmp_path / "out", store, CPU)
-        session.load(made.blobs.chunks)
-        assert session.parameters[0][0, :2].tolist() == [0.0, 0.0]
-        assert session.parameters[0][0, 2] > 0
-        with torch.no_grad():
-            session.parameters[0][0, 0] = float("inf")
-        export(session, store, tmp_path / "out")
-        with pytest.raises(TrainerFailed, match="finite"):
-            initialise(TINY_LLAMA, 0, tmp_path / "out", store, CPU)
+    made = initialise(TINY_LLAMA, 0, edited(tmp_path / "same", TINY_LLAMA, same), store, CPU)
+    assert "lm_head.weight" not in {spec.name for spec in made.table}
 
 
-class TestDevice:
-    def test_auto_finds_one_and_an_absent_one_is_named(self) -> None:
-        assert choose_device("auto").type in {"cuda", "mps", "cpu"}
-        for name in ("cuda:63", "nonsense", "xla"):
-            with pytest.raises(TrainerFailed, match=name) as caught:
-                choose_device(name)
-            assert caught.value.kind == "no_device"
-
-    def test_a_model_too_large_reports_needed_and_available_memory(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        manifest, _ = make_manifest(tmp_path)
-        monkeypatch.setattr(device_module, "free_bytes", lambda _: 100_000)
-        with pytest.raises(TrainerFailed) as caught:
-            TrainingSession(manifest, BlobStore(tmp_path), CPU)
-        assert caught.value.kind == "model_too_large"
-        assert "100000" in str(caught.value)
-        needed = int(str(caught.value).split(" takes ")[1].split()[0])
-        assert needed > 10 * manifest.elements
-
-    def test_a_container_s_limit_counts(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(main_memory, "_CGROUP", tmp_path)
-        machine = free_bytes(CPU)
-        assert machine > 10_000_000
-        (tmp_path / "memory.max").write_text("max\n")
-        (tmp_path / "memory.current").write_text("1000000\n")
-        assert free_bytes(CPU) > 10_000_000
-        (tmp_path / "memory.max").write_text("3000000\n")
-        assert free_bytes(CPU) == 2_000_000
-
-
-def test_another_architecture(tmp_path: Path) -> None:
-    """GPT-2: tied weights, biases, learned positions, transposed matrices."""
-    session = make_session(tmp_path, config=TINY_GPT2)
-    before = session.evaluate(10)
-    for round_number in range(1, 4):
-        body = session.train(round_number, range(8)).body
-        session.apply(round_number, [body], 2.0**-8, True)
-    assert session.evaluate(10) < before
+@pytest.mark.parametrize("index", ['{"weight_map": {"a": "../x"}}', "[", "{}", '{"weight_map": 3}'])
+def test_an_index_that_cannot_be_meant(tmp_path: Path, index: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY_LLAMA))
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with refused("bad_model", "not a list of files"):
+        initialise(TINY_LLAMA, 0, tmp_path, BlobStore(tmp_path / "blobs"), CPU)

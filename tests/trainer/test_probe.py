@@ -7,22 +7,31 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from distro_node.node.errors import ExitCode
 from distro_node.node.settings.components import TrainerSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.initial_parameters import Lora
-from distro_node.node.trainer.models.probe import make_probe
+from distro_node.node.trainer.models.probe import make_probe, probe_losses
 from distro_node.node.trainer.models.probe_parameters import ParameterFill
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.client import TrainerSpec, open_trainer
 from distro_node.node.training.error_messages import explain_trainer
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.initial_model import initialise_model
+from distro_node.protocol.wire.blobs import decode_blob_list
 from distro_node.protocol.wire.manifest import DataSpec, Manifest, ParameterSpec
 from distro_node.protocol.wire.work_specs import ProbeSpec
-from trainer.support import CPU, TINY_LLAMA, make_manifest, store_byte_tokenizer, store_shard
+from trainer.support import (
+    CPU,
+    TINY_LLAMA,
+    make_manifest,
+    refused,
+    store_byte_tokenizer,
+    store_shard,
+)
 
 SMALL = TINY_LLAMA | {"num_hidden_layers": 2}
 
@@ -33,100 +42,76 @@ def probed(root: Path, config: dict[str, Any] | None = None, **changes: Any) -> 
     return dataclasses.replace(manifest, probe=make_probe(manifest, BlobStore(root)))
 
 
-def opened(manifest: Manifest, root: Path) -> TrainingSession:
+def proven(manifest: Manifest, root: Path) -> TrainingSession:
     session = TrainingSession(manifest, BlobStore(root), CPU)
     session.prove()
     return session
 
 
-def refused(manifest: Manifest, root: Path) -> TrainerFailed:
-    with pytest.raises(TrainerFailed) as caught:
-        opened(manifest, root)
-    assert caught.value.kind == "other_model"
-    return caught.value
+def refused_as_another(manifest: Manifest, root: Path, words: str = "", **changes: Any) -> None:
+    with refused("other_model", words):
+        proven(dataclasses.replace(manifest, **changes), root)
 
 
 GEMMA2 = SMALL | {"model_type": "gemma2", "head_dim": 16, "sliding_window": 8}
+GRANITE = SMALL | {"model_type": "granite", "attention_multiplier": 0.5}
+SMOLLM3 = SMALL | {"model_type": "smollm3", "no_rope_layers": [1, 0], "pad_token_id": 0}
 
 
 @pytest.mark.parametrize(
-    ("config", "other"),
+    ("config", "key", "other"),
     [
-        (SMALL | {"rope_theta": 500_000.0}, {"rope_theta": 10_000.0}),
-        (
-            SMALL | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
-            {"rope_scaling": None},
-        ),
-        (SMALL, {"hidden_act": "gelu"}),
-        (SMALL, {"rms_norm_eps": 1e-2}),
-        (GEMMA2, {"attn_logit_softcapping": None}),
-        (GEMMA2, {"final_logit_softcapping": None}),
-        (GEMMA2, {"sliding_window": 32}),
-        (GEMMA2, {"query_pre_attn_scalar": 16}),
-        (
-            SMALL | {"model_type": "granite", "attention_multiplier": 0.5},
-            {"attention_multiplier": 1.0},
-        ),
-        (
-            SMALL | {"model_type": "smollm3", "no_rope_layers": [1, 0], "pad_token_id": 0},
-            {"no_rope_layers": [1, 1]},
-        ),
+        (SMALL | {"rope_theta": 500_000.0}, "rope_theta", 10_000.0),
+        (SMALL | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "rope_scaling", None),
+        (SMALL, "hidden_act", "gelu"),
+        (SMALL, "rms_norm_eps", 1e-2),
+        (GEMMA2, "attn_logit_softcapping", None),
+        (GEMMA2, "final_logit_softcapping", None),
+        (GEMMA2, "sliding_window", 32),
+        (GEMMA2, "query_pre_attn_scalar", 16),
+        (GRANITE, "attention_multiplier", 1.0),
+        (SMOLLM3, "no_rope_layers", [1, 1]),
     ],
-    ids=lambda each: "-".join(map(str, each)) if len(each) == 1 else str(each.get("model_type")),
 )
 def test_another_function_of_the_same_parameters_is_refused(
-    tmp_path: Path, config: dict[str, Any], other: dict[str, Any]
+    tmp_path: Path, config: dict[str, Any], key: str, other: object
 ) -> None:
     manifest = probed(tmp_path, config)
-    opened(manifest, tmp_path)
-    refused(dataclasses.replace(manifest, model=config | other), tmp_path)
-
-
-def test_the_refusal_states_what_differs_and_what_to_do(tmp_path: Path) -> None:
-    manifest = probed(tmp_path, SMALL | {"rope_theta": 500_000.0})
+    proven(manifest, tmp_path)
     assert manifest.probe is not None
     older = dataclasses.replace(manifest.probe, library="transformers 4.57.6")
-    told = refused(
-        dataclasses.replace(manifest, probe=older, model=SMALL | {"rope_theta": 1e4}), tmp_path
-    )
-    assert "the founder used transformers 4.57.6" in str(told)
-    shown = explain_trainer(told)
+    words = "the founder used transformers 4.57.6"
+    refused_as_another(manifest, tmp_path, words, probe=older, model=config | {key: other})
+
+
+def test_the_refusal_states_what_to_do() -> None:
+    shown = explain_trainer(TrainerFailed("other_model", "losses differ"))
     assert shown.code == ExitCode.OTHER_MODEL
     assert "computes another model than the swarm's" in shown.problem
     assert "pip install" in shown.remedy
 
 
-def test_after_it_a_session_trains_as_without_it(tmp_path: Path) -> None:
-    manifest, chunks = make_manifest(tmp_path, SMALL)
-    plain = TrainingSession(manifest, BlobStore(tmp_path), CPU)
-    proven = opened(
-        dataclasses.replace(manifest, probe=make_probe(manifest, BlobStore(tmp_path))), tmp_path
-    )
-    with pytest.raises(TrainerFailed, match="no parameters"):
-        proven.train(1, [0])
-    assert plain.load(chunks) == proven.load(chunks)
-    assert plain.train(1, [0, 1]).body == proven.train(1, [0, 1]).body
-
-
-def test_adapters_have_the_base_s_weights_after_it(tmp_path: Path) -> None:
-    lora = Lora(rank=2, alpha=4.0)
+@pytest.mark.parametrize("lora", [None, Lora(rank=2, alpha=4.0)])
+def test_after_it_a_session_trains_as_without_it(tmp_path: Path, lora: Lora | None) -> None:
+    """Also one with adapters, whose base has its weights again."""
     manifest, chunks = make_manifest(tmp_path, SMALL, lora=lora)
-    plain = TrainingSession(manifest, BlobStore(tmp_path), CPU)
+    # A custom task may offer no probe: then there is nothing to prove.
+    plain = proven(manifest, tmp_path)
     probe = make_probe(manifest, BlobStore(tmp_path))
-    proven = opened(dataclasses.replace(manifest, probe=probe), tmp_path)
-    plain.load(chunks)
-    proven.load(chunks)
-    assert plain.evaluate(2) == proven.evaluate(2)
-    # An adapter with another scale is another model.
-    assert manifest.adapter is not None
-    louder = dataclasses.replace(manifest.adapter, alpha=8.0)
-    refused(dataclasses.replace(manifest, probe=probe, adapter=louder), tmp_path)
+    session = proven(dataclasses.replace(manifest, probe=probe), tmp_path)
+    with pytest.raises(TrainerFailed, match="no parameters"):
+        session.train(1, [0])
+    assert plain.load(chunks) == session.load(chunks)
+    assert plain.train(1, [0, 1]).body == session.train(1, [0, 1]).body
+    assert plain.evaluate(2) == session.evaluate(2)
+    if manifest.adapter is not None:
+        # An adapter with another scale is another model.
+        louder = dataclasses.replace(manifest.adapter, alpha=8.0)
+        refused_as_another(manifest, tmp_path, probe=probe, adapter=louder)
 
 
-def sft(root: Path) -> dict[str, Any]:
-    import numpy as np
-
-    store = BlobStore(root)
+def test_every_task_of_language_has_one(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
     shard = store_shard(store, np.zeros(400, dtype="<u2"))
     data = DataSpec(
         sequence_length=32,
@@ -138,29 +123,21 @@ def sft(root: Path) -> dict[str, Any]:
         marked=True,
         attention="document",
     )
-    return {"task": "sft", "data": data}
-
-
-def test_every_task_of_language_has_one(tmp_path: Path) -> None:
-    marked = probed(tmp_path, SMALL, **sft(tmp_path))
-    opened(marked, tmp_path)
-    refused(dataclasses.replace(marked, model=SMALL | {"rope_theta": 50.0}), tmp_path)
+    marked = probed(tmp_path, SMALL, task="sft", data=data)
+    proven(marked, tmp_path)
+    refused_as_another(marked, tmp_path, model=SMALL | {"rope_theta": 50.0})
     # Attention across documents is another function, too.
-    across = dataclasses.replace(marked.data, attention="sequence")
-    refused(dataclasses.replace(marked, data=across), tmp_path)
+    across = dataclasses.replace(data, attention="sequence")
+    refused_as_another(marked, tmp_path, data=across)
     bert = {key: SMALL[key] for key in SMALL if key != "num_key_value_heads"}
     bert |= {"model_type": "bert", "hidden_act": "gelu"}
     gaps = {"task": "masked_lm", "task_settings": {"mask_token": 3, "share": 0.3}}
     masked = probed(tmp_path, bert, **gaps)
-    opened(masked, tmp_path)
-    refused(dataclasses.replace(masked, model=bert | {"hidden_act": "relu"}), tmp_path)
+    proven(masked, tmp_path)
+    refused_as_another(masked, tmp_path, model=bert | {"hidden_act": "relu"})
 
 
-def test_bfloat16_stays_within_its_tolerance(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from distro_node.node.trainer.models.probe import probe_losses
-
+def test_bfloat16_stays_within_its_tolerance(tmp_path: Path) -> None:
     manifest = probed(tmp_path, SMALL | {"num_hidden_layers": 8})
     assert manifest.probe is not None
     session = TrainingSession(manifest, BlobStore(tmp_path), CPU)
@@ -186,10 +163,8 @@ def test_its_parameters_are_the_same_in_pieces() -> None:
         fill.fill_part(pieces[start : start + 40], 0, start)
     assert torch.equal(pieces, whole[0].view(-1))
     # Fixed for ever: another release of torch must not draw others.
-    assert whole[1].tolist() == pytest.approx(FROZEN)
-
-
-FROZEN = [0.5907411, 0.7541249, 0.5538695, 1.1428392, 1.0051587, 1.1914449, 0.7020488]
+    frozen = [0.5907411, 0.7541249, 0.5538695, 1.1428392, 1.0051587, 1.1914449, 0.7020488]
+    assert whole[1].tolist() == pytest.approx(frozen)
 
 
 def test_a_probe_that_cannot_be_meant_does_not_decode() -> None:
@@ -202,23 +177,17 @@ def test_a_probe_that_cannot_be_meant_does_not_decode() -> None:
             ProbeSpec(**wrong)
 
 
-def test_a_session_that_was_not_asked_trains_all_the_same(tmp_path: Path) -> None:
-    """A custom task may offer no probe: then there is nothing to prove."""
-    manifest, chunks = make_manifest(tmp_path, SMALL)
-    session = opened(manifest, tmp_path)
-    session.load(chunks)
-    assert session.train(1, [0]).tokens == 32
-
-
 async def test_a_founder_computes_it_and_a_trainer_process_refuses(tmp_path: Path) -> None:
-    manifest, _ = make_manifest(tmp_path, SMALL)
+    manifest, chunks = make_manifest(tmp_path, SMALL)
     made = await initialise_model(SMALL, 0, None, tmp_path, "cpu", describe=lambda _: manifest)
     assert made.probe == make_probe(manifest, BlobStore(tmp_path))
+    # The parameters are those of the seed.
+    assert made.parameters == manifest.parameters
+    blobs = decode_blob_list(made.blob_list, "snapshot", 4 * manifest.elements)
+    assert blobs.chunks == tuple(chunks)
     other = dataclasses.replace(manifest, probe=made.probe, model=SMALL | {"rope_theta": 1e6})
-    spec = TrainerSpec(
-        manifest=other.encode(), blobs=tmp_path, settings=TrainerSettings(device="cpu")
-    )
-    with pytest.raises(TrainerFailed) as caught:
-        async with open_trainer(spec):
-            pytest.fail("it trains another model")
-    assert caught.value.kind == "other_model"
+    for encoded, kind in ((other.encode(), "other_model"), (b"\x80", "bad_model")):
+        spec = TrainerSpec(encoded, tmp_path, TrainerSettings(device="cpu"))
+        with refused(kind):
+            async with open_trainer(spec):
+                pytest.fail("it trains another model")
