@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from distro_node.node.training.chat import BadConversation, BadTemplate, ChatTemplate
 from distro_node.node.training.tokenizer_settings import TokenizerSettings
+from transformers.utils.chat_template_utils import render_jinja_template
 
 # As in published models, rewritten by hand.
 CHATML = (
@@ -61,17 +62,15 @@ def test_marks_of_the_template_itself_are_used() -> None:
     assert said.marks_spans
     whole = "<s> Q:Be brief. Q:Why? A:Because.</s> Q:And? A:That is all.</s>"
     assert said.conversation(TALK).text == said.text(TALK) == whole
-
-
-def test_the_marks_are_those_that_transformers_finds() -> None:
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    said = template(MARKED, eos_token="</s>").conversation(TALK)
-    theirs, spans = render_jinja_template(
-        [TALK], chat_template=MARKED, return_assistant_tokens_mask=True, eos_token="</s>"
+    theirs, marked = render_jinja_template(
+        [TALK],
+        chat_template=MARKED,
+        return_assistant_tokens_mask=True,
+        bos_token="<s>",
+        eos_token="</s>",
     )
-    assert theirs == [said.text]
-    assert [tuple(span) for span in spans[0]] == list(said.spans)
+    assert theirs == [whole]
+    assert tuple(map(tuple, marked[0])) == tuple(said.conversation(TALK).spans)
 
 
 def test_a_template_whose_prefixes_are_none_is_refused_where_it_matters() -> None:
@@ -122,12 +121,6 @@ def test_the_day_is_the_one_that_the_settings_name() -> None:
 def test_files_are_not_read() -> None:
     with pytest.raises(BadTemplate, match="fails on every conversation"):
         template("{% include '/etc/passwd' %}").text(TALK)
-
-
-def test_json_is_written_as_templates_expect_it() -> None:
-    assert (
-        template("{{ messages[1] | tojson }}").text(TALK) == '{"role": "user", "content": " Why? "}'
-    )
 
 
 SAID = [

@@ -146,33 +146,36 @@ OWN = (
     # What torch's compiler does.
     *(("compile", "load what it compiled") if shutil.which("g++") else ()),
 )
-FILES = (
-    *("read the key", "list the home", "write to the home", "cut the key", "remove the key"),
-    *("link it away", "read it in a child", "leave a link", "leave a pipe"),
-    *("read memory shared by name", "write memory shared by name", "list memory shared by name"),
-    *("list /run", "list /dev", "list terminals", "open the terminal", "read passwords"),
-    *("change the kernel", "read others' command lines", "read its parent's memory"),
-)
-NETWORK = ("an IPv4 socket", "an IPv6 socket", "a raw socket", "a socket of the host")
-SOCKETS = (
-    *("command the node", "an agent's socket", "an abstract socket", "a datagram to the log"),
-    "a datagram from a pair",
-)
-PROCESSES = (
-    *("limit its parent", "slow its parent", "trace its parent", "copy its own memory by number"),
-    *("take its parent's descriptor", "memory by key"),
-)
-KERNEL = (
-    *("new namespaces", "a child in new namespaces", "keys", "io_uring", "type into a terminal"),
-    *("watch the home", "open the key to all"),
-)
+DOORS = {
+    "files": (
+        *("read the key", "list the home", "write to the home", "cut the key", "remove the key"),
+        *("link it away", "read it in a child", "leave a link", "leave a pipe"),
+        *("read memory shared by name", "write memory shared by name"),
+        *("list memory shared by name", "list /run", "list /dev", "list terminals"),
+        *("open the terminal", "read passwords", "change the kernel"),
+        *("read others' command lines", "read its parent's memory"),
+    ),
+    "network": ("an IPv4 socket", "an IPv6 socket", "a raw socket", "a socket of the host"),
+    "sockets": (
+        *("command the node", "an agent's socket", "an abstract socket", "a datagram to the log"),
+        "a datagram from a pair",
+    ),
+    "processes": (
+        *("limit its parent", "slow its parent", "trace its parent"),
+        *("copy its own memory by number", "take its parent's descriptor", "memory by key"),
+    ),
+    "signals": ("signal its parent",),
+    "kernel": (
+        *("new namespaces", "a child in new namespaces", "keys", "io_uring"),
+        *("type into a terminal", "watch the home", "open the key to all"),
+    ),
+}
 
 
-@pytest.fixture
-def servants(tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def servants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Make a user's folder with a key, and with sockets that accept commands from any client."""
-    home = tmp_path / "home"
-    home.mkdir()
+    home = tmp_path_factory.mktemp("home")
     (home / "identity.key").write_bytes(b"secret")
     (home / "identity.key").chmod(0o600)
     agent, log = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -201,52 +204,43 @@ def _obey(agent: socket.socket) -> None:
             client.sendall(b"{}\n")
 
 
-@pytest.fixture
-def result(tmp_path: Path, servants: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def result(servants: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what was enforced, and what the confined process was able to do."""
-    blobs = tmp_path / "blobs"
-    blobs.mkdir()
-    shared = Path("/dev/shm", f"distro-node-test-{os.getpid()}")
-    if shared.parent.exists():
-        shared.write_bytes(b"of another program")
     machine = platform.machine()
     index = list(ARCHITECTURES).index(machine) if machine in ARCHITECTURES else 0
     numbers = json.dumps({name: each[index] for name, each in NUMBERS.items()})
-    try:
-        run = subprocess.run(
-            [sys.executable, "-P", "-c", PROGRAM, servants, blobs, shared, numbers],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-        )
-    finally:
-        shared.unlink(missing_ok=True)
-    assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout)
+    found = confined(PROGRAM, servants, tmp_path_factory.mktemp("blobs"), SHARED, numbers)
     # Reported as done, but not done.
     found["can"]["open the key to all"] = bool((servants / "identity.key").stat().st_mode & 0o077)
     return found
+
+
+SHARED = Path("/dev/shm", f"distro-node-test-{os.getpid()}")
+
+
+def confined(program: str, *arguments: object) -> dict[str, Any]:
+    """Return what a program reports, beside another program's memory with a name."""
+    if SHARED.parent.exists():
+        SHARED.write_bytes(b"of another program")
+    command = [sys.executable, "-P", "-c", program, *map(str, arguments)]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    finally:
+        SHARED.unlink(missing_ok=True)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
 
 
 def test_what_it_needs_stays(result: dict[str, Any]) -> None:
     assert [name for name in OWN if not result["can"][name]] == []
 
 
-@pytest.mark.parametrize(
-    ("held", "names"),
-    [
-        ("files", FILES),
-        ("network", NETWORK),
-        ("sockets", SOCKETS),
-        ("processes", PROCESSES),
-        ("signals", ("signal its parent",)),
-        ("kernel", KERNEL),
-    ],
-)
-def test_no_door_is_open(result: dict[str, Any], held: str, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("held", DOORS)
+def test_no_door_is_open(result: dict[str, Any], held: str) -> None:
     if held not in result["enforced"]:
         pytest.skip("this system does not enforce it")
-    assert [name for name in names if result["can"][name]] == []
+    assert [name for name in DOORS[held] if result["can"][name]] == []
 
 
 def test_no_capability_is_left(result: dict[str, Any]) -> None:
@@ -307,18 +301,7 @@ print(json.dumps({"enforced": enforced, "heard": heard,
 
 def test_several_have_a_network_of_their_own(servants: Path) -> None:
     """They reach each other and nothing else, not even this machine's own services."""
-    shared = Path("/dev/shm", f"distro-node-test-{os.getpid()}")
-    shared.write_bytes(b"of another program")
-    try:
-        run = subprocess.run(
-            [sys.executable, "-P", "-c", SEVERAL, shared, servants / "daemon.sock"],
-            capture_output=True,
-            text=True,
-        )
-    finally:
-        shared.unlink()
-    assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout)
+    found = confined(SEVERAL, SHARED, servants / "daemon.sock")
     assert found["heard"]
     if "sockets" not in found["enforced"]:
         pytest.skip("this system has no filters of system calls")

@@ -13,9 +13,9 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.export import export, open_tokenizer
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
-from distro_node.node.training.tokenizer_settings import TokenizerSettings, decode_settings
+from distro_node.node.training.tokenizer_settings import TokenizerSettings
 from tokenizers import Tokenizer
-from trainer.support import CPU, TINY_LLAMA, make_manifest, write_text
+from trainer.support import TINY_LLAMA, make_manifest, opened, write_text
 from trainer.test_chat import CHATML
 from trainer.test_tasks import TINY_BERT
 from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -41,9 +41,7 @@ def made(root: Path, config: dict[str, Any], **settings: str) -> TrainingSession
     if config is TINY_LLAMA:
         task = {"task": "sft"}
         data = replace(data, marked=True)
-    session = TrainingSession(replace(manifest, data=data, **task), store, CPU)
-    session.load(chunks)
-    return session
+    return opened((replace(manifest, data=data, **task), chunks), root)
 
 
 def talking(root: Path) -> TrainingSession:
@@ -91,9 +89,8 @@ def test_an_export_of_answers_has_the_template_and_both_ends(tmp_path: Path) -> 
     assert generation["eos_token_id"] == [END, TURN]
 
 
-def test_gaps_are_filled(tmp_path: Path) -> None:
-    session = made(tmp_path, TINY_BERT)
-    store = BlobStore(tmp_path)
+def test_gaps_are_filled_and_an_export_opens(tmp_path: Path) -> None:
+    session, store = made(tmp_path / "blobs", TINY_BERT), BlobStore(tmp_path / "blobs")
     text = "".join(write_text(session, store, "a [MASK] c", 0, 0.0, 20))
     assert text.startswith("a ")
     assert text.endswith(" c")
@@ -101,10 +98,7 @@ def test_gaps_are_filled(tmp_path: Path) -> None:
     with pytest.raises(TrainerFailed, match=r"no gap to fill; write a gap as \[MASK\]"):
         "".join(write_text(session, store, "a b c", 0, 0.0, 20))
 
-
-def test_an_export_of_a_masked_model_opens(tmp_path: Path) -> None:
-    session = made(tmp_path / "blobs", TINY_BERT)
-    export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
+    export(session, store, tmp_path / "out")
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
     tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer.mask_token_id == MASK
@@ -112,9 +106,3 @@ def test_an_export_of_a_masked_model_opens(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = session.model.eval()(input_ids=ids).logits
         torch.testing.assert_close(model.eval()(input_ids=ids).logits, expected)
-
-
-def test_settings_without_a_mask_keep_their_bytes() -> None:
-    assert b"mask" not in TokenizerSettings(eos_token="</s>").encode()
-    told = TokenizerSettings(mask_token="[MASK]", chat_template=CHATML)
-    assert decode_settings(told.encode()) == told

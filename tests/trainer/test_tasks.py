@@ -14,14 +14,26 @@ from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.audit_score import AssignedSample
 from distro_node.node.trainer.models.initial_parameters import initialise
-from distro_node.node.trainer.tasks.task_batches import Loss, StoredSample
-from distro_node.node.trainer.tasks.tasks import HasBeginnings, open_task
+from distro_node.node.trainer.models.model import model_config, new_model
+from distro_node.node.trainer.tasks.data import Corpus, read_tokens
+from distro_node.node.trainer.tasks.packing import check_attention, document_inputs, starts_after
+from distro_node.node.trainer.tasks.task_batches import StoredSample
+from distro_node.node.trainer.tasks.tasks import HasBeginnings
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.error_messages import explain_trainer
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.task_names import entry_point, require_task
 from distro_node.protocol.wire.manifest import Manifest, decode_manifest
-from trainer.support import CPU, TINY_LLAMA, example_text, make_manifest, store_shard
+from trainer.support import (
+    CPU,
+    TINY_LLAMA,
+    example_text,
+    make_manifest,
+    opened,
+    refused,
+    store_shard,
+)
+from trainer.test_adapters import TINY_GPT2
 
 # Private here: `_corpus`: what is read.
 
@@ -84,35 +96,12 @@ def masked_manifest(root: Path, **settings: Any) -> tuple[Manifest, Sequence[Any
     return replace(manifest, task="masked_lm", data=data, task_settings=settings), chunks
 
 
-def opened(made: tuple[Manifest, Sequence[Any]], root: Path, **options: Any) -> TrainingSession:
-    session = TrainingSession(made[0], BlobStore(root), CPU, **options)
-    session.load(made[1])
-    return session
-
-
-def refused(manifest: Manifest, root: Path, words: str) -> TrainerFailed:
-    with pytest.raises(TrainerFailed, match=words) as caught:
-        TrainingSession(manifest, BlobStore(root), CPU)
-    assert "\n" not in str(caught.value)
-    return caught.value
-
-
 def train(session: TrainingSession, rounds: int) -> None:
     samples = session.manifest.data.samples
     for round_number in range(1, rounds + 1):
         share = [(round_number * 8 + place) % samples for place in range(8)]
         made = session.train(round_number, share)
         session.apply(round_number, [made.body], 8e-3, True)
-
-
-def test_old_manifests_keep_their_bytes(tmp_path: Path) -> None:
-    manifest, _ = make_manifest(tmp_path)
-    assert b"task_settings" not in manifest.encode()
-    assert b"marked" not in manifest.encode()
-    told, _ = masked_manifest(tmp_path)
-    assert decode_manifest(told.encode(), told.swarm) == told
-    with pytest.raises(ValueError, match="small letters"):
-        replace(manifest, task="../x")
 
 
 def test_the_assistants_text_is_learned_and_no_other(tmp_path: Path) -> None:
@@ -127,15 +116,12 @@ def test_the_assistants_text_is_learned_and_no_other(tmp_path: Path) -> None:
 
 def test_the_loss_is_the_mean_over_marked_tokens(tmp_path: Path) -> None:
     session = opened(sft_manifest(tmp_path), tmp_path)
-    row = answers(4)
-    losses = []
-    for start in range(0, 128, 16):
-        ids = torch.from_numpy((row[start : start + 16] & (LEARNED - 1)).astype(np.int64))[None]
-        with torch.no_grad():
-            # Each conversation alone: text before it must not matter.
-            logits = session.model(input_ids=ids, use_cache=False).logits[0, :7]
-        losses.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:8]))
-    assert session.evaluate(4) == pytest.approx(float(torch.stack(losses).mean()), rel=1e-5)
+    rows = torch.from_numpy((answers(4)[:128] & (LEARNED - 1)).astype(np.int64)).view(8, 16)
+    with torch.no_grad():
+        # Each conversation alone: text before it must not matter.
+        logits = session.model(input_ids=rows, use_cache=False).logits[:, :7]
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:8].flatten())
+    assert session.evaluate(4) == pytest.approx(float(loss), rel=1e-5)
 
 
 def test_the_gradient_is_that_of_the_mean_whatever_the_micro_batch(tmp_path: Path) -> None:
@@ -166,10 +152,9 @@ def test_samples_without_an_answer_are_nogradient(tmp_path: Path) -> None:
         session.evaluate(1)
 
 
-@pytest.mark.parametrize("kind", ["causal_lm", "sft", "masked_lm"])
-def test_the_beginning_of_a_sample_is_half_of_what_is_learned(tmp_path: Path, kind: str) -> None:
-    makers = {"causal_lm": make_manifest, "sft": sft_manifest, "masked_lm": masked_manifest}
-    session = opened(makers[kind](tmp_path), tmp_path)
+@pytest.mark.parametrize("make", [make_manifest, sft_manifest, masked_manifest])
+def test_the_beginning_of_a_sample_is_half_of_what_is_learned(tmp_path: Path, make: Any) -> None:
+    session = opened(make(tmp_path), tmp_path)
     task = session.task
     assert isinstance(task, HasBeginnings)
     (data,) = session._corpus.training([5])
@@ -269,18 +254,22 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         (replace(masked, task_settings={"mask_token": 1, "shar": 1.0}), "'share'"),
         (replace(plain, task_settings={"x": 1}), "unknown key 'x'"),
     ):
-        refused(manifest, tmp_path, words)
+        with refused("bad_model", words):
+            TrainingSession(manifest, BlobStore(tmp_path), CPU)
+    with pytest.raises(ValueError, match="small letters"):
+        replace(plain, task="../x")
+    assert decode_manifest(masked.encode(), masked.swarm) == masked
 
 
 def test_roberta_counts_its_positions_from_after_the_padding(tmp_path: Path) -> None:
     config = TINY_BERT | {"model_type": "roberta", "max_position_embeddings": 34, "pad_token_id": 1}
     made = initialise(config, 0, None, BlobStore(tmp_path), CPU)
-    manifest, _ = masked_manifest(tmp_path)
-    manifest = replace(manifest, model=config, parameters=made.table)
+    manifest = replace(masked_manifest(tmp_path)[0], model=config, parameters=made.table)
     session = opened((manifest, made.blobs.chunks), tmp_path)
     assert session.train(1, [0, 1]).tokens > 0
     longer = replace(manifest, data=replace(manifest.data, sequence_length=33))
-    refused(longer, tmp_path, "sequences of 33 tokens, but the model takes at most 32")
+    with refused("bad_model", "sequences of 33 tokens, but the model takes at most 32"):
+        TrainingSession(longer, BlobStore(tmp_path), CPU)
 
 
 # --- tasks of packages ---------------------------------------------------------------------------
@@ -329,12 +318,17 @@ def test_a_task_of_an_installed_package_is_trained(tmp_path: Path, package: Path
     manifest, chunks = make_manifest(tmp_path)
     manifest = replace(manifest, task="last", task_settings={"scale": 2.0})
     session = opened((manifest, chunks), tmp_path)
-    made = session.train(1, [0, 1, 2])
-    assert made.tokens == 3
+    assert session.train(1, [0, 1, 2]).tokens == 3
     assert session.evaluate(4) == pytest.approx(2 * np.log(256), rel=0.1)
-    refused(
-        replace(manifest, task_settings=None), tmp_path, "'last' refuses the manifest.*scale is 2"
-    )
+    with refused("bad_model", "'last' refuses the manifest.*scale is 2"):
+        TrainingSession(replace(manifest, task_settings=None), BlobStore(tmp_path), CPU)
+    # An audit needs no beginnings: the task need not be able to truncate samples.
+    assert not isinstance(session.task, HasBeginnings)
+    body = session.train(2, [1], audits=True).body
+    assert session.audit(2, AssignedSample(sample=0, share=2))
+    found = session.judge(2, body)
+    assert found is not None
+    assert found.first_half is None
 
 
 def test_a_task_that_is_not_there_is_one_line_and_never_a_peers(
@@ -345,14 +339,10 @@ def test_a_task_that_is_not_there_is_one_line_and_never_a_peers(
         require_task("poetry")
     assert told.value.code == ExitCode.NO_TASK
     for name, words in (("poetry", "not installed"), ("broken", "cannot be loaded")):
-        error = refused(replace(manifest, task=name), tmp_path, words)
-        assert error.kind == "no_task"
-        assert explain_trainer(error).code == ExitCode.NO_TASK
-
-
-def test_two_packages_with_one_task_are_none(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        with refused("no_task", words):
+            TrainingSession(replace(manifest, task=name), BlobStore(tmp_path), CPU)
+    assert explain_trainer(TrainerFailed("no_task", "")).code == ExitCode.NO_TASK
+    # Nor is one that two packages provide.
     about = package / "other-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
@@ -361,27 +351,66 @@ def test_two_packages_with_one_task_are_none(
         entry_point("last")
 
 
-def test_an_audit_needs_no_beginnings(tmp_path: Path, package: Path) -> None:
-    """A third-party task need not be able to truncate samples."""
+# Attention within documents: text before a border has no effect.
+
+
+END = 7
+SOFT_CAPPED = TINY_LLAMA | {"model_type": "gemma2", "head_dim": 16, "sliding_window": 4096}
+
+
+@pytest.mark.parametrize("config", [TINY_LLAMA, TINY_GPT2, SOFT_CAPPED])
+def test_each_document_is_computed_as_if_it_were_alone(config: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = new_model(model_config(config), CPU).eval()
+    documents = [[1, 2, 3, END], [END], [50, 60, 70, 80, 90, END], [11, 12]]
+    packed = torch.tensor([[token for document in documents for token in document]])
+    packed = torch.cat([packed, packed.flip(1)])
+    inputs = document_inputs(starts_after(packed, END), model.config)
+    assert inputs["position_ids"][0].tolist() == [0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5, 0, 1]
+    with torch.no_grad():
+        together = model(input_ids=packed, use_cache=False, **inputs).logits[0]
+        across = model(input_ids=packed, use_cache=False).logits[0]
+        start = 0
+        for document in documents:
+            alone = model(input_ids=torch.tensor([document]), use_cache=False).logits[0]
+            stop = start + len(document)
+            torch.testing.assert_close(together[start:stop], alone, atol=1e-5, rtol=1e-4)
+            start = stop
+    assert (together - across).abs().max() > 1e-3
+
+
+def test_a_window_that_slides_within_a_sequence_is_refused(tmp_path: Path) -> None:
+    config = model_config(TINY_LLAMA | {"model_type": "mistral", "sliding_window": 16})
+    data = replace(make_manifest(tmp_path)[0].data, end_token=END, attention="document")
+    with refused("bad_model", "sliding window of 16"):
+        check_attention(data, config)
+    check_attention(replace(data, sequence_length=16), config)
+    check_attention(replace(data, attention="sequence"), config)
+    for end, words in ((None, "needs an end_token"), (256, "not in the vocabulary")):
+        with pytest.raises(ValueError, match=words):
+            replace(data, end_token=end)
+
+
+def test_a_session_trains_within_documents(tmp_path: Path) -> None:
+    """With a frequent token as the end token, each token sees little: the loss is that of such a
+    mask."""
     manifest, chunks = make_manifest(tmp_path)
-    manifest = replace(manifest, task="last", task_settings={"scale": 2.0})
-    session = opened((manifest, chunks), tmp_path)
-    assert not isinstance(session.task, HasBeginnings)
-    body = session.train(1, [1], audits=True).body
-    assert session.audit(1, AssignedSample(sample=0, share=2))
-    found = session.judge(1, body)
-    assert found is not None
-    assert found.first_half is None
-
-
-def test_the_interface_is_all_that_a_session_asks_for(tmp_path: Path) -> None:
-    manifest, _ = make_manifest(tmp_path)
-    session = opened(make_manifest(tmp_path), tmp_path)
-    task = open_task(manifest, session.model.config)
-    assert task.unit == "nats a token"
-    stored = session._corpus.heldout([0, 1])
-    batch = task.batch([StoredSample(data, n, 0, heldout=True) for n, data in enumerate(stored)])
-    loss = task.loss(session.model.eval(), batch)
-    assert isinstance(loss, Loss)
-    assert loss.count == 64
-    assert session.evaluate(2) == pytest.approx(float(loss.total.detach()) / 64, rel=1e-5)
+    losses = []
+    # A space ends what the session takes for documents.
+    for attention in ("sequence", "document"):
+        data = replace(manifest.data, end_token=32, attention=attention)
+        session = opened((replace(manifest, data=data), chunks), tmp_path)
+        # An untrained model hardly attends to earlier tokens: only sharp scores reveal what it sees.
+        with torch.no_grad():
+            for parameter in session.parameters:
+                parameter.mul_(8.0)
+        losses.append(session.evaluate(4))
+    assert abs(losses[0] - losses[1]) > 1e-3
+    stored = Corpus(manifest.data, BlobStore(tmp_path)).heldout(range(4))
+    batch = torch.from_numpy(read_tokens(manifest.data, stored).ids)
+    inputs = batch[:, :-1]
+    with torch.no_grad():
+        borders = document_inputs(starts_after(inputs, 32), session.model.config)
+        logits = session.model(input_ids=inputs, use_cache=False, **borders).logits
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+    assert losses[1] == pytest.approx(float(expected), rel=1e-5)
