@@ -7,12 +7,12 @@ under the dishonest and the honest hypothesis (A. Wald, "Sequential Tests of Sta
 Annals of Mathematical Statistics 16, 1945), and decides as soon as the sum leaves an interval; no test
 with the same error rates needs fewer audits on average. A cleared member restarts at zero, so that a
 long honest record cannot be saved up and spent on cheating (E. S. Page, "Continuous Inspection Schemes",
-Biometrika 41, 1954). Spot checks whose results follow a worker into its credibility are L. Sarmenta's
+Biometrika 41, 1954). Spot checks whose results make up a worker's credibility are L. Sarmenta's
 ("Sabotage-Tolerance Mechanisms for Volunteer Computing Systems", 2002).
 
 Logarithms are rounded to thousandths and sums are integers, so two members that know the same results
-compute the same reputation. The resulting error rates are counted exactly, not approximated
-(`SumDistribution`).
+compute the same reputation. The resulting error rates can be computed, up to floating point
+(`AuditSumDistribution`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_SUMS = 1 << 20
 class SequentialTest:
     """Error rates of a test, and the bounds of the sum that follow from them.
 
-    Both are probabilities above 0 and below 1 whose sum is below 1; other values raise `ValueError`.
+    Both rates are above 0 and below 1, and their sum is below 1; other values raise `ValueError`.
     """
 
     accused_wrongly: Fraction
@@ -63,22 +63,22 @@ class SequentialTest:
         """The sum at which a member is cleared: Wald's lower bound, in thousandths."""
         return _logarithm(self.missed / (1 - self.accused_wrongly))
 
-    def moved(self, distribution: int, step: int) -> tuple[int, Decision]:
-        """Return the sum after one more step, and the decision; `distribution` is the sum before it. A
-        cleared member's sum returns to 0.
+    def moved(self, total: int, step: int) -> tuple[int, Decision]:
+        """Return the sum after one more step, and the decision; `total` is the sum before it. A cleared
+        member's sum returns to 0.
 
         Raises `ValueError` for a sum outside the open interval.
         """
-        if not self.clear_at < distribution < self.accuse_at:
+        if not self.clear_at < total < self.accuse_at:
             raise ValueError(
-                f"a sum of {distribution} is outside the open interval: it is decided already"
+                f"a sum of {total} is outside the open interval: it is decided already"
             )
-        distribution += step
-        if distribution >= self.accuse_at:
+        total += step
+        if total >= self.accuse_at:
             return self.accuse_at, "accused"
-        if distribution <= self.clear_at:
+        if total <= self.clear_at:
             return 0, "cleared"
-        return distribution, "open"
+        return total, "open"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,23 +111,23 @@ class PassTest(SequentialTest):
         """What a passed audit adds to the sum, in thousandths: below 0."""
         return _logarithm((1 - self.idle_fails) / (1 - self.honest_fails))
 
-    def after(self, distribution: int, *, failed: bool) -> tuple[int, Decision]:
-        """Return the sum after one more audit, and the decision."""
-        return self.moved(distribution, self.failure if failed else self.success)
+    def after(self, total: int, *, failed: bool) -> tuple[int, Decision]:
+        """Return the sum after one more audit, and the decision; `total` is the sum before it."""
+        return self.moved(total, self.failure if failed else self.success)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LevelTest(SequentialTest):
-    """Test for members that do only a part of the work, by how high their scores are, in thousandths of
-    the usual score.
+    """Test for members that do only a part of the work, by how high their scores are.
 
-    It is Wald's test of a normal distribution's mean. Steps are bounded, so that no single score
-    decides. Raises `ValueError` unless 0 < low < usual, `deviation` and `most` are above 0, and `least`
-    is below the midpoint of low and usual.
+    Scores, their bounds and their deviation are in thousandths of the usual score for a share of that
+    size (`verdict.level`). It is Wald's test of a normal distribution's mean. Steps are bounded, so that
+    no single score decides. Raises `ValueError` unless 0 < low < usual, `deviation` and `most` are above
+    0, and `least` is below the midpoint of low and usual.
     """
 
     usual: int
-    """Lower bound on the mean of honest scores."""
+    """Lower bound on the mean of honest scores: somewhat below 1,000."""
     low: int
     """Upper bound on the mean score of members that the test must find."""
     deviation: int
@@ -148,6 +148,7 @@ class LevelTest(SequentialTest):
 
     def step(self, level: int) -> int:
         """Return what a score adds to the sum: the log likelihood ratio, in thousandths and bounded.
+        `level` is the score.
 
         For deviation σ it is (low - usual) / σ² · (level - (low + usual) / 2).
         """
@@ -157,75 +158,77 @@ class LevelTest(SequentialTest):
         step = (whole + self.deviation**2) // (2 * self.deviation**2)
         return max(-self.most, min(self.most, step))
 
-    def after(self, distribution: int, level: int) -> tuple[int, Decision]:
-        """Return the sum after one more audit, and the decision."""
-        return self.moved(distribution, self.step(level))
+    def after(self, total: int, level: int) -> tuple[int, Decision]:
+        """Return the sum after one more audit, and the decision; `total` is the sum before it."""
+        return self.moved(total, self.step(level))
 
 
-class DistributionSums:
+class StepSumDistribution:
     """Distribution of a test's sum after some independent, identically distributed steps.
 
     It carries the probability of every reachable sum, so floating point is the only approximation.
     Accusation is absorbing.
     """
 
-    def __init__(self, accuse_at: int, clear_at: int, odds: Mapping[int, float]) -> None:
-        """The bounds are as in `SequentialTest`; `odds` maps each step to its probability, and they sum
-        to 1.
+    def __init__(self, accuse_at: int, clear_at: int, probabilities: Mapping[int, float]) -> None:
+        """The bounds are as in `SequentialTest`; `probabilities` has the probability of each step, and
+        they sum to 1.
 
         Raises `ValueError` for more than 2^20 open sums.
         """
         if accuse_at - clear_at > _MOST_SUMS:
             raise ValueError(f"more than {_MOST_SUMS} open sums")
-        self._odds = odds
+        self._probabilities = probabilities
         # Probabilities of the sums strictly between the bounds.
         self._open = np.zeros(accuse_at - clear_at - 1)
         self._zero = -clear_at - 1
         self._open[self._zero] = 1.0
         self.accused = 0.0
         """The probability of having been accused by now."""
-        self.checks = 0
+        self.steps = 0
+        """The number of steps so far."""
 
-    def check(self, times: int = 1) -> float:
+    def advance(self, times: int = 1) -> float:
         """Advance by `times` steps, 2^20 at most in total, and return the probability of accusation.
 
         Raises `ValueError` for more.
         """
-        if not 0 <= times <= _MAX_AUDITS - self.checks:
+        if not 0 <= times <= _MAX_AUDITS - self.steps:
             raise ValueError(f"more than {_MAX_AUDITS} steps")
         for _ in range(times):
             after = np.zeros_like(self._open)
-            for step, odds in self._odds.items():
+            for step, probability in self._probabilities.items():
                 far = min(abs(step), len(after))
                 if step > 0:
-                    after[far:] += odds * self._open[: len(after) - far]
-                    self.accused += odds * float(self._open[len(after) - far :].sum())
+                    after[far:] += probability * self._open[: len(after) - far]
+                    self.accused += probability * float(self._open[len(after) - far :].sum())
                 else:
-                    after[: len(after) - far] += odds * self._open[far:]
-                    after[self._zero] += odds * float(self._open[:far].sum())
+                    after[: len(after) - far] += probability * self._open[far:]
+                    after[self._zero] += probability * float(self._open[:far].sum())
             self._open = after
-            self.checks += 1
+            self.steps += 1
         return self.accused
 
 
-class SumDistribution(DistributionSums):
+class AuditSumDistribution(StepSumDistribution):
     """Distribution of a member's sum when each audit fails with one fixed probability."""
 
     def __init__(self, test: PassTest, fails: float) -> None:
-        """Raises `ValueError` unless 0 ≤ `fails` ≤ 1, and for a test with more than 2^20 open sums."""
+        """`fails` is that probability. Raises `ValueError` unless 0 ≤ `fails` ≤ 1, and for a test with
+        more than 2^20 open sums."""
         if not 0 <= fails <= 1:
             raise ValueError("fails must be a probability")
-        odds = {test.failure: fails, test.success: 1 - fails}
-        super().__init__(test.accuse_at, test.clear_at, odds)
+        probabilities = {test.failure: fails, test.success: 1 - fails}
+        super().__init__(test.accuse_at, test.clear_at, probabilities)
 
 
 def audits_until(test: PassTest, fails: float, share: float, most: int) -> int | None:
     """Return the number of audits after which a fraction `share` of the members that fail at rate
     `fails` is accused; None if more than `most`."""
-    distribution = SumDistribution(test, fails)
+    distribution = AuditSumDistribution(test, fails)
     for _ in range(most):
-        if distribution.check() >= share:
-            return distribution.checks
+        if distribution.advance() >= share:
+            return distribution.steps
     return None
 
 

@@ -16,7 +16,7 @@ from distro_node.protocol.audit.audit_sums import (
     halves_test,
     level_test,
 )
-from distro_node.protocol.audit.sequential_test import DistributionSums, LevelTest
+from distro_node.protocol.audit.sequential_test import LevelTest, StepSumDistribution
 from distro_node.protocol.audit.verdict import Halves
 
 LEVELS, HALVES = level_test(250), halves_test(250)
@@ -117,7 +117,7 @@ def accused_by_liars(test: LevelTest, share: float, audits: int) -> float:
     masses: dict[int, float] = defaultdict(float)
     for step, mass in said:
         masses[round(step / 20)] += mass
-    return DistributionSums(test.accuse_at // 20, test.clear_at // 20, masses).check(audits)
+    return StepSumDistribution(test.accuse_at // 20, test.clear_at // 20, masses).advance(audits)
 
 
 def test_a_third_of_all_audits_takes_hardly_anybodys_votes() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from distro_node.protocol.audit.sequential_test import (
+    AuditSumDistribution,
     LevelTest,
     PassTest,
-    SumDistribution,
     audits_until,
 )
 
@@ -50,15 +50,15 @@ def test_standings_are_those_of_every_single_course() -> None:
                 standing, decision = SHORT.after(standing, failed=failed)
                 found = decision == "accused"
         accused += probability * found
-    assert SumDistribution(SHORT, fails).check(12) == pytest.approx(accused, rel=1e-12)
+    assert AuditSumDistribution(SHORT, fails).advance(12) == pytest.approx(accused, rel=1e-12)
 
 
 def test_before_anything_can_be_cleared_it_is_the_binomial_tail() -> None:
     """Before the first decision a sum depends only on the number of failures."""
     needed = math.ceil(STRICT.accuse_at / STRICT.failure)
     exactly = 0.2**needed
-    assert SumDistribution(STRICT, 0.2).check(needed) == pytest.approx(exactly, rel=1e-12)
-    assert SumDistribution(STRICT, 0.2).check(needed - 1) == 0.0
+    assert AuditSumDistribution(STRICT, 0.2).advance(needed) == pytest.approx(exactly, rel=1e-12)
+    assert AuditSumDistribution(STRICT, 0.2).advance(needed - 1) == 0.0
 
 
 @pytest.mark.parametrize("test", [STRICT, SHORT])
@@ -87,7 +87,7 @@ def test_errors_of_one_test_are_within_walds_bounds(test: PassTest) -> None:
 
 
 def test_the_honest_are_hardly_ever_accused_and_the_idle_soon() -> None:
-    assert SumDistribution(STRICT, 1e-3).check(10_000) < 1e-6
+    assert AuditSumDistribution(STRICT, 1e-3).advance(10_000) < 1e-6
     assert audits_until(STRICT, 1.0, 0.5, 20) == math.ceil(STRICT.accuse_at / STRICT.failure)
     median = audits_until(STRICT, 0.5, 0.5, 100)
     assert median is not None
@@ -153,12 +153,12 @@ def test_decided_standings_and_endless_courses_are_refused() -> None:
     with pytest.raises(ValueError, match="decided"):
         STRICT.after(STRICT.clear_at, failed=False)
     with pytest.raises(ValueError, match="more than"):
-        SumDistribution(STRICT, 0.5).check(1 << 60)
+        AuditSumDistribution(STRICT, 0.5).advance(1 << 60)
     with pytest.raises(ValueError, match="probability"):
-        SumDistribution(STRICT, math.nan)
+        AuditSumDistribution(STRICT, math.nan)
     endless = dataclasses.replace(STRICT, accused_wrongly=Fraction(1, 10**1000))
     with pytest.raises(ValueError, match="sums"):
-        SumDistribution(endless, 0.5)
+        AuditSumDistribution(endless, 0.5)
 
 
 LEVEL = LevelTest(
