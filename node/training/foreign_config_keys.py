@@ -1,7 +1,7 @@
-"""Keys of published configurations that are not the model's own and have no effect on its training, and
-the supported architectures nearest to unsupported ones.
+"""Keys of published configurations that describe no part of the model, and the supported architectures
+nearest to unsupported ones.
 
-Both processes use it, so nothing here imports torch or transformers.
+The node and the trainer process import this module, so it imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Keys about how others ran, saved or classified with the model: none of them changes its training. The
-# code that `auto_map` names is never loaded.
+# Keys about how others ran, saved or classified with the model. They are left out of the model that is
+# built here, so that none of them changes its training: an encoder never becomes a decoder, and the loss
+# is the cross-entropy alone, without a router's. The code that `auto_map` names is never loaded.
 INERT_KEYS = frozenset(
     {"architectures", "dtype", "torch_dtype", "transformers_version", "attn_implementation"}
     | {"id2label", "label2id", "problem_type", "is_encoder_decoder", "chunk_size_feed_forward"}
@@ -66,7 +67,7 @@ def is_inert(key: str) -> bool:
 
 
 def is_neutral(model_type: str, key: str, value: Any) -> bool:
-    """Whether an architecture's unknown key has a value that does not affect the model."""
+    """Whether a key that the architecture does not know has a value that does not affect the model."""
     if value is None:
         return True
     if key == "attention_bias" and model_type in _BIASED:
@@ -86,10 +87,10 @@ def quantised_message(value: Any) -> str:
     )
 
 
-# Unsupported models that are often requested: the nearest supported one, and what is missing there.
+# Unsupported models that are often requested: the nearest supported one, and what that one lacks.
 _FAMILIES: Mapping[str, str] = {
     "gemma3": "the nearest is 'gemma3_text', its language model alone: images are not trained",
-    "gemma3n": "the nearest is 'gemma3_text'; embeddings of each layer are missing",
+    "gemma3n": "the nearest is 'gemma3_text'; per-layer embeddings are missing",
     "llama4": "the nearest is 'llama'; its experts and images are missing",
     "mistral3": "the nearest is 'mistral', its language model alone: images are not trained",
     "qwen2_vl": "the nearest is 'qwen2', its language model alone: images are not trained",
@@ -102,11 +103,11 @@ _FAMILIES: Mapping[str, str] = {
     "gptj": "the nearest is 'gpt_neox'; interleaved rotary positions are missing",
     "opt": "the nearest is 'gpt2'; learned positions with an offset are missing",
     "bloom": "the nearest is 'gpt2'; positions as a bias of attention (ALiBi) are missing",
-    "falcon": "the nearest is 'gpt_neox'; one key for all heads is missing",
+    "falcon": "the nearest is 'gpt_neox'; multi-query attention is missing",
     "mamba": "no supported one is similar: state spaces are missing",
     "mamba2": "no supported one is similar: state spaces are missing",
-    "distilbert": "the nearest is 'bert'; its own names of layers are missing",
-    "modernbert": "the nearest is 'bert'; rotary positions without padding are missing",
+    "distilbert": "the nearest is 'bert'; its layers have other names",
+    "modernbert": "the nearest is 'bert'; rotary positions and unpadded batches are missing",
     "t5": "no supported one is similar: encoders with decoders are missing",
 }
 
