@@ -96,7 +96,7 @@ def load_defaults(
 
 def _read_file(path: Path, commands: Commands, defaults: dict[str, dict[str, Any]]) -> None:
     content = _parse(path)
-    everywhere = {option for options in commands.values() for option in options}
+    all_options = {option for options in commands.values() for option in options}
     tables = {name: value for name, value in content.items() if isinstance(value, dict)}
     common = {name: value for name, value in content.items() if name not in tables}
     for name in tables:
@@ -104,8 +104,8 @@ def _read_file(path: Path, commands: Commands, defaults: dict[str, dict[str, Any
             raise _unknown(path, f"the table [{name}]", name, [*commands])
     for key, value in common.items():
         option = key.replace("-", "_")
-        if option not in everywhere:
-            raise _unknown(path, f"the key {key!r}", option, [*commands, *everywhere])
+        if option not in all_options:
+            raise _unknown(path, f"the key {key!r}", option, [*commands, *all_options])
         for command, options in commands.items():
             if option in options:
                 _put(defaults[command], path, key, key, option, value, options[option])
@@ -206,7 +206,7 @@ def _from_text(text: str, kind: OptionKind) -> Any:
 
 
 def _check(value: Any, kind: OptionKind) -> Any:
-    """Return a TOML value that an option accepts. Raises `ValueError` for any other."""
+    """Return `value`, of a TOML type. Raises `ValueError` if the option does not accept it."""
     if kind.multiple:
         single = OptionKind(kind=kind.kind, multiple=False, low=kind.low, high=kind.high)
         if not isinstance(value, list):

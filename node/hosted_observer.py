@@ -59,13 +59,13 @@ def open_hosted_observer(settings: DaemonSettings, identity: Identity) -> Iterat
 
 
 class HostedObserver:
-    """The node that the page shows. `run` follows the swarm and serves the page."""
+    """The observer that the page shows. `run` follows the swarm and serves the page."""
 
     def __init__(
         self, settings: DaemonSettings, identity: Identity, address: Address | None
     ) -> None:
-        """`settings.full_invite` may contain the bootstrap peer itself, since its swarm's links name
-        it."""
+        """`settings.full_invite` may contain the bootstrap peer itself, since the swarm's links name it;
+        `settings.peering` adds no bootstrap peers."""
         own = peer_text(identity.peer)
         self._settings = settings
         self._identity = identity
@@ -114,8 +114,8 @@ class HostedObserver:
         self, network: Network, registry: Registry, listed: SwarmList | None = None
     ) -> None:
         """Follow the swarm over a bootstrap peer's network, and serve the page, until cancelled.
-        `registry` has the peer records of that bootstrap peer, and `listed` its list of public swarms,
-        which the page shows too; None: it has no list."""
+        `registry` has the peer records that members have sent to that bootstrap peer. `listed` is its
+        list of public swarms, which the page shows too; None if it has none."""
 
         def invite(manifest: Manifest) -> str | None:
             entry = self._settings.full_invite
@@ -156,6 +156,7 @@ class HostedObserver:
             self._session_settings, self._data, self._identity, network, self._telemetry, registry
         )
         try:
+            # An observer needs no ticket.
             await session.run(b"")
         except* UserError as group:
             problems += (error for error in leaves(group) if isinstance(error, UserError))

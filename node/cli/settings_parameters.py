@@ -16,11 +16,10 @@ from ..settings.setting import Setting, all_settings, build, settings_of
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that has the options of its settings in place of the parameter that takes them.
+    """Return the command with options in place of each parameter whose type is a dataclass of settings.
 
-    A parameter takes settings if its type is one of the trees of `settings`; the command is called with
-    the tree that is built from the options. Options that a user does not give have the defaults of the
-    tree's class.
+    The command is called with settings built from the options (`setting.build`). Options that a user
+    does not give have the defaults of the dataclass.
     """
     hints = typing.get_type_hints(command, include_extras=True)
     trees: dict[str, type] = {}
@@ -43,13 +42,14 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     described: Any = with_options
     described.__signature__ = inspect.Signature(parameters)
     described.__annotations__ = {each.name: each.annotation for each in parameters}
+    # Nothing may read the parameters of the original command.
     del described.__wrapped__
     return with_options
 
 
 def option_of(component: type, field: str, *, help: str | None = None) -> Any:
-    """Return the option of one setting, for a command that takes no other of its component's; `help`
-    replaces its own."""
+    """Return the option of one setting, for a command without the component's other settings; `help`
+    replaces the setting's own."""
     return _information(settings_of(component)[field], help)
 
 
@@ -75,7 +75,7 @@ def _information(each: Setting, help: str | None) -> Any:
         metavar=declaration.metavar,
         min=declaration.low,
         max=declaration.high,
-        # A path is checked by the code that reads it: it names the file, and has its own exit code.
+        # The code that reads a path checks it: its error names the file, and has its own exit code.
         readable=each.value_type is not Path,
         help=help or declaration.help,
         rich_help_panel=declaration.group,

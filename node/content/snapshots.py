@@ -36,8 +36,8 @@ from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
 from .downloads import Downloads, blob_list_at
 from .snapshot_holds import Retention
 
-# Number of files renamed at a time, while no other task of the node runs; each takes a tenth of a
-# millisecond, and the updates of hundreds of rounds may be removed together.
+# Number of updates renamed at a time before they are deleted, while no other task of the node runs: a
+# rename takes a tenth of a millisecond, and the updates of hundreds of rounds may be removed together.
 _SWEPT_AT_ONCE = 32
 
 
@@ -60,10 +60,13 @@ class Snapshots:
         self._downloads = downloads
         self._ledger = ledger
         self._keeps_for_readers = keeps_for_readers
+        # How many rounds back a state may have to be rebuilt for an audit.
         self._audit_history = audit_history(manifest)
         self._initial = LocalSnapshot(-1, manifest.initial.hex(), 4 * manifest.elements)
         known = swarm_store.snapshots()
         self._kept = [each for each in known if each.whole]
+        # On disk, an interrupted download and snapshots of an abandoned chain look alike; the download
+        # comes first. Without a download, the first of the others is treated as one.
         incomplete = [each for each in known if not each.whole]
         self._partial: LocalSnapshot | None = incomplete[0] if incomplete else None
         # Snapshots of an abandoned chain, kept until the current chain has one of its own.
@@ -77,8 +80,8 @@ class Snapshots:
 
         Unless `certified_only`, a snapshot of our own is good enough even if it is not certified (yet),
         because each later step is checked against the fingerprint in its record. After a mismatch, use
-        `certified_only`. A snapshot that became old while it was fetched is good enough, too: the others
-        keep the later updates for nodes that fetch it. Raises `DiskFull`.
+        `certified_only`. A snapshot that became old while it was fetched is good enough, too: other
+        nodes keep the later updates for those that fetch it. Raises `DiskFull`.
         """
         await self._put_abandoned_chain_aside()
         while True:
@@ -119,8 +122,8 @@ class Snapshots:
         return False
 
     def note_request(self, peer: PeerId, blob: ContentId) -> bool:
-        """Note a peer's request for this blob: the snapshot that contains it, or precedes this update,
-        is still needed. Return whether the blob belongs to a snapshot."""
+        """Note a peer's request for this blob: the snapshot that contains it, or that precedes it if it
+        is an update, is still needed. Return whether the blob belongs to a snapshot."""
         self._retention.note_request(peer, blob, self._kept, self._ledger())
         return self._retention.is_of_snapshot(blob)
 
@@ -137,7 +140,8 @@ class Snapshots:
         return blobs.chunks
 
     def entry(self, snapshot: LocalSnapshot) -> SnapshotEntry | None:
-        """Return this snapshot as an entry for the next record; None for the initial one."""
+        """Return this snapshot as an entry for the next record; None up to round 0, whose parameters are
+        the initial ones."""
         if snapshot.round <= 0:
             return None
         return SnapshotEntry(snapshot.round, blob_of(snapshot), snapshot.size)
@@ -151,7 +155,8 @@ class Snapshots:
 
     async def _keep(self, new: LocalSnapshot) -> None:
         if self._swept_round is None:
-            # An earlier process removed updates when it made the newest snapshot, or later.
+            # With enough snapshots, an earlier process removed the updates that were dispensable when
+            # it made the newest snapshot, or more; with fewer, it removed none.
             had_enough = len(self._kept) >= KEPT_SNAPSHOTS
             first_unknown = self._kept[-1].round + 1 if had_enough else 0
             self._swept_round = (
@@ -265,7 +270,8 @@ class Snapshots:
     async def _remove(self, dropped: list[LocalSnapshot]) -> None:
         if not dropped:
             return
-        # The index first, then the files: a crash in between wastes space and breaks nothing.
+        # The list of snapshots first, then the files: a crash in between wastes space and breaks
+        # nothing.
         await self._swarm_store.written()
         kept = (self._initial, *self._kept, *self._incomplete())
 
@@ -281,21 +287,22 @@ class Snapshots:
         await trio.to_thread.run_sync(remove)
 
     async def _sweep_updates(self, swept: int) -> None:
-        """Remove the updates that cost any peer at least as much to fetch as a snapshot does; those up
-        to round `swept` are removed already."""
+        """Remove the updates of rounds so old that peers load a snapshot instead of replaying them
+        (`last_dispensable`); those up to round `swept` are removed already."""
         ledger = self._ledger()
-        before = last_dispensable(ledger, self._kept, len(ledger))
+        last = last_dispensable(ledger, self._kept, len(ledger))
         known = ledger.truncated(len(ledger))
-        found = await trio.to_thread.run_sync(dispensable_updates, known, swept, before)
+        found = await trio.to_thread.run_sync(dispensable_updates, known, swept, last)
         for start in range(0, len(found), _SWEPT_AT_ONCE):
             if self._ledger() is not ledger:
                 # They belong to a chain that was abandoned meanwhile.
                 return
-            since = updates_from(ledger, len(known))
+            # An update may count again in a round decided meanwhile.
+            counted_again = updates_from(ledger, len(known))
             portion = found[start : start + _SWEPT_AT_ONCE]
-            files = self._store.set_aside(update for update in portion if update not in since)
+            files = self._store.set_aside(each for each in portion if each not in counted_again)
             await trio.to_thread.run_sync(self._store.delete_files, files)
         if self._ledger() is not ledger:
             return
-        self._swept_round = before
-        self._retention.forget(before, self._kept)
+        self._swept_round = last
+        self._retention.forget(last, self._kept)

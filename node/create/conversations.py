@@ -19,15 +19,16 @@ from .tokens import FileTokenizer, TokenBytes, in_groups
 
 DEFAULT_COLUMN = "messages"
 
-# The names of these roles in data sets in ShareGPT's format.
+# Other names of roles, which data sets in ShareGPT's format have, and ours.
 _OTHER_ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "chatgpt": ASSISTANT}
 _SEPARATOR = "\n"
 _TOOLS = "tools"
 # Keys by which data sets mark a message as not to be learned.
 _WEIGHT_KEY, _LEARN_KEYS = "weight", ("train", "training")
 MAX_CONVERSATION_BYTES = 1 << 20
-"""Only answers within this many bytes of a conversation are tokenised: hardly any sequence would reach
-a later one. A tokenizer takes some 100 times as much memory as the text."""
+"""A longer conversation is cut after the last answer within this many bytes before it is tokenised:
+hardly any sequence would reach a later answer. A tokenizer takes some 100 times as much memory as the
+text."""
 
 
 class ConversationColumns(Columns):
@@ -104,12 +105,13 @@ def _messages(value: Any, column: str, role: str | None) -> tuple[list[Message],
 
 
 def _tools(value: Any) -> Sequence[Tool] | None:
-    """Return the tools in a cell: a list of tables, each plain or as JSON. Raises `BadConversation`."""
-    value = _plain(value) if isinstance(value, str) and value.strip() else value
+    """Return the tools in a cell: a list of tables. The cell and each table may be JSON text. Raises
+    `BadConversation`."""
+    value = _parsed(value) if isinstance(value, str) and value.strip() else value
     if value is None or value in ("", []):
         return None
     listed = value if isinstance(value, list) else [None]
-    tools = [_plain(each) if isinstance(each, str) else each for each in listed]
+    tools = [_parsed(each) if isinstance(each, str) else each for each in listed]
     read = [each for each in tools if isinstance(each, dict)]
     if len(read) < len(tools):
         raise BadConversation(f"holds no list of tools in the column {_TOOLS!r}")
@@ -123,7 +125,8 @@ def _refuse_repeated(value: Any) -> None:
         raise BadConversation(f"has the key {key!r} twice in one table")
 
 
-def _plain(text: str) -> Any:
+def _parsed(text: str) -> Any:
+    """Return the value of a JSON text; another text unchanged."""
     try:
         return parse_json(text)
     except (ValueError, RecursionError):
@@ -195,8 +198,8 @@ class ConversationTokenizer(FileTokenizer):
     @property
     def token_bytes(self) -> TokenBytes:
         """Bytes that hold any token id and the two marks: 1, 2 or 4."""
-        rows = self.vocabulary << 2
-        return 1 if rows <= 1 << 8 else 2 if rows <= 1 << 16 else 4
+        marked = self.vocabulary << 2
+        return 1 if marked <= 1 << 8 else 2 if marked <= 1 << 16 else 4
 
     @property
     def begin_bit(self) -> int:

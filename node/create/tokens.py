@@ -18,14 +18,14 @@ import numpy as np
 from ..errors import ExitCode, UserError
 from ..training.post_processor import UnknownPostProcessor, added_tokens
 
-# A tokenizer is one blob, and a blob has at most 16 MiB. A tokenizer of 256,000 tokens has about 17 MB
-# as JSON with merges spelled out.
+# A tokenizer is one blob, and a blob has at most 16 MiB. The largest `tokenizer.json` files, with some
+# 256,000 tokens and their merges, exceed that and are refused.
 MAX_TOKENIZER_BYTES = 16 << 20
 
 TokenBytes = Literal[1, 2, 4]
 
-# Bytes of text that the library processes at once: its notes on each token, and on each byte while it
-# splits words, take some 30 to 60 times as much memory.
+# Bytes of text that the library processes at once: its data on each token, and on each byte while it
+# splits words, take some 30 to 60 times as much memory as the text.
 _ENCODED_BYTES = 1 << 17
 
 # End-of-document tokens of well-known tokenizers, used for a tokenizer that does not state its own.
@@ -64,7 +64,7 @@ class Tokenizer(Protocol):
         ...
 
     def line_ends(self) -> np.ndarray:
-        """Return whether a line ends with each token: bool (vocabulary,)."""
+        """Return for each token whether it ends a line: bool (vocabulary,)."""
         ...
 
     def end_token(self) -> str | None:
@@ -152,6 +152,7 @@ class FileTokenizer:
     def of(cls, definition: bytes) -> FileTokenizer:
         """Make a tokenizer from another one's `definition`."""
         tokenizer = cls.__new__(cls)
+        # Only for messages: there is no file.
         tokenizer._path = Path("tokenizer.json")
         tokenizer._read(definition)
         return tokenizer
@@ -165,7 +166,7 @@ class FileTokenizer:
         # The library raises plain Exception for every kind of invalid definition.
         except Exception as error:
             raise _unusable(self._path, str(error)) from None
-        # The file may contain settings for these from the tokenizer's own training.
+        # The file may ask for truncation and padding, left from the tokenizer's own training.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._ids = self._tokenizer.get_vocab(with_added_tokens=True)

@@ -35,7 +35,7 @@ class TrafficTotals:
 
 
 class Traffic:
-    """Bytes and rejections, and the limits of the line.
+    """Traffic counts of one network, and its rate limits.
 
     If the `totals` of earlier networks are given, counting continues in them; all other counts begin at
     zero.
@@ -60,7 +60,7 @@ class Traffic:
         self.wire_received = 0
         """The same for bytes read."""
         self.dropped: Counter[str] = Counter()
-        """Accepted gossip messages lost to a slow reader, by topic."""
+        """Accepted gossip messages that our own program did not read in time, by topic."""
         self.failures: Counter[str] = Counter()
         """Failures of our own handlers, by protocol: bugs."""
 
@@ -82,7 +82,7 @@ class Traffic:
         _count(self.rejected, reason)
 
     def drop(self, topic: str) -> None:
-        """Count one message lost to a slow reader."""
+        """Count one accepted message that was not read in time."""
         _count(self.dropped, topic)
 
     def fail(self, protocol: str) -> None:

@@ -1,4 +1,4 @@
-"""Receipts on disk: made from a node's chain, and verified against a chain, a link or nothing else.
+"""Receipts on disk: made from a node's chain, and verified by a chain, a link or the signatures alone.
 
 A receipt to verify is a stranger's file: its size is bounded, it is decoded strictly, and every
 statement in it is checked. How much it proves then depends on what it could be compared with, and the
@@ -78,7 +78,7 @@ class ReceiptVerdict:
     final: bool
     """Whether its record is final in the chain that it was compared with; False without a chain."""
     missing: str = ""
-    """Why the proof is not stronger; empty for a full proof."""
+    """Why only the signatures were verified; empty for the other proofs."""
 
 
 def make_receipt(data: DataDir, swarm: SwarmId, peer: PeerId) -> tuple[Receipt, ReceiptFacts]:
@@ -89,6 +89,7 @@ def make_receipt(data: DataDir, swarm: SwarmId, peer: PeerId) -> tuple[Receipt, 
     version.
     """
     ledger = read_ledger(data, swarm)
+    # Raises in a swarm without audits.
     audit_ledger_of(ledger)
     final = _final_round(data, ledger)
     rounds = [round_ for round_ in certifying_rounds(ledger) if round_ <= final]
@@ -135,7 +136,7 @@ def verify_receipt(file: Path, ledger: Path | None, link: Invite | None) -> Rece
     receipt = _read(file)
     try:
         facts = _facts(receipt, examine(receipt))
-        named = link is not None and against_checkpoint(receipt, link.swarm, link.at)
+        matches_link = link is not None and against_checkpoint(receipt, link.swarm, link.at)
         if ledger is not None:
             data = DataDir(ledger)
             chain = read_ledger(data, receipt.swarm)
@@ -146,7 +147,7 @@ def verify_receipt(file: Path, ledger: Path | None, link: Invite | None) -> Rece
         raise explain_version(error) from None
     except ProtocolError as error:
         raise _false_receipt_error(file, error) from None
-    if named:
+    if matches_link:
         return ReceiptVerdict(facts=facts, proof="link", final=False)
     missing = "the file alone does not prove that its signers were members"
     if ledger is not None:

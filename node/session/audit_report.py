@@ -19,10 +19,10 @@ def audits_status(ledger: Ledger, me: PeerId | None) -> AuditsStatus | None:
 
     `me`: the peer whose own account to include; None to include no one's.
     """
-    work = ledger.find(AuditLedger)
-    if work is None:
+    audits = ledger.find(AuditLedger)
+    if audits is None:
         return None
-    reputation = work.reputation
+    reputation = audits.reputation
     return AuditsStatus(
         audits=reputation.totals.audits,
         low=reputation.totals.low,
@@ -39,16 +39,17 @@ def audits_status(ledger: Ledger, me: PeerId | None) -> AuditsStatus | None:
 
 def count_audits(counts: Increases, ledger: Ledger, me: PeerId | None) -> None:
     """Count the audits that the chain has gained since the last call; none in a swarm without audits.
-    Call this once when the chain is loaded, and whenever it has grown."""
-    work = ledger.find(AuditLedger)
-    if work is None:
+    Call this once when the chain is loaded, which counts none yet, and whenever it has grown."""
+    audits = ledger.find(AuditLedger)
+    if audits is None:
         return
-    reputation = work.reputation
+    reputation = audits.reputation
     own = {} if me is None else {"own": reputation[me].audits_made}
     counts.update({**asdict(reputation.totals), **own})
 
 
 def _excluded(ledger: Ledger, reputation: ReputationTable) -> list[PeerId]:
+    """Return the members whose updates do not count."""
     sums = reputation.sums()
     members = ledger.membership(len(ledger)).peers
     return [peer for peer in members if peer in sums and not sums[peer].updates_count]

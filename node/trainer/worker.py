@@ -89,6 +89,7 @@ class Worker:
         self._staged_for = -1
         self._text_model: TextModel | None = None
         self._writing: Iterator[str] = iter(())
+        # The most memory, in bytes, that the process may have while it generates text.
         self._writing_ceiling: int | None = None
         self._drawing: Iterator[bytes] = iter(())
         self._methods: dict[str, Callable[..., Any]] = {
@@ -181,7 +182,8 @@ class Worker:
         )
 
     def _failed(self, error: Exception, method: str) -> tuple[FailureKind, str]:
-        """Return the kind and message with which a failure is reported, if this process continues."""
+        """Return the kind and message with which a failure is reported. A trainer of several ranks may
+        end the process instead."""
         return describe(error)
 
     def _initialise(
@@ -212,7 +214,7 @@ class Worker:
     def _survey(
         self, device: str, config: dict[str, Any] | None, lora: dict[str, Any] | None
     ) -> dict[str, Any]:
-        # Code for several devices is imported only where there are some.
+        # Code for several devices is imported only where there are several.
         from .ranks.processes import devices_of
 
         self._prepare(None)
@@ -289,6 +291,7 @@ class Worker:
         return {
             "fingerprint": fingerprint,
             "seconds": time.perf_counter() - started,
+            # The number of updates that the outlier filter left out.
             "left_out": self._current_session.left_out,
         }
 
@@ -302,6 +305,7 @@ class Worker:
     def _save_momentum(self, path: str) -> None:
         session = self._current_session
         save_part(session.optimizer, session.part.place, Path(path))
+        # Parts saved with other divisions are outdated now.
         remove_others(session.part.place.division, Path(path))
 
     def _load_momentum(self, path: str) -> bool:
@@ -333,7 +337,8 @@ class Worker:
         return asdict(start)
 
     def _text_source(self) -> TextModel:
-        """Return the model of the checkpoint or of the session; its tokenizer is read once."""
+        """Return the model of the session, or of the checkpoint if no session is open; its tokenizer is
+        read once."""
         found = self._text_model
         if self._store is not None and (
             found is None or found.model is not self._current_session.model

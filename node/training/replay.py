@@ -1,7 +1,10 @@
 """Reconstruction of a past state of the swarm's model in a trainer, from what this disk has.
 
 It starts from a local snapshot and applies the records after it; each state is compared with the
-fingerprint that the swarm agreed on. The state of the node's training trainer is not changed.
+fingerprint that the swarm agreed on. It takes a trainer of its own, apart from the one that trains.
+
+The initial state is that of round -1, and round 0 does not change it. A record has the fingerprint of
+the parameters before its round.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ class StoredRun:
 
     manifest: Manifest
     ledger: Ledger
-    """It is not extended while a state is reconstructed."""
+    """The chain; it must not be extended while a state is reconstructed."""
     store: BlobStore
 
     def last_replayable(self, start: int, end: int | None = None) -> int:
@@ -40,6 +43,7 @@ class StoredRun:
         `start` with the updates on this disk."""
         last = start
         limit = len(self.ledger) if end is None else min(len(self.ledger), end + 1)
+        # The closing record has no step.
         closing = self.manifest.schedule.closing_round
         limit = limit if closing is None else min(limit, closing)
         for round_ in range(start + 1, limit):
@@ -53,7 +57,7 @@ class StoredRun:
         """Return the latest of these snapshots, sorted from the oldest, from which round `end` can
         be reached."""
         for start in reversed([*snapshots]):
-            # A snapshot's own round needs no updates; round 0 does not change the parameters.
+            # A snapshot's own round needs no updates, and neither does round 0.
             if start.round <= end <= max(0, self.last_replayable(start.round, end)):
                 return start
         return None
@@ -120,6 +124,8 @@ async def _replay_from(
         # The closing record has no step: the result is the state of the round before it.
         if round_ == run.manifest.schedule.closing_round:
             break
+        # Learning rates begin with round 1; round 0 has no updates. This trainer has no update of its
+        # own, so `own_counted` has no effect.
         rate = learning_rate(run.manifest.schedule, max(1, round_))
         applied = await trainer.apply(
             round_, counted.bodies, rate, own_counted=True, update_weights=counted.update_weights

@@ -83,6 +83,8 @@ CONDITIONS: tuple[tuple[MemberState, Callable[[MemberConditions], bool]], ...] =
 )
 """The first state whose condition holds is the member's state."""
 
+# Causes of the transitions from `loading` and `applying`, by the next state. "Decided since" means after
+# the loaded snapshot.
 _LOADED: dict[MemberState, str] = {
     "applying": "rounds were decided since",
     "asking": "removed as silent, or never a member",
@@ -91,6 +93,7 @@ _LOADED: dict[MemberState, str] = {
     "agreeing": "up to date, all updates are here",
     "finished": "up to date, the run is over",
 }
+# The state that follows each state when the node asks its member to leave.
 _LEAVES: dict[MemberState, MemberState] = {
     "loading": "leaving",
     "applying": "leaving",
@@ -168,8 +171,8 @@ def cast_sets() -> dict[frozenset[BallotKind], dict[BallotKind, frozenset[Ballot
 def diagrams() -> str:
     """Return both tables as Mermaid state diagrams, in Markdown.
 
-    Transitions to a common state, for the same reason, from most states would hide the others. They are
-    described in a sentence instead.
+    If transitions to one state have the same cause and start from most states, a sentence describes
+    them: their arrows would hide the others.
     """
     sources: dict[tuple[MemberState, str], list[MemberState]] = {}
     for (old, new), why in TRANSITIONS.items():

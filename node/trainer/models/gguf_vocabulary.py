@@ -1,7 +1,7 @@
 """A swarm's tokenizer as llama.cpp has it: pieces, their kinds and scores, and how text is split.
 
-llama.cpp splits text by code of its own, of which a file names the variant: by GPT-2's merges with one
-of a few regular expressions, by SentencePiece's scores of pairs, or by a unigram model. A tokenizer
+llama.cpp tokenises by code of its own, of which a file names the variant: GPT-2's merges in a text split
+by one of a few regular expressions, SentencePiece's scores of pairs, or a unigram model. A tokenizer
 that no variant reproduces is refused, because the model would read other tokens than it was trained on.
 """
 
@@ -41,8 +41,8 @@ _SLASHED_REST = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _START = r"[^\r\n\p{L}\p{N}]?"
 _GPT2, _DIGITS = "gpt-2", "digits"
-# By the steps that split a text, and whether a word in the vocabulary is taken whole: llama.cpp's name.
-# The expressions are those in published tokenizers.
+# llama.cpp's names of the ways to split a text. A key has the steps that split it, and whether a word
+# that is in the vocabulary is taken whole. The expressions are those in published tokenizers.
 _SPLITS: dict[tuple[tuple[str, ...], bool], str] = {
     ((_GPT2,), False): "gpt-2",
     ((_DIGITS, _GPT2), False): "smollm",
@@ -78,6 +78,7 @@ class Vocabulary:
     space_first: bool | None = None
     """Whether a text gets a space before it; None for byte-level BPE."""
     merges_spaces: bool = False
+    """Whether several spaces in a row become one, in a unigram model."""
     character_map: bytes = b""
     """SentencePiece's table of replaced characters."""
 
@@ -101,14 +102,15 @@ class Vocabulary:
             writer.add_precompiled_charsmap(self.character_map)
 
     def never_written(self) -> int | None:
-        """Return a token that no text contains, for llama.cpp's end of a text where a tokenizer has
-        none: otherwise it takes the token with a fixed number for it. None if there is no such token."""
+        """Return a token that texts do not contain, to be the end token of a tokenizer that has none:
+        if a file names none, llama.cpp takes a fixed token id. None if there is no such token."""
         if TokenType.UNUSED in self.kinds:
             return self.kinds.index(TokenType.UNUSED)
         byte = _NO_TEXT.get(self.model)
         if byte in self.tokens:
             return self.tokens.index(byte)
-        # Unigram models have no bytes: characters that training never had are left.
+        # Unigram models have no bytes. Their unknown token stands for characters outside the vocabulary,
+        # which texts hardly contain.
         return self.kinds.index(TokenType.UNKNOWN) if TokenType.UNKNOWN in self.kinds else None
 
 
@@ -118,7 +120,7 @@ def vocabulary(definition: bytes, size: int) -> Vocabulary:
     Raises `TrainerFailed` (`not_convertible`) for a tokenizer that llama.cpp cannot reproduce.
     """
     tokenizer = Tokenizer.from_buffer(definition)
-    # Written again, because older files leave kinds out and spell merges otherwise.
+    # Written again, because older files leave out types and write merges in another way.
     described = json.loads(tokenizer.to_str())
     known = tokenizer.get_vocab(with_added_tokens=True)
     if max(known.values(), default=0) >= size:
@@ -148,7 +150,7 @@ def vocabulary(definition: bytes, size: int) -> Vocabulary:
 
 def _byte_level(described: Mapping[str, Any], found: Vocabulary) -> None:
     normalizers = [each.get("type") for each in _steps(described["normalizer"], "normalizers")]
-    # Qwen's tokenizers compose characters, which llama.cpp leaves to whoever types.
+    # Qwen's tokenizers normalise to NFC. llama.cpp does not: most text is in NFC as it is typed.
     if [kind for kind in normalizers if kind != "NFC"]:
         raise _unsupported(f"it normalises texts by {', '.join(map(str, normalizers))[:80]}")
     steps = _splits(_steps(described["pre_tokenizer"], "pretokenizers"))
@@ -168,11 +170,11 @@ def _byte_level(described: Mapping[str, Any], found: Vocabulary) -> None:
 def _splits(steps: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the steps that split a text for byte-level BPE."""
     found: list[str] = []
-    bytes_last = False
+    has_byte_level = False
     for step in steps:
         kind = step.get("type")
         if kind == "ByteLevel" and not step.get("add_prefix_space"):
-            bytes_last = True
+            has_byte_level = True
             found += [_GPT2] if step.get("use_regex", True) else []
         elif kind == "Digits" and step.get("individual_digits"):
             found.append(_DIGITS)
@@ -185,7 +187,7 @@ def _splits(steps: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
             found.append(str(step["pattern"].get("Regex")))
         else:
             raise _unsupported(f"it splits texts by {str(kind)[:40]!r}")
-    if not bytes_last:
+    if not has_byte_level:
         raise _unsupported("its BPE has neither bytes for letters nor byte fallback")
     return tuple(found)
 
@@ -219,8 +221,8 @@ def _check_scores(
     found: Vocabulary,
     whole_words: bool,
 ) -> None:
-    """Raise unless scores of pieces give the same result as merges: any two neighbours that make a
-    piece may be merged, and pieces have an order."""
+    """Raise unless scores of pieces give the same result as merges. For that, every two pieces that
+    together make a piece must be a merge, and the merges that make one piece must be consecutive."""
     pairs = {*merges}
     for piece, number in pieces.items():
         if found.kinds[number] != TokenType.NORMAL:
@@ -243,9 +245,10 @@ def _spaces(described: Mapping[str, Any]) -> tuple[bool, bool]:
     splitters = _steps(described["pre_tokenizer"], "pretokenizers")
     replaced = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
     prepended = {"type": "Prepend", "prepend": _SPACE}
-    # Gemma's splits at spaces, of which the normalizer leaves none.
+    # Gemma's pre-tokenizer splits at spaces, but the normalizer has replaced them all.
     idle = [{"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious"}]
     if normalizers in ([replaced], [prepended, replaced]):
+        # A flag that is false is the same as a missing one.
         if [{k: v for k, v in each.items() if v is not False} for each in splitters] in ([], idle):
             return len(normalizers) == 2, False
     elif not normalizers and [each.get("type") for each in splitters] == ["Metaspace"]:
@@ -264,6 +267,7 @@ def _unigram(described: Mapping[str, Any], found: Vocabulary) -> None:
     if [each.get("type") for each in splitters] != ["Metaspace"]:
         raise _unsupported("it treats spaces in another way than SentencePiece")
     found.model = "t5"
+    # The normalizer is read below; it leaves the spaces to the pre-tokenizer.
     found.space_first, whole_words = _spaces(dict(described) | {"normalizer": None})
     for step in _steps(described["normalizer"], "normalizers"):
         kind, pattern = step.get("type"), step.get("pattern")
@@ -297,7 +301,8 @@ def _merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _steps(described: Mapping[str, Any] | None, key: str) -> list[dict[str, Any]]:
-    """Return the steps of a normalizer or pre-tokenizer, which may be none, one or a sequence."""
+    """Return the steps of a normalizer or pre-tokenizer, which may be none, one or a sequence; `key`
+    names the list of a sequence's steps."""
     if described is None:
         return []
     if described.get("type") == "Sequence":

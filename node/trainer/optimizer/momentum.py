@@ -43,7 +43,7 @@ def save_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
     digest = blake3()
     for key in sorted(tensors):
         _update_hash(digest, key, tensors[key])
-    # The library writes to a temporary file first, which remains if the process is killed.
+    # safetensors writes to a temporary file of its own, which remains if the process is killed.
     for leftover in path.parent.glob(".tmp*"):
         leftover.unlink(missing_ok=True)
     with replacing(path) as file:
@@ -55,12 +55,13 @@ def load_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
     """Read the state back. Return False, with nothing changed, if the file is missing, corrupt or of
     another model.
 
-    The file may be in another precision than the optimizer's. Pending updates are dropped.
+    A file in another precision than the optimizer's is converted. Pending updates are dropped.
     """
     wanted = _states(optimizer, table)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             keys = set(file.keys())
+            # Every state has the part whose name is empty, stored under the state's own key.
             known = {f"{key}{part}" for key in wanted for part in PARTS}
             if not {*wanted, _STEPS} <= keys <= known | {_STEPS}:
                 return _discard(path, "it belongs to another model")
@@ -90,6 +91,7 @@ def load_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
 
 
 def _states(optimizer: LocalOptimizer, table: Sequence[ParameterSpec]) -> dict[str, StateTensor]:
+    """Return the optimizer's states by their keys in the file: kind of state, then parameter."""
     names = [spec.name for spec in table]
     momentum = zip(names, optimizer.coefficients, strict=True)
     states = {f"coefficients.{name}": state for name, state in momentum}
