@@ -134,7 +134,7 @@ def test_join_takes_a_name_from_the_list(command, there, joined, home: Path) -> 
     assert swarm_text(meadow.swarm) in done.err
     (settings,) = joined
     assert settings.swarm == meadow.swarm
-    assert settings.entry.bootstrap == (ADDRESS,)
+    assert settings.full_invite.bootstrap == (ADDRESS,)
 
 
 def test_join_refuses_an_ambiguous_or_unknown_name(command, there, joined) -> None:
