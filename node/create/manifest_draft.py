@@ -1,4 +1,5 @@
-"""A founder's file with everything it names except the texts, and the manifest made from it."""
+"""The manifest file that a founder writes, with everything it names except the texts, and the manifest
+made from it."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ from .tokens import ByteTokenizer, FileTokenizer, Tokenizer
 
 @dataclass(frozen=True)
 class ModelDraft:
-    """The model of a founder's file, which does not depend on the texts."""
+    """The model that a founder's file describes; it does not depend on the texts."""
 
     config: dict[str, Any]
     """The complete configuration, as the manifest will have it."""
@@ -78,7 +79,9 @@ class ManifestDraft:
     source_files: list[SourceFiles]
     start: DocumentStart
     end: tuple[int, ...]
+    """Ids of the tokens that are added after each document; empty with images."""
     special: TokenizerSettings
+    """The tokenizer's special tokens and its chat template."""
     task: TaskPlan
 
     @property
@@ -87,7 +90,7 @@ class ManifestDraft:
         return self.file.task == DIFFUSION
 
     def corpus(self, data: DataDir, progress: ShowProgress) -> TokenisedCorpus:
-        """Read all text."""
+        """Read and tokenise the data; only the held-out part if members train on their own."""
         # The chat template already writes the start and the end of a conversation.
         borders = Borders()
         if self.task.chat is None:
@@ -99,7 +102,7 @@ class ManifestDraft:
         )
 
     def borders_line(self) -> str:
-        """Return the line for people on what documents start and end with."""
+        """Return a line that says with which tokens documents start and end."""
         end = self.file.data.document_end
         if self.task.chat is not None:
             end = None
@@ -109,6 +112,7 @@ class ManifestDraft:
 
     def private(self) -> PrivateSpec | None:
         """Return the manifest's settings for members' own data; None if the data is shared."""
+        # By default all sequences of the run are one epoch; 2^40 is the most that a manifest may state.
         table, run = self.file.data, self.file.schedule.total_rounds * self.file.rounds.sequences
         if table.policy == "shared":
             return None
@@ -142,6 +146,7 @@ class ManifestDraft:
     ) -> Manifest:
         """Return the manifest of these parts. Raises `UserError` (`MANIFEST`)."""
         file, private = self.file, self.private()
+        # Whether each stored token is marked as learned or not, as in conversations.
         marked = self.task.chat is not None
         optimizer = default_optimizer(file, self.path, initial.parameters)
         try:
@@ -227,6 +232,7 @@ def read_model(file: FoundersFile, path: Path) -> ModelDraft:
         return ModelDraft(_denoiser(file, path, images), images.sample_bytes, None, None)
     source = tokenizer_file(file, path)
     stated = isinstance(file.model.get("vocab_size"), int)
+    # A placeholder if the file states the size.
     vocabulary = 1
     if not stated or source is None or source.exists():
         tokenizer = ByteTokenizer() if source is None else FileTokenizer(source)
@@ -236,8 +242,9 @@ def read_model(file: FoundersFile, path: Path) -> ModelDraft:
 
 
 def read_draft(path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
-    """Read a founder's file and what it names, but no text; `data` as in `CreateSettings`.
+    """Read a founder's file and what it names, but no text.
 
+    `data`: files, directories and addresses that begin with hf://; empty: those named in the file.
     Raises `UserError` (`MANIFEST`, `DATA_MISSING`).
     """
     file = read_manifest_file(path)
@@ -288,7 +295,8 @@ def _denoiser(file: ManifestFile, path: Path, images: ImageSettings) -> dict[str
 
 
 def _store_settings(settings: TokenizerSettings, store: BlobStore) -> ContentId | None:
-    # A swarm without any keeps the swarm-id that it had before such settings existed.
+    # Default settings are left out of the manifest: the swarm-id stays what it was before such settings
+    # existed.
     return None if settings == TokenizerSettings() else store.put(settings.encode())
 
 

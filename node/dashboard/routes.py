@@ -39,6 +39,7 @@ _FILES = {
 }
 
 _JSON = "application/json"
+# The columns of contributions.csv.
 _COLUMNS: tuple[str, ...] = (
     *("peer", "joined", "left", "why", "counted", "tokens", "day_tokens", "week_tokens", "last"),
     "loss",
@@ -88,7 +89,7 @@ class Routes:
         if request.path.startswith("/api/act/"):
             return self._act(request)
         if self._model is not None and request.path.startswith("/v1/"):
-            # A text costs processor time, so it is for the owner, even where everybody may read.
+            # Generating text costs processor time: it needs the token, even where everybody may read.
             if not self._guard.may_act(request):
                 return text_response(401, _REFUSED)
             return await self._model(request)
@@ -136,7 +137,8 @@ class Routes:
     def _act(self, request: Request) -> Response:
         if request.method != "POST":
             return text_response(405, "commands are sent with POST")
-        # Checked before the token, because this response tells scripts of other pages nothing.
+        # A form of another page cannot send JSON. This check may come before that of the token: its
+        # response reveals nothing.
         if request.headers.get("content-type", "").partition(";")[0].strip() != _JSON:
             return text_response(415, "commands are sent as JSON")
         if not self._guard.may_act(request):
@@ -154,7 +156,8 @@ class Routes:
 
 
 def read_body(body: bytes) -> dict[str, Any] | None:
-    """Return a command's parameters, a JSON object or nothing; None for anything else."""
+    """Return a command's parameters: the JSON object in `body`, or {} for an empty one; None for
+    anything else."""
     if not body:
         return {}
     try:

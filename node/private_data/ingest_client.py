@@ -1,4 +1,5 @@
-"""Client of the reader process: starts it, reports its progress, and returns its result."""
+"""Client of the process that reads a member's private data: starts it, reports its progress, and
+returns its result."""
 
 from __future__ import annotations
 
@@ -36,6 +37,7 @@ async def read_files(
     """Tokenize the files at `paths` into `folder`, unless that is done and they are unchanged.
 
     `manifest` is the manifest's file, `blobs` the folder of the store that has the swarm's tokenizer.
+    `confined`: the reader runs in a sandbox.
     The reader process ends with the call, whatever the outcome. Raises `UserError` as the reader
     reports it, and with `TRAINER` if the process ends without a result.
     """
@@ -56,6 +58,7 @@ async def read_files(
                 stdout=subprocess.PIPE,
                 stderr=log,
                 **OWN_GROUP,
+                # None: the libraries' own number of threads.
                 env=environment(None, scratch),
             )
             try:

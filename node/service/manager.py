@@ -68,7 +68,7 @@ class ServiceManager:
         return launchd_plist(service, self.logs / f"{label(service.name)}.log")
 
     def install(self, service: Service, *, force: bool) -> Path:
-        """Write the file and start the service, now and whenever the system, or its user, starts.
+        """Write the file and start the service, now and whenever the system starts or its user logs in.
 
         Raises `UserError` (`SERVICE`) if the file was edited (without `force`) or cannot be written, or
         if the service manager refuses.
@@ -103,7 +103,7 @@ class ServiceManager:
             self._keep_edited(path, force)
         except OSError as error:
             raise self._not_written(path, error) from None
-        # A service that has failed, or was never started, can be removed as well.
+        # The result is ignored: a service that has failed or was never started can be removed as well.
         self.run(self._stopping(name))
         try:
             path.unlink()
@@ -134,6 +134,7 @@ class ServiceManager:
         )
 
     def _keep_edited(self, path: Path, force: bool) -> None:
+        """Raise `UserError` (`SERVICE`) for an edited file; with `force`, make a backup of it."""
         content = _content(path)
         if content is None or is_ours(content):
             return
@@ -147,6 +148,7 @@ class ServiceManager:
         shutil.copy2(path, _backup_path(path))
 
     def _starting(self, name: str) -> list[tuple[str, ...]]:
+        """Return the commands that start the service. On macOS, stop it first."""
         if self.kind == "systemd":
             unit = self.file(name).name
             return [
@@ -180,6 +182,7 @@ class ServiceManager:
             )
 
     def _not_written(self, path: Path, error: OSError) -> UserError:
+        """Return the error for a file that cannot be read, written or removed."""
         return UserError(
             ExitCode.SERVICE,
             f"{path} cannot be used: {error.strerror}",

@@ -23,6 +23,10 @@ Refusal = Literal[
     "malformed",
     "other",
 ]
+"""Why the circuit relay refused a request. `reservations`, `circuits`: it has too many of them;
+`no_reservation`: the peer to call has none; `unwilling`: the relay grants no reservations at present;
+`unreachable`: the peer to call does not answer; `refused_peer`: the sender has misbehaved, or is itself
+reached through a relay; `stranger`: the sender is in no known swarm and was introduced to none."""
 
 
 @dataclass(frozen=True, kw_only=True)

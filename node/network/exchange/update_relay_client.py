@@ -36,7 +36,7 @@ class Relays:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._relays: set[PeerId] = set()
-        # Relays that a member's home connection has outpaced.
+        # Relays that were slower than another provider.
         self._slow = Quarantine()
 
     async def run(self) -> None:
@@ -64,7 +64,7 @@ class Relays:
         return sorted(usable, key=lambda relay: content_id(update + relay))
 
     async def offer(self, update: RelayRequest) -> None:
-        """Make the relay that others will ask for our own update fetch it now.
+        """Ask a relay to fetch our own update now: the relay that the other members will ask for it.
 
         Otherwise our upload would be idle until the others have received the announcement and their
         requests are served.
@@ -90,6 +90,7 @@ class Relays:
                     peer, PROTOCOL, b"", max_response=0, timeout=_REQUEST_TIMEOUT_SECONDS
                 )
             except RequestError as error:
+                # The peer does not know the protocol.
                 if error.reason == "refused":
                     return
                 await trio.sleep(_RETRY_SECONDS)
