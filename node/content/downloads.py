@@ -64,8 +64,10 @@ class Downloads:
         what: str,
         wanted: Wanted = lambda: True,
     ) -> BlobList | None:
-        """Return a blob list after fetching all of its chunks, `size` bytes in all; None if no connected
-        peer has all of it, and `wanted` returns False, so that waiting for one is pointless.
+        """Return a blob list after fetching all of its chunks, `size` bytes in all.
+
+        Waits for a peer that has them. Returns None if there are connected peers, none of them has all
+        of it, and `wanted` returns False.
 
         Raises `DiskFull`, and `ProtocolError` if the list is invalid, which no peer can cause: its
         content id comes from the manifest or from a certified record.
@@ -78,8 +80,8 @@ class Downloads:
             return wanted() or not self._providers()
 
         if kind == "snapshot":
-            # Reported before the first byte arrives, which may take long if no peer has it. Without this
-            # report the node would show the previous item meanwhile, which is done.
+            # A large item is reported before its first byte arrives, which may take long if no peer has
+            # it. Otherwise the node would meanwhile show the previous item, which is done.
             self._report(Progress(what=what, total=size))
         data = await self._fetch_wanted(blob, what, still_wanted)
         if data is None:

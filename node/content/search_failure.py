@@ -11,9 +11,11 @@ from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
 
+# Results of requests to connected members whose response did not arrive. The connection was set up with
+# small packets; a response with the manifest needs large ones.
 _NO_ANSWER = frozenset({"timeout", "closed"})
-# Results of requests to members that do not have the manifest yet: a member serves blobs once it has it,
-# a bootstrap peer never does.
+# Results of requests to members that do not have the manifest yet: a member serves blobs only once it
+# has the manifest.
 _NO_MANIFEST = frozenset({"refused", "not found"})
 # Number of addresses named in an error: more would not fit on a line.
 _MAX_NAMED = 3
@@ -34,6 +36,7 @@ class SearchResult:
 
 def explain_search(result: SearchResult) -> UserError:
     """Return the error to show for a failed search."""
+    # A peer that refuses and that nobody introduced may be a bootstrap peer, which serves no blobs.
     members = {
         peer: outcome
         for peer, outcome in result.asked.items()
@@ -60,7 +63,7 @@ def explain_search(result: SearchResult) -> UserError:
 
 def explain_lost_packets(addresses: str) -> UserError:
     """Return the error to show if peers answer, but nothing larger than a packet arrives; `addresses`
-    says who answered, as in "2 members answered"."""
+    is the start of the message, such as "2 members answered"."""
     return UserError(
         ExitCode.LARGE_PACKETS_LOST,
         f"{addresses}, but large packets are lost",

@@ -1,8 +1,8 @@
-"""Files that may contain text and are not read as they are: archives, documents with a layout, and other
-ways of compression.
+"""Files that may contain text and are not read as they are: archives, documents with a layout, and files
+compressed in a way that is not supported.
 
-They are recognised by their name. Archives are recognised by their first bytes as well, because their
-name may promise text.
+They are recognised by their name. Archives and PDF documents are recognised by their first bytes as
+well, because their name may promise text.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _TAR_MAGIC_AT, _TAR_MAGIC = 257, b"ustar"
 
 
 def unread_kind(name: PurePath) -> UnreadKind | None:
-    """Return why a file of this name is not read; None if the name tells nothing of that sort. `name`
-    is without the ending of a compressed file that is read."""
+    """Return why a file of this name is not read; None if the name tells nothing of that sort. An
+    ending of a supported compression, such as .gz, is already removed from `name`."""
     return _KINDS.get(name.suffix.lower())
 
 

@@ -1,5 +1,5 @@
-"""The tokenizer of a swarm: its own, or that of the checkpoint it continues from, with its special
-tokens.
+"""Choice of a swarm's tokenizer, with its special tokens: the checkpoint's if the swarm starts from one,
+else the one that the manifest file names.
 
 A model trained with one tokenizer cannot be used with another: its token ids stand for other text.
 So a checkpoint's own tokenizer is used, and any other is refused with an error.
@@ -60,10 +60,12 @@ def tokenizer_file(file: ManifestFile, path: Path) -> Path | None:
 def settings_for(
     tokenizer: Tokenizer, source: Path | None, file: ManifestFile, path: Path
 ) -> TokenizerSettings:
-    """Return the tokenizer's settings: its tokens with a role, and the chat template and its date.
+    """Return the tokenizer's settings: which token has which role (start, end …), the chat template and
+    its date.
 
-    The tokenizer was read from `source`. The roles come from the files next to it, from `document_end`,
-    or from the tokens' usual names. Raises `UserError` (`MANIFEST`) for invalid settings.
+    The tokenizer was read from the file `source`, or its tokens are bytes (None). The roles come from
+    the files next to `source`, from `document_end`, or from the tokens' usual names. Raises `UserError`
+    (`MANIFEST`) for invalid settings.
     """
     tokens = _tokens(tokenizer.definition)
     try:

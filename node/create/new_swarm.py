@@ -1,6 +1,7 @@
-"""Creation of a swarm: from a founder's file and texts to a manifest whose hash is the swarm-id.
+"""Creation of a swarm: from a founder's manifest file and data (texts or images) to a manifest whose
+hash is the swarm-id.
 
-The same file, texts, founder and versions of the libraries give the same swarm-id. Everything that
+The same file, data, founder and versions of the libraries give the same swarm-id. Everything that
 belongs to the swarm is in the founder's data directory before the swarm-id is shown.
 """
 
@@ -84,7 +85,8 @@ class NewSwarm:
 
     @property
     def unchecked(self) -> bool:
-        """Whether strangers may join and their work is not audited, although it could be."""
+        """Whether strangers may join and their work is not audited, although it could be. False with
+        committees: no work can be audited then."""
         manifest = self.manifest
         possible = manifest.data.private is None
         possible = possible and manifest.optimizer.preconditioner in ("orthogonal", "muon")
@@ -142,7 +144,7 @@ async def create_swarm(settings: CreateSettings, progress: ShowProgress) -> NewS
 async def dry_run(settings: CreateSettings, progress: ShowProgress) -> NewSwarm:
     """Return what `create_swarm` would create, and how long a round of it takes here.
 
-    Only the tokenised parts stay in the data directory, so that `create_swarm` need not make them
+    Only the tokenised data stays in the data directory, so that `create_swarm` need not tokenise it
     again. Raises what `create_swarm` raises, and `UserError` for a fault of the device.
     """
     draft = read_draft(settings.manifest, settings.data)
@@ -189,9 +191,11 @@ async def _measure(
         # The first training includes loading libraries and allocating memory, and is not measured.
         await trainer.train(1, samples[:1])
         trained = await trainer.train(2, samples)
+        # What the member computes to agree on a step: with committees, the aggregation.
         started = time.monotonic()
         body = _applied_body(manifest, 2, trained.body)
         agreeing_seconds = time.monotonic() - started
+        # 1e-6: a learning rate; True: the own update counts; 1: its weight.
         applied = await trainer.apply(2, [body], 1e-6, True, [1])
     progress(what, 1, 1)
     return {
@@ -222,6 +226,7 @@ async def _initial(
     Reading the texts may take hours, so all other faults of the manifest are reported before. Raises
     `UserError` (`MANIFEST`).
     """
+    # A placeholder for the training and held-out data, which are read later.
     text = ShardSpec(blob=content_id(b""), tokens=draft.file.data.sequence_length + 1)
 
     def described(initial: InitialModel) -> Manifest:
@@ -236,6 +241,7 @@ async def _initialised(
     describe: Callable[[InitialModel], Manifest],
     progress: ShowProgress,
 ) -> InitialModel:
+    """Initialise the model in a trainer process, which stores it in `blobs`."""
     start, what = "starting the trainer", "initialising the model"
 
     def started() -> None:

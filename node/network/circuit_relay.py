@@ -3,7 +3,7 @@
 Everything is bounded: the number of reservations (in total and per address), the number of circuits (in
 total, per peer and per address), the bytes and the duration of each circuit, and the bytes per second
 (in total and per address). A failure of one circuit does not affect others. A member grants reservations
-only to peers of its swarm, so nobody else can be called through it.
+only to peers of its swarm or introduced to it, so nobody else can be called through it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from .dial_policy import household_of
 from .rate_limits import Rate
 from .streams import reset
 
-# The most to forward at once: the payload of one Noise message, as in `fast_paths`.
+# The most to forward at once: the payload of one Noise message, less yamux's header of 12 bytes.
 _PIECE_BYTES = 65_519 - 12
 _LEAST_PIECE_BYTES = 4096
-# No bound: what the relay's limit allows at once is shared by the circuits that are sending.
+# The bound for the pieces of all circuits together, so high that only the relay's rate limits them.
 _MOST_PIECES_BYTES = 1 << 30
 # Peers ping an idle connection every two seconds, through a circuit too, so a circuit that is silent for
 # this long is dead.
@@ -55,7 +55,7 @@ class CircuitLimits:
     reservation_seconds: float = RESERVATION_SECONDS
     circuits: int = 512
     circuits_per_peer: int = 64
-    """As many as a node keeps connections; counted at both ends."""
+    """As many as the connections that a node keeps. A circuit counts for both its ends."""
     circuits_per_address: int = 192
     """For the callers at one IP address."""
     circuit_seconds: float = 86_400.0
@@ -67,7 +67,7 @@ class CircuitLimits:
     bytes_per_second_per_address: float = 5e6
     """All circuits called from one IP address together: 40 Mbit/s."""
     accept_strangers: bool = True
-    """Whether peers that are in no swarm of ours, and were not introduced to one, get a reservation."""
+    """Whether peers get a reservation that are neither in a swarm of ours nor introduced to one."""
 
 
 MEMBER_CIRCUITS = CircuitLimits(
@@ -85,7 +85,8 @@ peer; at most 4 Mbit/s of a home connection, and within the node's own `--max-up
 
 
 class CircuitRelay:
-    """Serves circuits on a host while `willing` returns True."""
+    """Serves reservations and circuits on a host. New reservations need `willing`; circuits to peers
+    that have one do not."""
 
     def __init__(
         self,
@@ -125,7 +126,8 @@ class CircuitRelay:
         host.set_stream_handler(HOP, self._serve)
 
     def has_reservation(self, peer: PeerId) -> bool:
-        """Whether a peer has a reservation."""
+        """Whether a peer has a reservation; an expired one counts until the next request to this
+        relay."""
         return peer in self._reservations
 
     def reservations(self) -> int:
@@ -153,7 +155,7 @@ class CircuitRelay:
                 await stream.close()
                 answered = True
         except STREAM_FAILURES:
-            # The peer gave up, closed the stream or sent garbage; nothing remains to be cleaned up.
+            # The peer gave up, closed the stream or sent garbage: the stream is only reset.
             return
         finally:
             if not answered:
@@ -181,7 +183,7 @@ class CircuitRelay:
         return answer
 
     async def _connect(self, stream: Any, caller: PeerId, data: bytes) -> HopMessage | None:
-        """Return a refusal, or None after the circuit has ended."""
+        """Run a circuit to the peer with the id `data`. Return a refusal, or None after its end."""
         self._expire()
         limits, address = self._limits, _address(stream)
         callee = peer_of(ID(data))

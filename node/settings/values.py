@@ -82,7 +82,7 @@ def parse_target(text: str) -> Invite:
 @dataclass(frozen=True, kw_only=True)
 class NamedSwarm(Invite):
     """The name of a public swarm in place of a link to it. The swarm-id is all zeros until `join` has
-    found the name in a list."""
+    found the name in a list of public swarms."""
 
     name: str
 
@@ -98,7 +98,7 @@ def parse_join_target(text: str) -> Invite:
 
 def parse_display_name(text: str) -> str | None:
     """Return a member's name for itself; None for an empty text. Raises `UserError` with
-    `ExitCode.USAGE` for one that is too long, or has characters that pages cannot show."""
+    `ExitCode.USAGE` for one that is too long, or has control or invisible characters."""
     name = " ".join(text.split())
     if len(name) > MAX_DISPLAY_NAME_CHARACTERS or harmless(name) != name:
         raise UserError(
@@ -110,13 +110,13 @@ def parse_display_name(text: str) -> str | None:
 
 
 def parse_bootstrap(text: str) -> str:
-    """Return the address of a bootstrap peer. Raises `UserError` with `ExitCode.BAD_ADDRESS` if it is
-    invalid."""
+    """Return the bootstrap peer's address in `text`. Raises `UserError` with `ExitCode.BAD_ADDRESS` if
+    it is invalid."""
     return _checked(check_bootstrap, text)
 
 
 def parse_multiaddr(text: str) -> str:
-    """Return an address of this node. Raises `UserError` with `ExitCode.BAD_ADDRESS` if it is
+    """Return the multiaddress in `text`. Raises `UserError` with `ExitCode.BAD_ADDRESS` if it is
     invalid."""
     return _checked(check_multiaddr, text)
 

@@ -36,14 +36,21 @@ class SwarmDir:
         self.root = root
         self.manifest = root / "manifest"
         self.ledger = root / "ledger"
+        # How much of the ledger this node has verified.
         self.verified = root / "verified"
+        # The last record known to be final.
         self.final = root / "final"
+        # The messages that this node has signed and must not contradict after a restart.
         self.signed = root / "votes"
+        # The list of the snapshots in the blob store.
         self.snapshots = root / "snapshots.json"
         self.momentum = root / "trainer" / "momentum"
+        # Code that the trainer has compiled.
         self.caches = root / "trainer-caches"
         self.history = root / "history.jsonl"
+        # The member's own data, tokenised.
         self.private = root / "private"
+        # Parts of sign votes (`SignVotePartStore`).
         self.sign_votes = root / "sign-votes"
 
 
@@ -53,17 +60,21 @@ class DataDir:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.identity = root / "identity.key"
+        # The number of the last start, which orders this peer's messages.
         self.starts = root / "starts"
+        # How many bytes this peer has relayed.
         self.relayed = root / "relayed"
         self.lock_file = root / "daemon.lock"
         self.socket = root / "daemon.sock"
         self.blobs = root / "blobs"
         self.swarms = root / "swarms"
         self.logs = root / "logs"
+        # Tokenised texts of a swarm that is being created.
         self.token_caches = root / "create"
 
     def command(self, arguments: str) -> str:
-        """Return the `distro-node` command of these words as a user types it for this directory."""
+        """Return the command `distro-node ARGUMENTS`, with the option that selects this directory if it
+        is not the default one."""
         line = f"distro-node {arguments}"
         if self.root == default_data_dir():
             return line
@@ -100,7 +111,7 @@ class DataDir:
             for part in (self.blobs, self.swarms, self.logs):
                 part.mkdir(exist_ok=True, mode=0o700)
                 _check_owner(part)
-            # Durable content of a subdirectory is lost if the subdirectory's own entry is.
+            # Makes the new subdirectories durable: without their entries their content would be lost.
             sync(self.root)
             if not os.access(self.root, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.root))

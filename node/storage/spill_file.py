@@ -1,7 +1,7 @@
 """Older ledger entries on disk, to save memory.
 
-They are in an unnamed file that disappears with the process: after a restart they are read from the
-ledger's own file, and entries in this one may belong to an abandoned chain.
+They are in an unnamed file that disappears with the process. A restarted node has no use for this file:
+it reads the ledger's own file, and the entries here may belong to an abandoned chain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LENGTH_BYTES = 4
 
 
 class SpillFile:
-    """A spill file for `protocol.chain.entries`, in `folder`.
+    """A file in `folder` for the older entries of an `EntryStore` (`protocol.chain.entry_store`).
 
     Raises `OSError` if the file cannot be created or read; an entry that cannot be written (a full disk)
     stays in memory.

@@ -23,11 +23,12 @@ _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
 # Consecutive trainers that failed before completing a job, after which the node gives up.
 _MAX_FALSE_STARTS = 5
-# Consecutive shortages of memory in the same kind of job, after which the node gives up: with the
-# pauses between them, after five minutes or more.
+# Shortages of memory after which the node gives up. Their count is reset when a job completes of the
+# kind that last ran out. The pauses between so many shortages in a row add up to four minutes.
 _MAX_SHORTAGES = 10
 
-# Failures that a restart may mend; anything else that a trainer reports is for the user to mend.
+# Failures that a restart may mend. Shortages of memory and a device that has vanished are tried again,
+# too; anything else that a trainer reports is for the user to mend.
 _RESTARTABLE = frozenset({"bad_snapshot", "internal"})
 
 
@@ -40,8 +41,8 @@ class RestartPolicy:
         self.spec = spec
         """The settings for the next start."""
         self.certified_only = False
-        """Whether the next trainer may load only a certified snapshot: the previous one may have
-        loaded a bad one."""
+        """Whether the next trainer may load only a certified snapshot: the previous trainer may have
+        loaded an invalid snapshot."""
         self._pause = BackoffTimer(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         self._false_starts = 0
         # Whether this trainer has completed a job, and whether any has: then the device exists and has
@@ -87,7 +88,7 @@ class RestartPolicy:
     def _shortage(self, failure: TrainerDied | TrainerFailed) -> TrainerFailed | None:
         """Return the failure as a shortage of memory that may pass; None if it is none."""
         if isinstance(failure, TrainerDied):
-            # 0: a single sequence is too much.
+            # Size of the micro-batch to try next; 0: a single sequence is too much.
             if failure.micro_batch != 0:
                 return None
             return TrainerFailed("out_of_memory", f"one sequence does not fit: {failure}")

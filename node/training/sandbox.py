@@ -1,4 +1,5 @@
-"""The trainer's sandbox: no access to the network, other files or programs, whatever code it runs.
+"""The trainer's sandbox: whatever code a trainer runs, it reaches no network, no other program, and no
+file that training does not need.
 
 A stranger's configuration, tokenizer and data are checked before libraries see them, but the
 libraries are large and may have bugs. So before any of them is loaded the process permanently gives up
@@ -88,15 +89,16 @@ def confine(
     multi_process: bool = False,
     private_network: bool = True,
 ) -> tuple[str, ...]:
-    """Give up, for this process and all that it starts, every right not named; call it before any
-    thread starts.
+    """Give up, for this process and all that it starts, every right that training does not need; call it
+    before any thread starts.
 
     `readable` and `writable` are added to what every trainer needs; paths that do not exist are
     skipped. Returns which of `RESTRICTIONS` are enforced.
 
     `multi_process`: the process forks others, one for each further device. Together they get a private
-    network and private shared memory. If the system refuses that, or if `private_network` is false
-    because other ranks are on other machines, neither network nor shared memory is restricted.
+    network and, if the system allows it, private shared memory. If the system refuses the network, or
+    if `private_network` is false because other ranks are on other machines, the network is not
+    restricted, and ranks with GPUs reach the shared memory of all programs.
     """
     if not IS_LINUX:
         return ()
@@ -109,7 +111,8 @@ def confine(
     enforced: set[str] = set()
     rules = [*_rules(readable, writable, gpus)]
     if multi_process:
-        # Each process reads its own entry in /proc; NCCL, which connects GPUs, shares memory by name.
+        # Each process reads its own entry in /proc, whose name is not known yet, so all of /proc is
+        # readable. NCCL, which connects GPUs, shares memory by name.
         rules += [(Path("/proc"), landlock.READ)]
         rules += [(_SHARED_MEMORY, landlock.WRITE)] if gpus else []
         rules += (
@@ -144,7 +147,7 @@ def _rules(
     readable: Iterable[Path], writable: Iterable[Path], gpus: Iterable[Path]
 ) -> Iterator[tuple[Path, int]]:
     python = (sys.prefix, sys.base_prefix, sys.executable, *filter(None, sys.path))
-    # In a checkout this package is in the same folder as the user's own files.
+    # Not all of `root`: in a checkout the user's own files may be there, too.
     root = Path(__file__).resolve().parents[2]
     own = [root / name for name in ("__init__.py", "crypto", "protocol", "node")]
     for path in (*map(Path, (*_SOFTWARE, *python)), *own):

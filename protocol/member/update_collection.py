@@ -19,7 +19,7 @@ from .effects import Effect, FetchUpdate
 
 
 class RoundUpdates:
-    """One round's announcements by member, and when each update was held."""
+    """One round's announcements by member, and when each update became held."""
 
     def __init__(self, others: Votes, *, shared: bool = False) -> None:
         """`others`: the votes of the other members. `shared`: several members may announce the same
@@ -119,11 +119,11 @@ class RoundUpdates:
         return len(self._arrivals) + len(self._failed)
 
     def arrivals(self, start: float) -> list[float]:
-        """Return how long after `start` each update was held, in seconds."""
+        """Return how long after `start` each update became held, in seconds."""
         return [max(0.0, at - start) for at in self._arrivals.values()]
 
     def held_by(self, until: float) -> set[PeerId]:
-        """Return the members whose update was held at the time `until`."""
+        """Return the members whose update this member held at the time `until`."""
         return {peer for peer, at in self._arrivals.items() if at <= until}
 
     def missed_by(self, record: Record, until: float) -> set[PeerId]:
@@ -154,7 +154,8 @@ class RoundUpdates:
         return next(reversed(self._arrivals.values()), None)
 
     def entries(self, fingerprint: int) -> list[UpdateEntry]:
-        """Return record entries, sorted by peer, of all held updates trained from these parameters.
+        """Return record entries, sorted by peer, of all held updates trained from the parameters with
+        this fingerprint.
 
         An update counts once, for the member that announced it first, since a copy comes later. Only
         aggregates count for every announcer: the aggregators of a section announce the same one.
@@ -223,8 +224,8 @@ class HeldUpdates:
         """Drop the updates that do not count in the round just decided, because they are deleted from
         the disk, too (`chain/retention.py`). If one is announced again, it is requested again.
 
-        Updates that count stay until they are applied, and so do updates of earlier rounds that are not
-        applied yet: some member may have announced such an update again.
+        Updates that count stay until they are applied. So does an update that counts in an earlier round
+        not applied yet, even if it was requested only because a member announced it again in this round.
         """
         over = len(ledger) - 1
         counted = {entry.update for entry in ledger[over].record.updates}

@@ -41,7 +41,8 @@ class PeersFile:
             log.warning("cannot write the known peers to %s: %s", self._path, error)
 
     def load(self) -> list[PeerRecord]:
-        """Return the remembered peers; in a damaged file, those before the damage."""
+        """Return the remembered peers: of a damaged file, those before the first invalid record, or
+        none if it is not JSON or too large."""
         try:
             with self._path.open("rb") as file:
                 data = file.read(_MAX_FILE_BYTES + 1)

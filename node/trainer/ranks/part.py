@@ -1,10 +1,13 @@
-"""One rank's part of a model: the bands it owns (`bands`), and its exchanges with the other ranks.
+"""One rank's part of a model: the bands that it owns, and its exchanges with the other ranks.
+
+A band is some block rows of one tensor, owned by one rank (`node.training.bands`).
 
 Every rank has either a copy of a tensor to compute with or, if the tensor is sharded, only the band
 that it owns. With copies, the owner of each band sums the ranks' gradients of it, keeps its optimizer
-state, takes the shared step on it and broadcasts it. With shards, only gradients and the parameters
-that passes gather are transferred. The sums of gradients may differ from a single process's in their
-last bits. Everything that members must agree on is exact: it has the same bits with any number of ranks.
+state, takes the shared step on it and broadcasts it. With shards, ranks exchange only gradients and,
+for forward and backward passes, parameters. The sums of gradients may differ from a single process's in
+their last bits. Everything that members must agree on is exact: it has the same bits with any number of
+ranks.
 """
 
 from __future__ import annotations
@@ -41,8 +44,9 @@ _CHUNK_ITEMS = CHUNK_BYTES // _ITEM
 
 
 class RankPart:
-    """The `ModelShard` of one rank. `parameters` are the whole model's; `sharded` lists the indices of
-    the tensors of which every rank has only its own band: in `parameters` these are `DTensor`s."""
+    """The `ModelShard` of one rank: methods without a docstring have theirs in `memory.model_shard`.
+    `parameters` are the whole model's; `sharded` lists the indices of the tensors of which every rank
+    has only its own band: in `parameters` these are `DTensor`s."""
 
     def __init__(
         self,
@@ -126,8 +130,8 @@ class RankPart:
         return self.plan.part_of(self._ranks.rank, update)
 
     def means(self, sums: Sequence[int]) -> Sequence[Fraction]:
-        """Compute the means as `ModelShard` does. A tensor's bands are at several ranks, so their sums
-        are added up first."""
+        """Convert sums into means over whole tensors, as `ModelShard` does. A tensor's bands are at
+        several ranks, so their sums are added up first."""
         totals = [0] * len(self.plan.layout.tensors)
         here = [(band.tensor, total) for band, total in zip(self._bands, sums, strict=True)]
         for index, total in itertools.chain.from_iterable(self._ranks.exchange(here)):

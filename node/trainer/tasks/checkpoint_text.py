@@ -1,4 +1,4 @@
-"""The model of a checkpoint's directory, such as an export, as one that generates text.
+"""Loading of a model that generates text from a checkpoint's directory, such as an export.
 
 The directory may be a stranger's: its configuration is checked like a founder's, weights are read as
 safetensors, and no code in it is run.
@@ -32,7 +32,8 @@ from ..models.model import model_config
 from ..models.read_export import GENERATION_NAME, json_object
 from .text_generation import TextModel
 
-# The largest published files: a configuration with label maps, and a tokenizer of 260,000 tokens.
+# More than the largest published files have: a configuration with label maps, and a tokenizer of 260,000
+# tokens.
 _MAX_CONFIG_BYTES = 1 << 20
 _MAX_TOKENIZER_BYTES = 64 << 20
 # For a model whose configuration does not state its longest context.
@@ -58,6 +59,7 @@ def open_text_model(directory: Path, device: torch.device) -> TextModel:
         said = table.get("eos_token_id")
         ends |= {each for each in (said if isinstance(said, list) else [said]) if type(each) is int}
     rows = int(model.get_output_embeddings().weight.shape[0])
+    # An empty prompt begins with the first of these tokens that the tokenizer has.
     first = special["eos_token_id"], special["bos_token_id"], special["pad_token_id"]
     return TextModel(
         model=model,
@@ -74,8 +76,8 @@ def open_text_model(directory: Path, device: torch.device) -> TextModel:
 
 
 def _tokenizer(directory: Path) -> tuple[Tokenizer, TokenizerSettings, int | None]:
-    """Return the tokenizer, its settings, and the token that it puts before a text; after a text it puts
-    nothing, because a prompt is continued."""
+    """Return the tokenizer, its settings, and the token that it puts before a text. The returned
+    tokenizer puts none after a text, because a prompt is continued."""
     try:
         with limited("bad_model", "reading the tokenizer"):
             definition = _read(directory / TOKENIZER_NAME, _MAX_TOKENIZER_BYTES)
