@@ -38,7 +38,12 @@ from distro_node.node.settings.components import (
     RelaySettings,
     TrainerSettings,
 )
-from distro_node.node.settings.tree import DaemonSettings, HostedDashboardSettings, StateSelector
+from distro_node.node.settings.tree import (
+    DaemonSettings,
+    HostedDashboardSettings,
+    JoinSettings,
+    StateSelector,
+)
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.util.schedule import parse_hours
 from distro_node.protocol.wire.manifest import SwarmId
@@ -335,7 +340,7 @@ def test_join_passes_on_its_options(command, daemon, home: Path, tmp_path: Path)
     result = command("join", link, *options.split(), "--passphrase-file", secret)
     assert (result.code, result.err) == (0, "")
     assert daemon == [
-        DaemonSettings(
+        JoinSettings(
             invite=Invite(swarm=SWARM, bootstrap=(ADDRESS,), ticket="t1"),
             data_dir=home / "d",
             peering=PeeringSettings(bootstrap=(OTHER, ADDRESS)),
@@ -364,7 +369,7 @@ def test_join_passes_on_its_options(command, daemon, home: Path, tmp_path: Path)
 def test_join_needs_nothing_but_the_swarm(command, daemon, home: Path) -> None:
     assert command("join", f" {TEXT.upper()}").code == 0
     (settings,) = daemon
-    assert settings == DaemonSettings(invite=Invite(swarm=SWARM), data_dir=settings.data_dir)
+    assert settings == JoinSettings(invite=Invite(swarm=SWARM), data_dir=settings.data_dir)
     assert settings.data_dir.is_relative_to(home)
     assert settings.data_dir.stat().st_mode & 0o777 == 0o700
 
