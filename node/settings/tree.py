@@ -6,7 +6,7 @@ another default or help, declares it with `redeclared`; `fixed` declares a compo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...protocol.wire.manifest import SwarmId
@@ -113,7 +113,7 @@ class DaemonSettings:
         help="A file whose first line is the passphrase of this node's key. The environment "
         f"variable {PASSPHRASE_VARIABLE} may hold the passphrase instead.",
     )
-    passphrase: str | None = None
+    passphrase: str | None = field(default=None, repr=False)
     """The passphrase itself: from the file, the variable or the terminal."""
     console: ConsoleSettings = ConsoleSettings()
 
@@ -130,7 +130,7 @@ class DaemonSettings:
         return replace(self.invite, bootstrap=tuple(known))
 
     def __repr__(self) -> str:
-        # A repr ends up in logs; the passphrase must not.
+        # A repr ends up in logs. Subclasses have the generated one, which leaves out the passphrase.
         return f"{type(self).__name__}(data_dir={str(self.data_dir)!r})"
 
 

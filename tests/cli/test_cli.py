@@ -42,6 +42,7 @@ from distro_node.node.settings.tree import (
     DaemonSettings,
     HostedDashboardSettings,
     JoinSettings,
+    ObserverSettings,
     StateSelector,
 )
 from distro_node.node.storage.data_dir import DataDir
@@ -364,6 +365,12 @@ def test_join_passes_on_its_options(command, daemon, home: Path, tmp_path: Path)
     assert daemon[0].full_invite.bootstrap == (ADDRESS, OTHER)
     assert daemon[0].relay.limits == RelayLimits()
     assert "sesame" not in repr(daemon)
+
+
+@pytest.mark.parametrize("settings", [DaemonSettings, JoinSettings, ObserverSettings])
+def test_no_settings_show_the_passphrase(settings: type[DaemonSettings]) -> None:
+    shown = repr(settings(invite=Invite(swarm=SWARM), passphrase="open sesame"))
+    assert "sesame" not in shown
 
 
 def test_join_needs_nothing_but_the_swarm(command, daemon, home: Path) -> None:
