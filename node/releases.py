@@ -100,10 +100,11 @@ def update_command() -> str:
             )
     made_by = "" if found is None else (found.read_text("INSTALLER") or "").strip()
     if made_by == "dpkg":
-        return f"install the newer {PACKAGE}-bootstrap package with apt"
+        return f"make deb && sudo apt install ./dist/{PACKAGE}-bootstrap_*.deb, in a newer checkout"
     checkout = None if found is None else _checkout(found)
     if checkout is not None:
-        return f"git -C {shlex.quote(checkout)} pull, then make install there"
+        folder = shlex.quote(checkout)
+        return f"git -C {folder} pull && make -C {folder} install"
     python = shlex.quote(sys.executable)
     if made_by == "uv":
         return f"uv pip install --python {python} --upgrade {what}"

@@ -278,13 +278,17 @@ def test_the_command_is_that_of_the_tool_that_installed_it(
     [
         ("pip", "", "{python} -m pip install --upgrade distro-node"),
         ("uv", "", "uv pip install --python {python} --upgrade distro-node"),
-        ("dpkg", "", "install the newer distro-node-bootstrap package with apt"),
+        (
+            "dpkg",
+            "",
+            "make deb && sudo apt install ./dist/distro-node-bootstrap_*.deb, in a newer checkout",
+        ),
         ("pip", "{", "{python} -m pip install --upgrade distro-node"),
         ("pip", '{"url": 3}', "{python} -m pip install --upgrade distro-node"),
         (
             "pip",
             '{"url": "file:///src/a b", "dir_info": {"editable": true}}',
-            "git -C '/src/a b' pull, then make install there",
+            "git -C '/src/a b' pull && make -C '/src/a b' install",
         ),
         (
             "pip",
