@@ -22,6 +22,7 @@ import platformdirs
 from typer.models import OptionInfo
 
 from .errors import ExitCode, UserError
+from .util.regular_files import open_regular
 
 ENVIRONMENT_PREFIX = "DISTRO_NODE"
 # Variables that set no option of a command.
@@ -139,7 +140,7 @@ def _put(
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(_MAX_CONFIG_BYTES + 1)
     except OSError as error:
         raise _bad(f"{path} cannot be read: {error.strerror}") from None

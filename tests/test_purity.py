@@ -56,7 +56,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("node/errors", "node/util", "protocol/wire"),
         *("node/energy/numbers", "node/energy/threshold"),
     ),
-    "node/config": ("node/errors",),
+    "node/config": ("node/errors", "node/util"),
     "node/storage": (*_SHARED, "crypto", *_WIRE, "protocol/chain"),
     "node/network": (*_SHARED, "crypto", *_WIRE),
     "node/network/discovery": (*_SHARED, "crypto", *_WIRE, "node/network", "node/storage"),
@@ -403,3 +403,44 @@ def test_tests_state_why_they_touch_what_is_private(checkout: Path) -> None:
 )
 def test_a_private_name_without_a_reason_is_found(source: str, count: int) -> None:
     assert len(_unexplained(source)) == count
+
+
+# Folders that open files whose paths a user names, or that lie in folders a user names …
+_WITH_USERS_PATHS = ("cli", "content", "create", "dashboard", "results", "serve", "private_data")
+# … and the files in them that read only what this program wrote or brings along.
+_OWN_FILES_READ = {
+    "node/cli/create.py",
+    "node/create/token_cache.py",
+    "node/dashboard/routes.py",
+    "node/dashboard/run_history.py",
+    "node/private_data/__main__.py",
+    "node/private_data/store.py",
+    "node/results/evaluate.py",
+    "node/results/evaluation_worker.py",
+    "node/results/last_run.py",
+    "node/results/saved_state.py",
+}
+
+
+def _reads_of_any_file(source: str) -> Iterator[int]:
+    """Yield the lines that open a file for reading without regard to what it is."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        modes = [each.value for each in node.args[-1:] if isinstance(each, ast.Constant)]
+        opens = name == "open" and modes and str(modes[0]).startswith("r")
+        if opens or name in ("read_bytes", "read_text"):
+            yield node.lineno
+
+
+def test_files_that_users_name_are_opened_as_regular_files(checkout: Path) -> None:
+    """A named pipe would block, a device never end: `node/util/regular_files.py` refuses both."""
+    assert list(_reads_of_any_file('path.open("rb")\npath.read_text()\npath.open("wb")')) == [1, 2]
+    found = {
+        str(path.relative_to(checkout))
+        for folder in _WITH_USERS_PATHS
+        for path in sorted((checkout / "node" / folder).rglob("*.py"))
+        if any(_reads_of_any_file(path.read_text(encoding="utf-8")))
+    }
+    assert found == _OWN_FILES_READ

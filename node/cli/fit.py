@@ -17,6 +17,7 @@ from ..errors import ExitCode, UserError
 from ..settings.tree import FitSettings
 from ..settings.values import parse_target
 from ..storage.data_dir import DataDir
+from ..util.regular_files import open_regular, read_regular
 from ..util.sanitize import harmless
 from .options import Json, parameters_text
 from .settings_parameters import with_settings
@@ -77,7 +78,7 @@ def fit(
                 with_committees=file.committees is not None,
             )
             return fit_workload(file.name, work, surveyed, limit, micro_batch, settings.split)
-        if path.is_file():
+        if path.exists():
             manifest = _read(path)
         else:
             manifest = await _find(target, settings)
@@ -149,7 +150,7 @@ def _size(count: int) -> str:
 def _read(path: Path) -> Manifest:
     """Read a manifest in the form stored in a data directory. Raises `UserError` (`MANIFEST`)."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_MANIFEST_BYTES + 1)
         return decode_manifest(data, SwarmId(content_id(data)))
     except OSError as error:
@@ -168,7 +169,9 @@ async def _find(target: str, settings: FitSettings) -> Manifest:
     """Return a swarm's manifest, from this disk or else from its members. Raises `UserError`."""
     invite, data = parse_target(target), DataDir(settings.data_dir)
     try:
-        return decode_manifest(data.swarm(invite.swarm).manifest.read_bytes(), invite.swarm)
+        return decode_manifest(
+            read_regular(data.swarm(invite.swarm).manifest, MAX_MANIFEST_BYTES), invite.swarm
+        )
     except (OSError, ProtocolError):
         pass
     from ..memory_fit import fetch_manifest

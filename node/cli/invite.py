@@ -12,7 +12,7 @@ import typer
 from ...crypto.envelope import sign
 from ...crypto.identity import PeerId, peer_from_text
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import Manifest, OtherVersion, decode_manifest
+from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, OtherVersion, decode_manifest
 from ...protocol.wire.messages import TICKET_KIND
 from ...protocol.wire.swarm_id import Invite, invite_text
 from ..errors import ExitCode, UserError
@@ -20,6 +20,7 @@ from ..settings.values import parse_target
 from ..storage.data_dir import DataDir, open_identity
 from ..storage.final_file import read_final
 from ..util.protocol_version import explain_version
+from ..util.regular_files import read_regular
 from .options import (
     Bootstrap,
     DataDirectory,
@@ -60,7 +61,9 @@ def invite(
     data = data_directory(data_dir)
     directory = data.swarm(target.swarm)
     try:
-        manifest = decode_manifest(directory.manifest.read_bytes(), target.swarm)
+        manifest = decode_manifest(
+            read_regular(directory.manifest, MAX_MANIFEST_BYTES), target.swarm
+        )
     except OtherVersion as error:
         raise explain_version(error) from None
     except (OSError, ProtocolError):

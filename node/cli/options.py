@@ -21,6 +21,7 @@ from ..settings.tree import PASSPHRASE_VARIABLE, DaemonSettings, StateSelector
 from ..settings.values import absolute_path, default_data_dir, parse_bootstrap, parse_target
 from ..storage.data_dir import DataDir
 from ..telemetry.logs import configure_logging
+from ..util.regular_files import open_regular
 from .settings_parameters import option_of
 
 T = TypeVar("T", bound=DaemonSettings)
@@ -168,7 +169,7 @@ def read_secret(file: Path, what: str, option: str, code: ExitCode) -> str:
         )
 
     try:
-        with file.open("rb") as stream:
+        with open_regular(file, or_pipe=True) as stream:
             line = stream.readline(_MAX_PASSPHRASE_BYTES + 1)
     except OSError as error:
         raise bad(f"cannot be read: {error.strerror}") from None

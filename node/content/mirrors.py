@@ -20,6 +20,7 @@ from ...crypto.hashing import ContentId, content_id, content_text
 from ..network.exchange.blobs import BlobFetcher
 from ..network.web import AddressScope, Web, WebError
 from ..storage.blob_store import BlobStore
+from ..util.regular_files import open_regular
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class _FolderMirror(_Mirror):
     async def read(self, name: str, max_bytes: int) -> bytes | None:
         def read() -> bytes | None:
             try:
-                with (self._root / name).open("rb") as file:
+                with open_regular(self._root / name) as file:
                     data = file.read(max_bytes + 1)
             except OSError:
                 return None

@@ -21,8 +21,9 @@ from ..training.tokenizer_settings import (
     read_template,
     with_usual_spellings,
 )
+from ..util.regular_files import read_regular
 from .manifest_file import BYTES_TOKENIZER, ManifestFile, bad_manifest
-from .tokens import Tokenizer
+from .tokens import MAX_TOKENIZER_BYTES, Tokenizer
 
 # A model may have this many times as many rows as there are tokens. Usually it has up to a few hundred
 # more, because their number is rounded up.
@@ -144,7 +145,9 @@ def _checkpoint(file: ManifestFile, path: Path) -> Path | None:
 
 def _is_same(one: Path, other: Path) -> bool:
     try:
-        return one.samefile(other) or one.read_bytes() == other.read_bytes()
+        return one.samefile(other) or (
+            read_regular(one, MAX_TOKENIZER_BYTES) == read_regular(other, MAX_TOKENIZER_BYTES)
+        )
     except OSError:
         return False
 

@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import UserError
 from ..storage.data_dir import size_text
 from ..util.first_line import first_line
+from ..util.regular_files import open_regular
 from .arrow_batches import unpacked_bytes
 from .formats import BadFile, needs
 from .parquet_pages import largest_pages
@@ -271,7 +272,7 @@ class _MappedFile:
     """A file mapped into memory, from which Arrow reads without copying."""
 
     def __init__(self, arrow: Any, path: Path) -> None:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.source = arrow.BufferReader(arrow.py_buffer(self._map))
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..util.regular_files import open_regular
 from .formats import BadFile
 
 CACHE_PREFIX = "datasets--"
@@ -25,7 +26,7 @@ def revision(snapshots: Path, known: Sequence[str]) -> str:
     """Return the revision that the hub's cache names as main, or the only one of `known`. Raises
     `UserError` (`DATA_MISSING`) if there are several and none is main."""
     try:
-        with (snapshots.parent / "refs" / "main").open("rb") as file:
+        with open_regular(snapshots.parent / "refs" / "main") as file:
             named = file.read(256).decode("utf-8", "replace").strip()
     except OSError:
         named = ""
@@ -72,7 +73,7 @@ def listed(path: Path, key: str) -> list:
 
 def _json_of(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             value = json.loads(file.read(_MAX_STATE_BYTES))
     except (OSError, ValueError, RecursionError):
         value = None

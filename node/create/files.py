@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from ...protocol.wire.manifest import TokenType
 from ..errors import ExitCode, UserError
+from ..util.regular_files import kind_text
 from .archives import unread_kind
 from .columns import Columns
 from .dataset_caches import (
@@ -183,10 +185,11 @@ def _files_at(path: Path | str, source: Source, skipped: Skipped) -> Iterator[Fi
             ).at(path)
         yield File(path, PurePath(path.name), kind, True)
     else:
+        problem = f"there is no file or directory {path}"
+        with suppress(OSError):
+            problem = f"{path} cannot be read: {kind_text(path.stat().st_mode)}"
         raise UserError(
-            ExitCode.DATA_MISSING,
-            f"there is no file or directory {path}",
-            "give the training text with --data or in [data]",
+            ExitCode.DATA_MISSING, problem, "give the training text with --data or in [data]"
         )
 
 

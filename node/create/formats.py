@@ -18,6 +18,7 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal
 
 from ..errors import ExitCode, UserError
+from ..util.regular_files import open_regular
 from .working_memory import memory_shortage, unpacking_limit
 
 Format = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "tokens", "image"]
@@ -133,7 +134,7 @@ def _count_non_text(data: bytes) -> int:
 def open_stream(path: Path, *, lines: bool = False) -> Iterator[TextStream]:
     """Open a file as UTF-8, decompressed if necessary. With `lines` each line ends with a line feed,
     even if lines in the file end with a carriage return alone. Raises `BadFile`."""
-    with convert_errors(), path.open("rb") as raw:
+    with convert_errors(), open_regular(path) as raw:
         start = raw.read(6)
         raw.seek(0)
         ending = path.suffix.lower()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..util.regular_files import NotRegularFile, open_regular
 from .formats import BadFile, needs
 
 DEFAULT_SPLIT = "train"
@@ -101,11 +102,11 @@ def read_card(path: Path) -> dict[str, Any] | None:
     Raises `UserError` for a card that cannot be read, and if the library for YAML is not installed.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if file.read(4).rstrip() != b"---":
                 return None
             text = file.read(_MAX_CARD_BYTES).decode("utf-8", "replace")
-    except (FileNotFoundError, IsADirectoryError):
+    except (FileNotFoundError, NotRegularFile):
         return None
     except OSError as error:
         # Not ignored, because it may state which files belong to the test split.

@@ -20,6 +20,7 @@ import numpy as np
 
 from ...protocol.wire.manifest import TokenType
 from ..util.first_line import first_line
+from ..util.regular_files import open_regular
 from .borders import Borders
 from .formats import BadFile, convert_errors
 
@@ -106,7 +107,7 @@ def _open(
 ) -> tuple[_TokenArray, Iterator[np.ndarray] | None]:
     """Open an array; return it and, if an index states them, the ends of its documents, in ascending
     order and in groups."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         start = file.read(_HEADER.size)
     ending = path.suffix.lower()
     if ending == ".npy" and (stated is None or start.startswith(b"\x93NUMPY")):
@@ -180,7 +181,7 @@ def _is_padded(tokens: _TokenArray, factor: int) -> bool:
 def _of_numpy(path: Path) -> _TokenArray:
     form = np.lib.format
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             version = form.read_magic(file)
             read = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
             shape, by_columns, kind = read(file)
@@ -207,7 +208,7 @@ def _nanotron_type(path: Path) -> tuple[TokenType | None, int | None]:
     metadata = path.with_name(path.name + ".metadata")
     lines = []
     try:
-        with metadata.open("rb") as file:
+        with open_regular(metadata) as file:
             lines = file.read(4096).decode("utf-8").splitlines()
     except FileNotFoundError:
         return _WIDTHS.get(_width_by_index(path)), None
@@ -250,7 +251,7 @@ def _nanotron_ends(path: Path, stored: int) -> Iterator[np.ndarray]:
 
     def ends() -> Iterator[np.ndarray]:
         before = 0
-        with index.open("rb") as file:
+        with open_regular(index) as file:
             while len(some := np.fromfile(file, "<u8", _INDEX_ENTRIES).astype(np.int64)):
                 if (np.diff(some, prepend=before) < 0).any() or some[-1] > stored:
                     raise _unfit(index, stored)
@@ -263,7 +264,7 @@ def _nanotron_ends(path: Path, stored: int) -> Iterator[np.ndarray]:
 def _megatron_type(index: Path, stated: TokenType | None) -> TokenType | None:
     """Return the type of the tokens from Megatron's index next to an array; None if it is not such an
     index and the founder has stated the type (`stated`)."""
-    with index.open("rb") as file:
+    with open_regular(index) as file:
         start = file.read(_MEGATRON.size)
     if len(start) < _MEGATRON.size or not start.startswith(_MEGATRON_MAGIC):
         if stated is not None:
@@ -290,7 +291,7 @@ def _megatron_ends(index: Path, tokens: _TokenArray) -> Iterator[np.ndarray]:
     The index has the length of each sequence (int32), its position in bytes (int64) and, after those,
     the number of the first sequence of each document and of the end (int64).
     """
-    with index.open("rb") as file:
+    with open_regular(index) as file:
         _, _, _, sequences, entries = _MEGATRON.unpack(file.read(_MEGATRON.size))
     lengths_at = _MEGATRON.size
     places_at = lengths_at + 4 * sequences

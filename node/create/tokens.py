@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import ExitCode, UserError
 from ..training.post_processor import UnknownPostProcessor, added_tokens
+from ..util.regular_files import open_regular
 
 # A tokenizer is one blob, and a blob has at most 16 MiB. The largest `tokenizer.json` files, with some
 # 256,000 tokens and their merges, exceed that and are refused.
@@ -104,7 +105,7 @@ class FileTokenizer:
 
     def __init__(self, path: Path) -> None:
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 definition = file.read(MAX_TOKENIZER_BYTES + 1)
         except OSError as error:
             raise _unusable(path, error.strerror or "cannot be read") from None
@@ -207,7 +208,7 @@ class FileTokenizer:
         """Return the text of the token that ends a document: the one that `tokenizer_config.json` next
         to the file states, or one with a well-known name. None if the tokenizer has neither."""
         try:
-            with (self._path.parent / "tokenizer_config.json").open("rb") as file:
+            with open_regular(self._path.parent / "tokenizer_config.json") as file:
                 config = json.loads(file.read(_MAX_CONFIG_BYTES))
             named = config.get("eos_token") if isinstance(config, dict) else None
         except (OSError, ValueError, RecursionError):

@@ -20,6 +20,7 @@ from ..settings.components import DashboardSettings
 from ..settings.values import DEFAULT_METRICS_ADDRESS
 from ..util.host_names import is_loopback, openable_host
 from ..util.operating_system import reuse_address
+from ..util.regular_files import open_regular
 from .access_control import AccessGuard
 
 _log = logging.getLogger(__name__)
@@ -245,6 +246,9 @@ def _context(encryption: Encryption, purpose: Purpose) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
+        for path in (certificate, key):
+            # A named pipe would block the library.
+            open_regular(path).close()
         # Because of the empty password an encrypted key is an error instead of a prompt on the terminal.
         context.load_cert_chain(certificate, key, password="")
     except (OSError, ssl.SSLError) as error:

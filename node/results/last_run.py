@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import SwarmId, decode_manifest
+from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, SwarmId, decode_manifest
 from ...protocol.wire.swarm_id import swarm_text
 from ..storage.data_dir import DataDir
+from ..util.regular_files import read_regular
 
 # How much of the history's end is read: a line has some hundred bytes, or with a sample some kilobytes.
 _TAIL_BYTES = 1 << 16
@@ -45,7 +46,7 @@ def last_run(data: DataDir) -> LastRun | None:
 
 def _run_of(data: DataDir, swarm: SwarmId) -> list[tuple[float, LastRun]]:
     directory = data.swarm(swarm)
-    manifest = decode_manifest(directory.manifest.read_bytes(), swarm)
+    manifest = decode_manifest(read_regular(directory.manifest, MAX_MANIFEST_BYTES), swarm)
     reached = _last_round(directory.history)
     if reached is None:
         return []

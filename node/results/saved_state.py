@@ -16,7 +16,13 @@ from pathlib import Path
 import trio
 
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import Manifest, OtherVersion, SwarmId, decode_manifest
+from ...protocol.wire.manifest import (
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    OtherVersion,
+    SwarmId,
+    decode_manifest,
+)
 from ...protocol.wire.messages import RecordId
 from ...protocol.wire.structure import StructureError
 from ..content.downloads import blob_list_at
@@ -32,6 +38,7 @@ from ..training.error_messages import explain_trainer
 from ..training.replay import CannotReplay, StoredRun, replay
 from ..training.task_names import DIFFUSION, ImageSettings, built_in_settings
 from ..util.protocol_version import explain_version
+from ..util.regular_files import read_regular
 
 # Niceness of the process: its priority is below that of the owner's own work and the node's training.
 _NICE = 10
@@ -72,7 +79,7 @@ async def read_swarm(data: DataDir, swarm: SwarmId) -> StoredSwarm:
     manifest, no record or no complete snapshot, `VERSION` for another protocol version."""
     directory = data.swarm(swarm)
     try:
-        manifest = decode_manifest(directory.manifest.read_bytes(), swarm)
+        manifest = decode_manifest(read_regular(directory.manifest, MAX_MANIFEST_BYTES), swarm)
     except OtherVersion as error:
         raise explain_version(error) from None
     except (OSError, ProtocolError) as error:

@@ -22,6 +22,7 @@ from ..settings.components import TrainerSettings
 from ..storage.data_dir import DataDir
 from ..training.client import TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from ..training.error_messages import explain_trainer
+from ..util.regular_files import open_regular
 from ..util.sanitize import harmless
 from .loss_curve import CURVE_NAME
 from .model_card import PROVENANCE_NAME
@@ -149,7 +150,7 @@ def _claims(directory: Path, stored: StoredSwarm) -> int | None:
     facts: Any = None
     with (
         suppress(OSError, ValueError, RecursionError),
-        (directory / PROVENANCE_NAME).open("rb") as file,
+        open_regular(directory / PROVENANCE_NAME) as file,
     ):
         facts = json.loads(file.read(_MAX_PROVENANCE_BYTES))
     if not isinstance(facts, dict):

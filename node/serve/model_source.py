@@ -35,6 +35,7 @@ from ..training.client import (
 from ..training.error_messages import explain_trainer
 from ..training.main_memory import free_main_memory
 from ..training.task_names import DIFFUSION, MASKED_LM
+from ..util.regular_files import open_regular
 
 _NICE = 10
 # The parameters, and a copy of them while they are loaded, in float32.
@@ -229,7 +230,7 @@ class DirectoryModel:
 def _directory_name(directory: Path) -> ModelName:
     """Return the swarm and round that an export's facts state; for other directories their own name."""
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, SwarmIdError):
-        with (directory / PROVENANCE_NAME).open("rb") as file:
+        with open_regular(directory / PROVENANCE_NAME) as file:
             facts = json.loads(file.read(_MAX_PROVENANCE_BYTES))
         swarm, round_ = swarm_from_text(facts["swarm"]), facts["round"]
         if type(round_) is int and round_ >= 0:

@@ -23,6 +23,7 @@ from ...training.errors import TrainerFailed
 from ...training.task_names import ImageSettings
 from ...training.tokenizer_settings import CHAT_TEMPLATE_NAME
 from ...util.first_line import first_line
+from ...util.regular_files import open_regular
 from ..optimizer.fingerprint import fingerprint
 from ..tasks.image_tasks import Diffusion
 from ..training_session import TrainingSession
@@ -328,7 +329,7 @@ def json_object(written: bytes, name: str) -> dict[str, Any]:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(_MAX_JSON_BYTES)
     except OSError as error:
         raise TrainerFailed("bad_model", f"{path.name} cannot be read ({error.strerror})") from None
