@@ -10,17 +10,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors import safe_open
 
 from ...training.errors import TrainerFailed
 from ...util.first_line import first_line
+from ...util.regular_files import open_regular, read_regular
 
 INDEX_NAME = "model.safetensors.index.json"
 WEIGHTS_NAME = "model.safetensors"
 
+_GENERATION_NAME = "generation_config.json"
+
 _MAX_INDEX_BYTES = 64 << 20
+_MAX_GENERATION_BYTES = 1 << 20
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _MAX_LISTED = 3
 # Tensors that are dropped without harm: tables that older releases stored although they follow from the
@@ -52,26 +57,32 @@ def tensor_types(directory: Path) -> dict[str, str]:
     Raises `TrainerFailed` (`bad_model`) for files that are missing or not in the safetensors format.
     """
     found: dict[str, str] = {}
+    _check_files(directory)
     for name in _files(directory):
         try:
+            # The library would wait for whoever writes to a named pipe.
+            open_regular(directory / name).close()
             with safe_open(directory / name, framework="pt") as opened:
                 for key in opened.keys():  # noqa: SIM118 (it is not a dictionary)
+                    if key in found:
+                        raise _bad(f"{key[:80]} is in two of the checkpoint's files")
                     found[key] = opened.get_slice(key).get_dtype()
+        except TrainerFailed:
+            raise
         except OSError as error:
-            raise _bad(f"{name} cannot be read ({error.strerror or error})") from None
+            raise _bad(f"{name[:80]} cannot be read ({error.strerror or error})") from None
         # The library has a separate exception for each way in which a file is invalid.
         except Exception as error:
             reason = first_line(error, empty=repr(error))
-            raise _bad(f"{name} cannot be read ({reason})") from None
+            raise _bad(f"{name[:80]} cannot be read ({reason})") from None
     return found
 
 
 def weights_files(directory: Path) -> list[str]:
     """Return the files of a checkpoint from which the library takes its weights, and the index of
     them."""
-    if (directory / WEIGHTS_NAME).is_file():
-        return [WEIGHTS_NAME]
-    return [INDEX_NAME, *_files(directory)]
+    files = _files(directory)
+    return files if files == [WEIGHTS_NAME] else [INDEX_NAME, *files]
 
 
 def check_tensors(types: Mapping[str, str], unexpected: Collection[str]) -> None:
@@ -100,20 +111,42 @@ def _listed(names: Collection[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
+def _check_files(directory: Path) -> None:
+    """Raise `TrainerFailed` (`bad_model`) if the library could wait without end for a file here."""
+    try:
+        for path in directory.iterdir():
+            if path.exists() and not path.is_file() and not path.is_dir():
+                open_regular(path).close()
+        if (directory / _GENERATION_NAME).is_file():
+            written = read_regular(directory / _GENERATION_NAME, _MAX_GENERATION_BYTES)
+            with suppress(ValueError):
+                # The library passes over what is no JSON, and fails at JSON of another shape.
+                if not isinstance(json.loads(written), dict):
+                    raise _bad(f"{_GENERATION_NAME} is not a table of JSON")
+    except OSError as error:
+        name = Path(error.filename or directory).name
+        raise _bad(f"{name} cannot be read ({error.strerror})") from None
+    except RecursionError:
+        raise _bad(f"{_GENERATION_NAME} is not a table of JSON") from None
+
+
 def _files(directory: Path) -> list[str]:
+    """Return the files with the weights: one, which the library prefers, or those of an index."""
     index = directory / INDEX_NAME
-    if not index.is_file():
+    if (directory / WEIGHTS_NAME).is_file() or not index.exists():
         return [WEIGHTS_NAME]
     try:
-        with index.open("rb") as file:
+        with open_regular(index) as file:
             written = json.loads(file.read(_MAX_INDEX_BYTES))
-        names = sorted(set(written["weight_map"].values()))
+        names = sorted(set(written["weight_map"].values())) if written["metadata"] else []
     except OSError as error:
         raise _bad(f"{index.name} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         names = []
-    if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
-        raise _bad(f"{index.name} is not a list of files")
+    if not names or not all(
+        isinstance(name, str) and Path(name).name == name != ".." for name in names
+    ):
+        raise _bad(f"{index.name} is not a list of files, with `metadata` and `weight_map`")
     return names
 
 

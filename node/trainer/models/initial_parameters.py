@@ -160,6 +160,8 @@ def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
     """Return a model of this configuration with all of a checkpoint's weights (safetensors), in
     float32. Raises `TrainerFailed` (`bad_model`)."""
     types = tensor_types(directory)
+    # The library says of such a type only what it lacks for it.
+    check_tensors(types, ())
     try:
         loaded: Any = auto_class(config).from_pretrained(
             directory,
@@ -167,6 +169,9 @@ def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
+            # Otherwise the type of the first tensor counts, or the one that config.json states, and the
+            # others are rounded to it.
+            dtype=torch.float32,
             # Otherwise the library's message refers to a report that it printed "above".
             ignore_mismatched_sizes=True,
         )
