@@ -51,6 +51,11 @@ class BoundedGossipSub(GossipSub):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._answers: TokenBuckets[ID] = TokenBuckets(_MAX_ANSWERED)
+        # The library keeps the messages of half a minute for each connected peer without a subscription,
+        # such as a bootstrap peer, and sends them all if it subscribes: every peer of a node that comes
+        # back sends it the same ones, outside the budget of `send_recent_messages`, which suffices.
+        nothing: Any = _NoMessages()
+        self._pending_messages = nothing
 
     async def handle_rpc(self, rpc: rpc_pb2.RPC, sender_peer_id: ID) -> None:
         """Handle the plausible part of a control message."""
@@ -135,6 +140,13 @@ class BoundedGossipSub(GossipSub):
 
     def _may_answer(self, peer: ID, size: int) -> bool:
         return self._answers.take(peer, _ANSWER_BYTES, trio.current_time(), size)
+
+
+class _NoMessages(dict[ID, list[Any]]):
+    """Stands in for the library's queues of messages for peers without a subscription; keeps none."""
+
+    def __missing__(self, peer: ID) -> list[Any]:
+        return []
 
 
 class SendQueue(PriorityQueue):

@@ -19,10 +19,11 @@ from libp2p.pubsub import pubsub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX, signature_validator
 from network.hostile import hostile, invented
-from network.support import networks, star, until
+from network.support import PATIENCE_SECONDS, networks, star, until
 
 # Private here: `_host`: a stranger signs and stores what it likes.
 # Private here: `_check_back_off`: the library's, replaced by ours.
+# Private here: `_pending_messages`: what the library would keep shows only in bytes much later.
 
 TOPIC = "swarm"
 
@@ -125,6 +126,22 @@ async def test_ihaves_and_grafts_in_our_topic_cost_little_and_keep_nobody_waitin
         assert max(len(repr(table)) for table in kept) < 2000
         assert peer.id not in router.mesh[TOPIC]
         assert victim.connected() == {friend.peer, peer.network.peer}
+
+
+async def test_nothing_is_kept_for_a_peer_without_a_subscription() -> None:
+    """Every peer of a node that came back sent it the same hundred messages; and a bootstrap peer, which
+    subscribes to nothing, filled a queue for ever."""
+    async with star(3) as (a, b, _):
+        await a.subscribe(TOPIC, accept)
+        await until(lambda: len(a.gossip.pubsub.peers) == 2)
+        sent = [b"%d" % number for number in range(20)]
+        for data in sent:
+            await a.publish(TOPIC, data)
+        assert not a.gossip.router._pending_messages
+        # What b has missed it gets once, within the budget for messages that are sent again.
+        at_b = await b.subscribe(TOPIC, accept)
+        with trio.fail_after(PATIENCE_SECONDS):
+            assert sorted([(await at_b.receive())[1] for _ in sent]) == sorted(sent)
 
 
 async def test_a_prune_holds_for_an_hour_at_most_and_is_forgotten_then() -> None:
