@@ -157,7 +157,8 @@ def complete_directory(directory: Path) -> Iterator[Path]:
             if not is_empty_directory and not parent.exists():
                 parent.mkdir()
                 created.append(parent)
-        name = f".{directory.name}.partial-{secrets.token_hex(4)}"
+        # Not after the directory's own name, which may have all 255 bytes that a name can have.
+        name = f".export-partial-{secrets.token_hex(8)}"
         temporary = (directory if is_empty_directory else directory.parent) / name
         temporary.mkdir()
         yield temporary

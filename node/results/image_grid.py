@@ -17,7 +17,7 @@ import trio
 from ...protocol.wire.manifest import SwarmId
 from ..errors import ExitCode, UserError
 from ..settings.tree import NEWEST, StateSelector
-from ..storage.atomic_write import write_atomically
+from ..storage.atomic_write import write_output
 from ..storage.data_dir import DataDir
 from ..storage.disk_faults import not_writable
 from ..training.task_names import DIFFUSION, ImageSettings, require_task
@@ -92,7 +92,7 @@ async def draw_grid(settings: GridSettings) -> ImageGrid:
     columns = columns_for(len(pixels), images)
     sheet = png(pixels, images, columns)
     try:
-        await trio.to_thread.run_sync(write_atomically, settings.to, sheet)
+        await trio.to_thread.run_sync(write_output, settings.to, sheet)
     except OSError as error:
         raise not_writable(error, settings.to, "--grid") from None
     classes = images.classes if len(images.classes) == columns else ()

@@ -29,7 +29,7 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest, OtherVersion, SwarmId
 from ...protocol.wire.swarm_id import Invite, swarm_text
 from ..errors import ExitCode, UserError
-from ..storage.atomic_write import write_atomically
+from ..storage.atomic_write import write_output
 from ..storage.data_dir import DataDir
 from ..storage.disk_faults import not_writable
 from ..storage.final_file import read_final
@@ -123,7 +123,7 @@ def claim_relayed(
 def save_receipt(receipt: Receipt, file: Path) -> None:
     """Write a receipt, all of it or nothing. Raises `UserError` (`NOT_WRITABLE`, `DISK_FULL`)."""
     try:
-        write_atomically(file, receipt.encode())
+        write_output(file, receipt.encode())
     except OSError as error:
         raise not_writable(error, file, "--output") from None
 

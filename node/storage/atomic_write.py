@@ -6,10 +6,12 @@ A crash, a power cut or a full disk never leaves half a file, or a name without 
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 from ..util.operating_system import sync_path
+from ..util.regular_files import check_replaceable
 
 
 @contextlib.contextmanager
@@ -43,6 +45,17 @@ def write_atomically(path: Path, data: bytes | memoryview, temporary: Path | Non
     """Replace the content of `path` by `data`, as in `replacing`."""
     with replacing(path, temporary) as file:
         file.write_bytes(data)
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file whose path a user names, as in `replacing`.
+
+    Raises `OSError`, and `NotRegularFile` for a device, pipe or directory: /dev/null would be gone if a
+    file replaced it.
+    """
+    check_replaceable(path)
+    # Not after the file's own name, which may have all 255 bytes that a name can have.
+    write_atomically(path, data, path.with_name(f".output-{secrets.token_hex(8)}"))
 
 
 def sync(path: Path) -> None:

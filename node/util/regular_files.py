@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -58,6 +59,14 @@ def read_regular(path: Path, most: int) -> bytes:
     `OSError`, and `NotRegularFile` if it is none."""
     with open_regular(path) as file:
         return file.read(most + 1)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise `NotRegularFile` if something other than a regular file is at a path."""
+    with suppress(FileNotFoundError):
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise _not_regular(path, mode)
 
 
 def kind_text(mode: int) -> str:

@@ -127,7 +127,7 @@ def test_places_that_take_no_grid_are_reported(
         def fails(*_: object, number: int = number) -> None:
             raise OSError(number, "said the disk")
 
-        monkeypatch.setattr(grid_module, "write_atomically", fails)
+        monkeypatch.setattr(grid_module, "write_output", fails)
         with pytest.raises(UserError) as caught:
             trio.run(draw_grid, settings(swarm, tmp_path / "a.png", count=1, steps=1))
         assert caught.value.code == code

@@ -430,6 +430,9 @@ class TestPlaces:
             complete_directory(target),
         ):
             raise full
+        with complete_directory(tmp_path / ("n" * 255)) as aside:
+            (aside / "long").write_text("")
+        assert names_in(tmp_path / ("n" * 255)) == ["long"]
         with complete_directory(target) as aside:
             (aside / "whole").write_text("")
             assert not target.exists()

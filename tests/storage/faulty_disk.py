@@ -184,7 +184,7 @@ _CALLS = re.compile(
     r"^(write_bytes|write_text|unlink|mkdir|rename|link|symlink|ftruncate|pwrite|fsync|fdatasync|chmod"
     r"|fchmod|rmtree|rmdir|copyfile|copy|copytree|move|touch|TemporaryFile|NamedTemporaryFile"
     r"|TemporaryDirectory|mkstemp|mkdtemp|FileIO|save_file|save_pretrained|savefig|bind"
-    r"|RotatingFileHandler|write_atomically|replacing)$"
+    r"|RotatingFileHandler|write_atomically|write_output|replacing)$"
 )
 
 

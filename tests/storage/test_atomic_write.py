@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from distro_node.node.storage.atomic_write import replacing, write_atomically
+from distro_node.node.storage.atomic_write import replacing, write_atomically, write_output
+from distro_node.node.util.regular_files import NotRegularFile
 
 
 def test_the_file_is_synced_before_it_gets_its_name_and_the_name_after(
@@ -63,3 +64,22 @@ def test_what_a_killed_process_left_is_written_over(tmp_path: Path) -> None:
     write_atomically(tmp_path / "file", b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_what_a_user_names_is_replaced_only_if_it_is_a_file(tmp_path: Path) -> None:
+    """`--output /dev/null` of root replaced the device by a file."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "device").symlink_to("/dev/null")
+    for name in ("pipe", "folder", "device"):
+        before = (tmp_path / name).lstat().st_mode
+        with pytest.raises(NotRegularFile, match="not a file"):
+            write_output(tmp_path / name, b"new")
+        assert (tmp_path / name).lstat().st_mode == before
+    for name in ("new", "n" * 255, "broken"):
+        if name == "broken":
+            (tmp_path / name).symlink_to("nowhere")
+        for data in (b"one", b"two"):
+            write_output(tmp_path / name, data)
+            assert (tmp_path / name).read_bytes() == data
+    assert len(list(tmp_path.iterdir())) == 6
