@@ -50,7 +50,7 @@ def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Js
     \b
         distro-node contributions
     """
-    from ..results.contributions import read_contributions
+    from ..results.contribution_table import read_contributions
 
     data = data_directory(data_dir)
     work = read_contributions(data, only_swarm(swarm, data, _NAMED))

@@ -19,7 +19,7 @@ from ...protocol.wire.swarm_id import swarm_text
 from ..telemetry.task_scores import TaskScores
 from ..training.gguf_formats import GgufType, gguf_name
 from ..training.task_names import DIFFUSION, MASKED_LM, SFT
-from .contributions import announced_work
+from .contribution_table import announced_work
 from .loss_curve import CURVE_NAME, Curve, curve_image, thinned, training_losses
 from .saved_state import State, image_settings
 

@@ -36,7 +36,7 @@ from ..storage.final_file import read_final
 from ..storage.relayed_bytes import read_relayed
 from ..util.protocol_version import explain_version
 from ..util.regular_files import open_regular
-from .contributions import audit_ledger_of, read_ledger
+from .contribution_table import audit_ledger_of, read_ledger
 
 Proof = Literal["chain", "link", "signatures"]
 """What a receipt was verified against: the chain from its beginning, a link's checkpoint, or only
