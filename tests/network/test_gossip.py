@@ -18,6 +18,7 @@ from distro_node.node.network.gossip import MAX_MESSAGE_BYTES, Receiver
 from distro_node.node.network.network import Network
 from distro_node.protocol.util.token_bucket import TokenRate
 from libp2p.pubsub.pb import rpc_pb2
+from libp2p.pubsub.pubsub import Pubsub
 from network.support import PATIENCE_SECONDS, networks, until
 from trio.testing import MockClock
 
@@ -68,6 +69,26 @@ async def test_messages_reach_everybody_but_their_sender() -> None:
         assert await receive(at_a) == (c.peer, b"from c")
         assert b.traffic.sent["gossip"] > len(b"from a")
         assert b.traffic.received["gossip"] > len(b"from a")
+
+
+async def test_addresses_go_with_the_greeting_and_not_with_each_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are a third of a small message, and over a slow line every byte counts."""
+    written: list[tuple[bool, bool]] = []
+    genuine = Pubsub.write_msg
+
+    async def write_msg(self: Pubsub, stream: Any, rpc: Any) -> bool:
+        written.append((bool(rpc.publish), rpc.HasField("senderRecord")))
+        return await genuine(self, stream, rpc)
+
+    monkeypatch.setattr(Pubsub, "write_msg", write_msg)
+    async with line(accept, accept, accept) as ((a, _, _), (_, _, at_c)):
+        await a.publish(TOPIC, b"from a")
+        assert await receive(at_c) == (a.peer, b"from a")
+    assert written.count((True, False)) >= 2
+    assert (True, True) not in written
+    assert (False, True) in written
 
 
 async def test_what_is_rejected_is_not_passed_on() -> None:
