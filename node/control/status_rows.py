@@ -47,7 +47,7 @@ STATE_COLOURS = {
 }
 
 # The note on the loss, where a reader meets the unit first.
-_LOSS_NOTE = "nats a token: lower is better"
+_LOSS_NOTE = "lower is better; text: nats a token"
 
 _DENSE_BYTES = 2
 """Bytes per parameter that a dense all-reduce in bfloat16 moves, as the DisTrO report counts it."""
@@ -107,7 +107,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
     yield StatusRow("loss", _loss(losses.training), _LOSS_NOTE)
     if losses.heldout_round is not None:
         value = f"{_loss(losses.heldout)} (round {losses.heldout_round})"
-        yield StatusRow("held-out loss", value, "loss on held-out text")
+        yield StatusRow("held-out loss", value, "loss on held-out data")
     if status.scores is not None:
         shown = [f"{t} {s.value:.3f}" for t, s in status.scores.main().items()]
         more = f" +{len(shown) - _TASKS_SHOWN}" if len(shown) > _TASKS_SHOWN else ""

@@ -81,7 +81,7 @@ function lossWords(book) {
   if (first < 0) return "The loss: nothing is known yet";
   let said = `The loss was ${loss(rows.loss[first])} in round ${count(rows.round[first])} and is ${loss(rows.loss[last])} in round ${count(rows.round[last])}`;
   const heldout = book.heldout.at(-1);
-  if (heldout) said += `; on held-out text ${loss(heldout[1])} after round ${count(heldout[0])}`;
+  if (heldout) said += `; on held-out data ${loss(heldout[1])} after round ${count(heldout[0])}`;
   return said;
 }
 
