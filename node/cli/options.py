@@ -13,7 +13,7 @@ import typer
 
 from ...crypto import keystore
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import Manifest, SwarmId, decode_manifest
+from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manifest
 from ...protocol.wire.swarm_id import Invite, swarm_text
 from ..errors import ExitCode, UserError
 from ..settings.components import ConsoleSettings, LineSettings, PeeringSettings
@@ -21,7 +21,7 @@ from ..settings.tree import PASSPHRASE_VARIABLE, DaemonSettings, StateSelector
 from ..settings.values import absolute_path, default_data_dir, parse_bootstrap, parse_target
 from ..storage.data_dir import DataDir
 from ..telemetry.logs import configure_logging
-from ..util.regular_files import open_regular
+from ..util.regular_files import open_regular, read_regular
 from .settings_parameters import option_of
 
 T = TypeVar("T", bound=DaemonSettings)
@@ -93,7 +93,7 @@ def stored_manifests(data: DataDir) -> list[Manifest]:
 def stored_manifest(data: DataDir, swarm: SwarmId) -> Manifest | None:
     """Return a swarm's manifest from this disk; None if it is not there, or not intact."""
     try:
-        return decode_manifest(data.swarm(swarm).manifest.read_bytes(), swarm)
+        return decode_manifest(read_regular(data.swarm(swarm).manifest, MAX_MANIFEST_BYTES), swarm)
     except (OSError, ProtocolError):
         return None
 

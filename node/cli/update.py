@@ -10,11 +10,18 @@ import typer
 
 from ... import __version__
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import PROTOCOL_VERSION, OtherVersion, SwarmId, decode_manifest
+from ...protocol.wire.manifest import (
+    MAX_MANIFEST_BYTES,
+    PROTOCOL_VERSION,
+    OtherVersion,
+    SwarmId,
+    decode_manifest,
+)
 from ...protocol.wire.swarm_id import Invite, swarm_text
 from ..errors import ExitCode, UserError
 from ..settings.values import parse_target
 from ..storage.data_dir import DataDir
+from ..util.regular_files import read_regular
 from ..util.sanitize import harmless
 from .options import Bootstrap, DataDirectory, Json, bootstrap_addresses, data_directory
 
@@ -196,7 +203,9 @@ def _stored_need(data: DataDir, swarm: SwarmId) -> SwarmNeed | None:
     """Return what the running node, or the disk, tells of a swarm; None: nothing usable."""
     text = swarm_text(swarm)
     try:
-        manifest = decode_manifest(data.swarm(swarm).manifest.read_bytes(), swarm)
+        manifest = decode_manifest(
+            read_regular(data.swarm(swarm).manifest, MAX_MANIFEST_BYTES), swarm
+        )
     except OtherVersion as error:
         return SwarmNeed(swarm=text, name=None, version=error.version)
     except (OSError, ProtocolError):
@@ -204,7 +213,7 @@ def _stored_need(data: DataDir, swarm: SwarmId) -> SwarmNeed | None:
     need = _running_need(data, text)
     if need is not None:
         return need
-    from ..results.contributions import read_ledger
+    from ..results.contribution_table import read_ledger
 
     try:
         ledger = read_ledger(data, swarm)

@@ -127,6 +127,13 @@ def write_at(descriptor: int, data: bytes, offset: int) -> int:
     return os.write(descriptor, data)
 
 
+def open_without_waiting(path: Path) -> int:
+    """Open a file for reading and return its descriptor; a named pipe does not wait for a writer. On
+    Windows the file is opened in binary mode, and there are no named pipes among files."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    return os.open(path, flags)
+
+
 def sync_path(path: Path) -> None:
     """Wait until a file's content, or a directory's entries, are on the disk. Windows cannot open a
     directory, and needs write access to wait for a file."""

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from .operating_system import open_without_waiting
+
 _KINDS = (
     (stat.S_ISDIR, "it is a directory, not a file"),
     (stat.S_ISFIFO, "it is a named pipe, not a file"),
@@ -20,8 +22,6 @@ _KINDS = (
     (stat.S_ISCHR, "it is a device, not a file"),
     (stat.S_ISBLK, "it is a device, not a file"),
 )
-# Without it, opening a named pipe waits for a writer. Windows has no such flag, and no such files.
-_WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
 
 
 class NotRegularFile(OSError):
@@ -36,7 +36,7 @@ def open_regular(path: Path, *, or_pipe: bool = False) -> BinaryIO:
     long as somebody has it open for writing.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _WITHOUT_WAITING)
+        descriptor = open_without_waiting(path)
     except OSError as error:
         # A socket cannot be opened, and neither can a device without a driver.
         if error.errno in (errno.ENXIO, errno.ENODEV):
