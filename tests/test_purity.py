@@ -411,6 +411,7 @@ _WITH_USERS_PATHS = ("cli", "content", "create", "dashboard", "results", "serve"
 _OWN_FILES_READ = {
     "node/cli/create.py",
     "node/create/token_cache.py",
+    "node/dashboard/period_totals.py",
     "node/dashboard/routes.py",
     "node/dashboard/run_history.py",
     "node/private_data/__main__.py",

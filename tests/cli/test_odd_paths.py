@@ -13,7 +13,7 @@ import trio
 from distro_node.crypto.hashing import content_id, content_text
 from distro_node.node import config
 from distro_node.node.cli import fit
-from distro_node.node.cli.options import secret_in
+from distro_node.node.cli.options import read_secret
 from distro_node.node.content.mirrors import Mirrors
 from distro_node.node.create.formats import open_stream
 from distro_node.node.create.manifest_file import read_manifest_file
@@ -106,11 +106,13 @@ def test_a_secret_may_come_through_a_pipe(tmp_path: Path) -> None:
     """As in `--passphrase-file <(pass show key)`; a named pipe without a writer has none."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(Exception, match="does not begin with a line"):
-        secret_in(pipe, "passphrase", "--passphrase-file", ExitCode.KEYSTORE)
+    with pytest.raises(Exception, match="passphrase in its first line"):
+        read_secret(pipe, "passphrase", "--passphrase-file", ExitCode.KEYSTORE)
     reading, writing = os.pipe()
     os.write(writing, b"a secret\nmore")
-    assert secret_in(Path(f"/dev/fd/{reading}"), "passphrase", "-", ExitCode.KEYSTORE) == "a secret"
+    assert (
+        read_secret(Path(f"/dev/fd/{reading}"), "passphrase", "-", ExitCode.KEYSTORE) == "a secret"
+    )
     os.close(writing)
     os.close(reading)
 
