@@ -370,7 +370,7 @@ def test_what_fails_aside_is_reported_when_it_is_asked_for(
 
 @pytest.mark.parametrize(
     ("optimizer", "rounds"),
-    [(WITH_MUON, 6), pytest.param(OptimizerSpec(), 12, marks=pytest.mark.soak)],
+    [(WITH_MUON, 4), pytest.param(OptimizerSpec(), 12, marks=pytest.mark.soak)],
     ids=["muon", "adam"],
 )
 def test_an_audit_changes_nothing_and_recognises_honest_work(
@@ -408,7 +408,7 @@ def test_an_audit_changes_nothing_and_recognises_honest_work(
             "opposite": opposite(auditor, bodies["honest"]),
             "random": encode_update(auditor.layout, sent.positions, random),
         }
-        for name, each in bodies.items() if round_ > rounds - 3 else ():
+        for name, each in bodies.items() if round_ == rounds else ():
             again = run_reaudit(auditor, round_, each, samples, own, 3)
             scores[f"{name} again"] += [sums.score for sums in again]
         for session in everybody:
@@ -426,7 +426,7 @@ def test_who_computes_beginnings_alone_agrees_with_them_better_than_with_the_who
     everybody = [opened(made, tmp_path) for _ in range(4)]
     honest, half, *auditors = everybody
     parts: dict[str, list[float]] = {"honest": [], "half": []}
-    for round_ in range(1, 17):
+    for round_ in range(1, 9):
         own, assigned = range(30 * round_, 30 * round_ + 3), 30 * round_ + 20
         share = range(assigned, assigned + 3)
         sums = [torch.zeros_like(parameter) for parameter in half.parameters]

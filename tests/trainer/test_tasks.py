@@ -236,7 +236,7 @@ def test_a_model_learns_to_fill_gaps(tmp_path: Path, attention: str) -> None:
     session = opened((replace(manifest, data=data), chunks), tmp_path)
     before = session.evaluate(16)
     assert session.evaluate(16) == before
-    train(session, 40)
+    train(session, 20)
     assert session.evaluate(16) < 0.7 * before
 
 
