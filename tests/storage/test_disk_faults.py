@@ -402,7 +402,7 @@ def manifest_of_a_join(root: Path) -> None:
         write_past(directory.manifest, CHAIN.manifest.encode())
     store = BlobStore(root / "blobs")
     entry = SimpleNamespace(swarm=CHAIN.manifest.swarm)
-    context = cast(JoinContext, SimpleNamespace(entry=entry, store=store, directory=directory))
+    context = cast(JoinContext, SimpleNamespace(invite=entry, store=store, directory=directory))
 
     async def find() -> None:
         assert await find_manifest(context) == CHAIN.manifest
