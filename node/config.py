@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import tomllib
 import types
 import typing
@@ -139,6 +140,9 @@ def _put(
 
 
 def _parse(path: Path) -> dict[str, Any]:
+    if path == Path(os.devnull):
+        # The usual way to say: no file.
+        return {}
     try:
         with open_regular(path) as file:
             data = file.read(_MAX_CONFIG_BYTES + 1)

@@ -29,7 +29,7 @@ async def test_a_device_is_searched_before_anybody_is_connected_to(
     async def survey_device(name: str) -> None:
         raise UserError(ExitCode.NO_DEVICE, f"no device {name!r} here", "name another")
 
-    async def serve_owner(*_: object) -> bool:
+    async def serve_owner(*_: object, **more: object) -> bool:
         assert not searched
         return True
 
@@ -60,4 +60,4 @@ async def test_a_round_that_has_passed_is_reported(
         with trio.fail_after(30):
             await session.run(b"")
     assert not session.leave_requested
-    assert "so there is nothing to do until round 1" in caplog.text
+    assert "a node that leaves after round 1 has nothing to do" in caplog.text

@@ -422,7 +422,7 @@ async def test_a_chain_that_parts_before_what_is_final_is_reported_once(
         said = [event for event in world.telemetry.events if event.kind == "diverged"]
         assert len(said) == 1
         assert "on another chain" in said[0].text
-        assert f"round {world.chain.ledger.final_round}:" in said[0].text
+        assert f"round {world.chain.ledger.final_round};" in said[0].text
         assert world.runner.ledger().head == head
         assert not world.offences
 

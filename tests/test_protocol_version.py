@@ -104,7 +104,7 @@ async def version_error(root: Path, monkeypatch: pytest.MonkeyPatch, version: in
     [
         (PROTOCOL_VERSION + 1, ExitCode.VERSION, "this node is too old"),
         (PROTOCOL_VERSION - 1, ExitCode.VERSION, "the swarm is too old for this node"),
-        (PROTOCOL_VERSION, ExitCode.NO_DESCRIPTION, "still wait"),
+        (PROTOCOL_VERSION, ExitCode.NO_DESCRIPTION, "none has the swarm's manifest yet"),
     ],
 )
 async def test_peers_report_their_versions_where_the_swarm_is_not_to_be_had(

@@ -309,7 +309,7 @@ def test_workers_make_the_same(
     file = jsonl(tmp_path / "a.jsonl", [talk(number) for number in range(40)])
     alone = founder.conversations(founder.read(file))
     monkeypatch.setattr(tokeniser_pool, "_MIN_TEXT_BYTES", 0)
-    monkeypatch.setattr(tokeniser_pool, "cores", lambda: 1)
+    monkeypatch.setattr(tokeniser_pool, "usable_cores", lambda: 1)
     other = Founder(tmp_path / "other", founder.plain)
     assert other.conversations(other.read(file)) == alone
 

@@ -506,7 +506,7 @@ def test_workers_give_what_one_process_gives(
     founder: Founder, tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = [[f"batch {n} text {i} ä".encode() for i in range(n % 7)] for n in range(40)]
-    monkeypatch.setattr(tokeniser_pool, "cores", lambda: 2)
+    monkeypatch.setattr(tokeniser_pool, "usable_cores", lambda: 2)
     with open_pool(tokenizer, None) as pool:
         got = []
         for number, batch in enumerate(batches):
@@ -524,7 +524,7 @@ def test_a_worker_that_is_killed_is_reported(
     tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {process.pid for process in psutil.Process().children()}
-    monkeypatch.setattr(tokeniser_pool, "cores", lambda: 1)
+    monkeypatch.setattr(tokeniser_pool, "usable_cores", lambda: 1)
     with open_pool(tokenizer, None) as pool:
         (process,) = (each for each in psutil.Process().children() if each.pid not in before)
         process.kill()

@@ -117,6 +117,7 @@ OWNERS = {
     "node.settings.values:parse_multiaddr": "the command line; it is `check_multiaddr`",
     "node.settings.values:parse_target": "the command line; what it reads is `parse_invite`'s",
     "node.util.schedule:parse_hours": "the command line",
+    "node.cli.options:read_secret": "the command line; the owner's own file",
     "node.network.addresses:parse_listen": "the command line",
     "node.settings.values:parse_dashboard_address": "the command line",
     "node.settings.values:parse_device": "the command line",

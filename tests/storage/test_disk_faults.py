@@ -32,6 +32,7 @@ from distro_node.node.cli.failures import explain
 from distro_node.node.content.manifest_search import read_manifest
 from distro_node.node.control.command_socket import serve_control
 from distro_node.node.create import new_swarm
+from distro_node.node.demo import plan
 from distro_node.node.demo.folder import claim
 from distro_node.node.demo.plan import collect_text
 from distro_node.node.errors import ExitCode, UserError
@@ -430,10 +431,13 @@ def manifest_of_a_new_swarm(root: Path) -> None:
 
 @scenario(nothing_more)
 def demo_folder(root: Path) -> None:
-    for _ in range(2):
-        with claim(root / "demo") as folder:
-            collect_text(folder.text)
-            write_past(folder.plot, b"which the second demo removes")
+    with pytest.MonkeyPatch.context() as patch:
+        # Private here: `_prose`: reading the docstrings of the whole library takes seconds each time
+        patch.setattr(plan, "_prose", lambda source: "A sentence of some words.\n" * 6000)
+        for _ in range(2):
+            with claim(root / "demo") as folder:
+                collect_text(folder.text)
+                write_past(folder.plot, b"which the second demo removes")
 
 
 @scenario(nothing_more)

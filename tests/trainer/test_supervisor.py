@@ -501,6 +501,7 @@ async def test_a_measured_loss_is_never_of_a_round_after_the_runs_last(
     schedule = replace(
         manifest.schedule, total_rounds=last, warmup_rounds=0, decay_rounds=0, at_end="finish"
     )
+    # Private here: `_manifest`: the end of a run has no seam of its own in the supervisor
     monkeypatch.setattr(fake.supervisor, "_manifest", replace(manifest, schedule=schedule))
     rounds: list[int] = []
     fake.telemetry.evaluated = lambda round_, loss: rounds.append(round_)
