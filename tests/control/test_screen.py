@@ -157,6 +157,7 @@ def test_a_phone_shows_everything_that_matters(status: Status, width: int) -> No
 
 
 def test_why_a_share_is_small_is_read_on_a_phone_too() -> None:
+    assert SWARM.members is not None
     me = replace(SWARM.members[0], share_reason="grows carefully: came late")
     lines = drawn(replace(TRAINING, swarm=replace(SWARM, members=(me,))), 40, 48)
     assert "(grows carefully: came late)" in " ".join(" ".join(lines).split())
