@@ -237,7 +237,7 @@ def test_variables_of_the_program_exist(docker: Path) -> None:
         for option in command_options(command)
     }
     for path in docker.rglob("*"):
-        if path.is_file():
+        if path.is_file() and "__pycache__" not in path.parts:
             used = set(re.findall(r"DISTRO_NODE_[A-Z_]+", path.read_text(encoding="utf-8")))
             assert used <= known, path
 
