@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ...crypto.envelope import EnvelopeError, open_envelope, seal
+from ...crypto.envelope import seal
 from ...crypto.hashing import content_id
 from ...crypto.identity import Identity, PeerId
 from ...protocol.wire.encoding import decode, decode_plain, encode
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MEMBERS, SwarmId
+from ...protocol.wire.sealed import open_sealed
 from ...protocol.wire.structure import U63, Length, Range
 
 PUBLISH_PROTOCOL = "/distro/list-publish/1"
@@ -136,12 +137,7 @@ def seal_entry(
 
 def open_entry(data: bytes, swarm: SwarmId) -> Entry:
     """Check a sealed entry of this swarm and decode it. Raises `ProtocolError`."""
-    try:
-        envelope = open_envelope(data, swarm=swarm, max_bytes=MAX_ENTRY_BYTES)
-    except EnvelopeError as error:
-        raise ProtocolError(error.reason, str(error)) from None
-    if envelope.kind != _KIND:
-        raise ProtocolError("invalid", f"expected an entry of a list, got a {envelope.kind}")
+    envelope = open_sealed(data, swarm, _KIND, "an entry of a list", max_bytes=MAX_ENTRY_BYTES)
     body = decode(_EntryBody, envelope.body, max_bytes=MAX_ENTRY_BYTES)
     return Entry(
         publisher=envelope.sender,

@@ -13,13 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
-from ...crypto.envelope import EnvelopeError, open_envelope, seal
+from ...crypto.envelope import seal
 from ...crypto.hashing import content_id
 from ...crypto.identity import Identity, PeerId, peer_text
 from ..util.bounded_dict import BoundedTable
 from .encoding import decode, encode
 from .errors import ProtocolError
 from .manifest import SwarmId
+from .sealed import open_sealed
 from .structure import U63, Length, Range
 
 MAX_ADDRESSES = 8
@@ -124,12 +125,7 @@ def seal_peer_record(
 
 def open_peer_record(data: bytes, swarm: SwarmId) -> PeerRecord:
     """Check a sealed peer record of this swarm and decode it. Raises `ProtocolError`."""
-    try:
-        envelope = open_envelope(data, swarm=swarm, max_bytes=MAX_PEER_RECORD_BYTES)
-    except EnvelopeError as error:
-        raise ProtocolError(error.reason, str(error)) from None
-    if envelope.kind != _KIND:
-        raise ProtocolError("invalid", f"expected a peer record, got a {envelope.kind}")
+    envelope = open_sealed(data, swarm, _KIND, "a peer record", max_bytes=MAX_PEER_RECORD_BYTES)
     body = decode(_Body, envelope.body, max_bytes=MAX_PEER_RECORD_BYTES)
     ending = "/p2p/" + peer_text(envelope.sender)
     for address in body.addresses:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...crypto.envelope import SWARM_ID_BYTES, Envelope, EnvelopeError, open_envelope
+from ...crypto.envelope import SWARM_ID_BYTES, Envelope
 from ...crypto.identity import PeerId
 from .encoding import encode
-from .errors import ProtocolError
 from .manifest import SwarmId
 from .messages import Announcement, decode_message
+from .sealed import open_sealed
 
 MAX_RELAY_REQUEST_BYTES = 512
 """An announcement and the envelope around it take about 320 bytes."""
@@ -45,14 +45,9 @@ def relay_request(
 def open_relay_request(data: bytes) -> RelayRequest:
     """Check a request and decode it. Raises `ProtocolError`."""
     swarm = SwarmId(data[:SWARM_ID_BYTES])
-    try:
-        envelope = open_envelope(
-            data[SWARM_ID_BYTES:], swarm=swarm, max_bytes=MAX_RELAY_REQUEST_BYTES
-        )
-    except EnvelopeError as error:
-        raise ProtocolError(error.reason, str(error)) from None
-    if envelope.kind != _KIND:
-        raise ProtocolError("invalid", f"expected an announcement, got a {envelope.kind}")
+    envelope = open_sealed(
+        data[SWARM_ID_BYTES:], swarm, _KIND, "an announcement", max_bytes=MAX_RELAY_REQUEST_BYTES
+    )
     announcement = decode_message(envelope)
     assert isinstance(announcement, Announcement)  # its kind says so
     return RelayRequest(swarm, envelope.sender, announcement, data)

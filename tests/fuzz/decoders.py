@@ -367,7 +367,7 @@ def _introductions() -> Iterator[Target]:
         "peer record",
         partial(introductions.open_peer_record, swarm=SWARM),
         (record,),
-        ("protocol.wire.introductions:open_peer_record",),
+        ("protocol.wire.introductions:open_peer_record", "protocol.wire.sealed:open_sealed"),
         structured=False,
     )
     yield Target(

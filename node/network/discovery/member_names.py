@@ -12,12 +12,13 @@ from typing import Annotated
 
 import trio
 
-from ....crypto.envelope import SWARM_ID_BYTES, EnvelopeError, open_envelope, seal
+from ....crypto.envelope import SWARM_ID_BYTES, seal
 from ....crypto.identity import Identity, PeerId
 from ....protocol.util.bounded_dict import BoundedTable
 from ....protocol.wire.encoding import decode, encode
 from ....protocol.wire.errors import ProtocolError
 from ....protocol.wire.manifest import SwarmId
+from ....protocol.wire.sealed import open_sealed
 from ....protocol.wire.structure import Length
 from ...settings.values import MAX_DISPLAY_NAME_CHARACTERS
 from ...util.sanitize import harmless
@@ -51,12 +52,7 @@ def seal_name(identity: Identity, swarm: SwarmId, name: str) -> bytes:
 def open_name(data: bytes, swarm: SwarmId, peer: PeerId) -> str:
     """Check the sealed name of a peer in this swarm and return it, with characters that a terminal
     obeys spelled out. Raises `ProtocolError`."""
-    try:
-        envelope = open_envelope(data, swarm=swarm, max_bytes=MAX_NAME_BYTES)
-    except EnvelopeError as error:
-        raise ProtocolError(error.reason, str(error)) from None
-    if envelope.kind != _KIND:
-        raise ProtocolError("invalid", f"expected a name, got a {envelope.kind}")
+    envelope = open_sealed(data, swarm, _KIND, "a name", max_bytes=MAX_NAME_BYTES)
     if envelope.sender != peer:
         raise ProtocolError("impersonation", "a peer sent another peer's name as its own")
     return harmless(decode(_NameBody, envelope.body, max_bytes=MAX_NAME_BYTES).name)
