@@ -162,7 +162,7 @@ async def serve_owner(
             settings.swarm,
             identity.peer,
             invite,
-            model,
+            model=model,
             names=telemetry.names,
         )
 

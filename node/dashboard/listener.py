@@ -63,14 +63,17 @@ async def serve_dashboard(
     swarm: SwarmId,
     me: PeerId,
     invite: Callable[[Manifest], str | None],
-    model: ModelOfPage | None = None,
     *,
     names: Mapping[PeerId, str],
+    model: ModelOfPage | None = None,
     directory: Directory | None = None,
 ) -> AsyncIterator[None]:
-    """Serve the dashboard page of a node inside the context, if it has an address. `invite` makes the
-    invite link that is shown to all viewers, or None; `names` are members' names
-    for themselves, and `directory` returns the public swarms to show."""
+    """Serve the dashboard page of a node inside the context, if it has an address.
+
+    `invite` makes the invite link that is shown to all viewers, or None; `model` is what the owner
+    writes with, `names` are members' names for themselves, and `directory` returns the public swarms to
+    show.
+    """
     if address is None:
         yield
         return
@@ -98,9 +101,9 @@ async def serve_dashboard(
         events,
         node.commands,
         invitation,
-        answer_model,
-        directory,
-        lambda: {peer_text(peer): name for peer, name in names.items()},
+        model=answer_model,
+        directory=directory,
+        names=lambda: {peer_text(peer): name for peer, name in names.items()},
     )
     bounds = Bounds() if model is None else _BOUNDS_WITH_MODEL
     async with trio.open_nursery() as nursery:

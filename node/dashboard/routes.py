@@ -61,6 +61,7 @@ class Routes:
         events: EventStream,
         commands: Mapping[str, Handler],
         invitation: Callable[[], str | None] = lambda: None,
+        *,
         model: Answer | None = None,
         directory: Directory | None = None,
         names: Callable[[], Mapping[str, str]] = dict,

@@ -133,7 +133,7 @@ async def served(
         return handler
 
     commands = {name: note(name) for name in ("pause", "resume", "leave", "hours", "limits")}
-    pages = Routes(address.guard, feed, commands, invitation, model)
+    pages = Routes(address.guard, feed, commands, invitation, model=model)
     server = HttpServer(pages.answer, bounds=bounds, tls=address.tls)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed.run)
