@@ -128,7 +128,7 @@ class TextService:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _keep(self, model: OpenModel) -> None:
-        """Load newer states until the model's process has died, or nobody uses it."""
+        """Load newer states until the model's process has died, or the model has been idle for long."""
         while not self._broken.is_set():
             with trio.move_on_after(self._limits.look_seconds):
                 await self._broken.wait()
@@ -152,7 +152,7 @@ class TextService:
         return trio.current_time() - self._last_request >= limit
 
     async def ensure_open(self) -> None:
-        """Open the model if it was closed because nobody used it, and wait for that some time."""
+        """Open the model if it was closed while idle, and wait for that some time."""
         self._last_request = trio.current_time()
         if self._limits.idle_seconds is None or self._model is not None:
             return
