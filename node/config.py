@@ -23,7 +23,7 @@ import platformdirs
 from typer.models import OptionInfo
 
 from .errors import ExitCode, UserError
-from .util.regular_files import open_regular
+from .util.regular_files import read_regular
 
 ENVIRONMENT_PREFIX = "DISTRO_NODE"
 # Variables that set no option of a command.
@@ -144,8 +144,7 @@ def _parse(path: Path) -> dict[str, Any]:
         # The usual way to say: no file.
         return {}
     try:
-        with open_regular(path) as file:
-            data = file.read(_MAX_CONFIG_BYTES + 1)
+        data = read_regular(path, _MAX_CONFIG_BYTES)
     except OSError as error:
         raise _bad(f"{path} cannot be read: {error.strerror}") from None
     if len(data) > _MAX_CONFIG_BYTES:

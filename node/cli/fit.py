@@ -17,7 +17,7 @@ from ..errors import ExitCode, UserError
 from ..settings.tree import FitSettings
 from ..settings.values import parse_target
 from ..storage.data_dir import DataDir
-from ..util.regular_files import open_regular, read_regular
+from ..util.regular_files import read_regular
 from ..util.sanitize import harmless
 from .options import Json, parameters_text
 from .settings_parameters import with_settings
@@ -150,8 +150,7 @@ def _size(count: int) -> str:
 def _read(path: Path) -> Manifest:
     """Read a manifest in the form stored in a data directory. Raises `UserError` (`MANIFEST`)."""
     try:
-        with open_regular(path) as file:
-            data = file.read(MAX_MANIFEST_BYTES + 1)
+        data = read_regular(path, MAX_MANIFEST_BYTES)
         return decode_manifest(data, SwarmId(content_id(data)))
     except OSError as error:
         problem = error.strerror

@@ -20,7 +20,7 @@ from ...crypto.hashing import ContentId, content_id, content_text
 from ..network.exchange.blobs import BlobFetcher
 from ..network.web import AddressScope, Web, WebError
 from ..storage.blob_store import BlobStore
-from ..util.regular_files import open_regular
+from ..util.regular_files import read_regular
 
 _log = logging.getLogger(__name__)
 
@@ -109,8 +109,7 @@ class _FolderMirror(_Mirror):
     async def read(self, name: str, max_bytes: int) -> bytes | None:
         def read() -> bytes | None:
             try:
-                with open_regular(self._root / name) as file:
-                    data = file.read(max_bytes + 1)
+                data = read_regular(self._root / name, max_bytes)
             except OSError:
                 return None
             return data if len(data) <= max_bytes else None

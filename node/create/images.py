@@ -17,7 +17,7 @@ import numpy as np
 
 from ..training.task_names import NO_TOKENIZER, ImageSettings
 from ..util.first_line import first_line
-from ..util.regular_files import open_regular
+from ..util.regular_files import read_regular
 from .columns import Columns
 from .formats import needs
 from .rows import BadRow
@@ -95,8 +95,7 @@ class ImageColumns(Columns):
 
     def file(self, path: Path, name: PurePath) -> bytes | BadRow:
         """Return the bytes of a file's sample. Raises `OSError` as files do."""
-        with open_regular(path) as file:
-            data = file.read(MAX_IMAGE_BYTES + 1)
+        data = read_regular(path, MAX_IMAGE_BYTES)
         label = name.parts[0] if len(name.parts) > 1 else None
         if self._label is not None and label is None:
             return BadRow("is not in a folder that is named after a class")

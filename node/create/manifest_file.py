@@ -29,7 +29,7 @@ from ...protocol.wire.manifest import (
 from ...protocol.wire.structure import Length, Range, StructureError, from_plain
 from ..errors import ExitCode, UserError
 from ..training.task_names import CAUSAL_LM, DIFFUSION
-from ..util.regular_files import open_regular
+from ..util.regular_files import read_regular
 from .formats import Format
 
 # This is ample: a file with a long comment on every key has ten kilobytes.
@@ -283,8 +283,7 @@ class FoundersFile(ManifestFile):
 def read_manifest_file(path: Path) -> FoundersFile:
     """Read a founder's manifest file. Raises `UserError` (`MANIFEST`)."""
     try:
-        with open_regular(path) as file:
-            data = file.read(MAX_MANIFEST_FILE_BYTES + 1)
+        data = read_regular(path, MAX_MANIFEST_FILE_BYTES)
     except OSError as error:
         raise bad_manifest(path, f"cannot be read ({error.strerror})") from None
     if len(data) > MAX_MANIFEST_FILE_BYTES:

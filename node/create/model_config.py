@@ -19,7 +19,7 @@ from ..training.architectures import (
     reserved_positions,
 )
 from ..training.task_names import ImageSettings
-from ..util.regular_files import open_regular
+from ..util.regular_files import read_regular
 
 # The largest published configurations have a few hundred kilobytes (label maps).
 _MAX_CONFIG_BYTES = 1 << 20
@@ -98,8 +98,7 @@ def read_checkpoint_config(checkpoint: Path) -> dict[str, Any]:
     """Read `config.json` of a checkpoint's directory. Raises `StructureError`."""
     path = checkpoint / "config.json"
     try:
-        with open_regular(path) as file:
-            data = file.read(_MAX_CONFIG_BYTES + 1)
+        data = read_regular(path, _MAX_CONFIG_BYTES)
         config = json.loads(data) if len(data) <= _MAX_CONFIG_BYTES else None
     except OSError as error:
         raise StructureError(

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import ExitCode, UserError
 from ..training.post_processor import UnknownPostProcessor, added_tokens
-from ..util.regular_files import open_regular
+from ..util.regular_files import open_regular, read_regular
 
 # A tokenizer is one blob, and a blob has at most 16 MiB. The largest `tokenizer.json` files, with some
 # 256,000 tokens and their merges, exceed that and are refused.
@@ -105,8 +105,7 @@ class FileTokenizer:
 
     def __init__(self, path: Path) -> None:
         try:
-            with open_regular(path) as file:
-                definition = file.read(MAX_TOKENIZER_BYTES + 1)
+            definition = read_regular(path, MAX_TOKENIZER_BYTES)
         except OSError as error:
             raise _unusable(path, error.strerror or "cannot be read") from None
         if len(definition) > MAX_TOKENIZER_BYTES:

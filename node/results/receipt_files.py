@@ -35,7 +35,7 @@ from ..storage.disk_faults import not_writable
 from ..storage.final_file import read_final
 from ..storage.relayed_bytes import read_relayed
 from ..util.protocol_version import explain_version
-from ..util.regular_files import open_regular
+from ..util.regular_files import read_regular
 from .contribution_table import audit_ledger_of, read_ledger
 
 Proof = Literal["chain", "link", "signatures"]
@@ -160,8 +160,7 @@ def verify_receipt(file: Path, ledger: Path | None, link: Invite | None) -> Rece
 
 def _read(file: Path) -> Receipt:
     try:
-        with open_regular(file) as opened:
-            data = opened.read(MAX_RECEIPT_BYTES + 1)
+        data = read_regular(file, MAX_RECEIPT_BYTES)
     except OSError as error:
         raise UserError(
             ExitCode.USAGE,

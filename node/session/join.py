@@ -47,7 +47,7 @@ from ..storage.swarm_store import SwarmStore
 from ..telemetry.telemetry import Telemetry
 from ..training.task_names import require_task
 from ..util.progress import Progress
-from ..util.regular_files import open_regular
+from ..util.regular_files import read_regular
 from .sync import catch_up
 from .version_watch import check_version
 
@@ -114,8 +114,7 @@ def _stored_manifest(store: BlobStore, directory: SwarmDir, swarm: SwarmId) -> b
     if data is not None:
         return data
     try:
-        with open_regular(directory.manifest) as file:
-            data = file.read(MAX_MANIFEST_BYTES + 1)
+        data = read_regular(directory.manifest, MAX_MANIFEST_BYTES)
     except OSError:
         return None
     if content_id(data) != swarm:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ...protocol.wire.structure import Length, StructureError, from_plain
-from ..util.regular_files import open_regular
+from ..util.regular_files import read_regular
 
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
 """The file in a tokenizer's folder that contains its chat template."""
@@ -129,8 +129,7 @@ def read_template(path: Path) -> str:
     """Read a file with a chat template. Raises `StructureError` if it is unreadable, empty, too long or
     not UTF-8."""
     try:
-        with open_regular(path) as file:
-            data = file.read(MAX_SETTINGS_BYTES + 1)
+        data = read_regular(path, MAX_SETTINGS_BYTES)
         text = data.decode("utf-8") if len(data) <= MAX_SETTINGS_BYTES else None
     except OSError as error:
         raise StructureError(path.name, f"cannot be read ({error.strerror})") from None
@@ -164,8 +163,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         if not path.is_file():
             return {}
-        with open_regular(path) as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
+        data = read_regular(path, _MAX_FILE_BYTES)
         plain = json.loads(data) if len(data) <= _MAX_FILE_BYTES else None
     except OSError as error:
         raise StructureError(path.name, f"cannot be read ({error.strerror})") from None

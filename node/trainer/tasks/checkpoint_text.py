@@ -26,7 +26,7 @@ from ...training.post_processor import (
 from ...training.resource_limits import limited
 from ...training.tokenizer_settings import TokenizerSettings, read_settings, with_usual_spellings
 from ...util.first_line import first_line
-from ...util.regular_files import open_regular
+from ...util.regular_files import read_regular
 from ..models.export import ADAPTER_CONFIG_NAME, TOKENIZER_NAME, special_ids
 from ..models.initial_parameters import read_checkpoint
 from ..models.model import model_config
@@ -131,8 +131,7 @@ def _table(path: Path) -> dict[str, Any] | None:
 
 def _read(path: Path, most: int) -> bytes | None:
     try:
-        with open_regular(path) as file:
-            data = file.read(most + 1)
+        data = read_regular(path, most)
     except FileNotFoundError:
         return None
     except OSError as error:
