@@ -18,9 +18,13 @@ _QUANTILE = 0.6
 # A member may take twice as long as most. A slower one still takes part in decisions, and its updates
 # stay in its own momentum.
 _MARGIN = 2.0
-# Limit of the deadline's growth from one round to the next, so that a short disturbance does not set a
-# long deadline.
-_COLLECT_GROWTH = 1.5
+# Length of a round's first slot, in typical times from readiness to the decision.
+_SLOT_DECISIONS = 3
+# Limit of the growth of the collect deadline and of the first slot from one round to the next, so that a
+# short disturbance does not set a long deadline. In a round with skipped slots the decision takes long
+# because of these slots: restarted members, which have observed few rounds, would wait for a minute in
+# each slot after two of them.
+_ROUND_GROWTH = 1.5
 # Each further slot waits longer, so that a swarm whose delays were underestimated finds its pace.
 _SLOT_GROWTH = 1.5
 
@@ -34,6 +38,7 @@ class RoundTimeouts:
         self._decisions: deque[float] = deque(maxlen=_WINDOW_ROUNDS)
         self._rounds: deque[float] = deque(maxlen=_WINDOW_ROUNDS)
         self._collect = limits.collect_max_seconds
+        self._slot = limits.slot_min_seconds
         self._derive()
 
     def record_round(
@@ -51,7 +56,7 @@ class RoundTimeouts:
         if arrivals:
             index = int(_QUANTILE * max(members, len(arrivals)))
             # If too few came in time, count the round as if the next one had come just too late.
-            late = self._collect * _COLLECT_GROWTH / _MARGIN
+            late = self._collect * _ROUND_GROWTH / _MARGIN
             self._arrivals.append(sorted(arrivals)[index] if index < len(arrivals) else late)
             self._collect = self._collect_seconds()
 
@@ -89,12 +94,13 @@ class RoundTimeouts:
         """Compute the deadlines once per round: they are read for every message."""
         limits = self._limits
         decision = _median(self._decisions) if self._decisions else 0.0
-        self._slot = max(limits.slot_min_seconds, 3 * decision)
+        wanted = min(_SLOT_DECISIONS * decision, self._slot * _ROUND_GROWTH)
+        self._slot = max(limits.slot_min_seconds, wanted)
         whole = _median(self._rounds) if self._rounds else 0.0
         self._lease = max(limits.lease_min_seconds, limits.lease_rounds * whole)
 
     def _collect_seconds(self) -> float:
-        wanted = min(_median(self._arrivals) * _MARGIN, self._collect * _COLLECT_GROWTH)
+        wanted = min(_median(self._arrivals) * _MARGIN, self._collect * _ROUND_GROWTH)
         return _clamp(wanted, self._limits.collect_min_seconds, self._limits.collect_max_seconds)
 
 

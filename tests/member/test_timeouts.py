@@ -74,13 +74,21 @@ def test_where_most_come_too_late_the_deadline_grows_step_by_step() -> None:
 def test_deadlines_stay_inside_the_limits() -> None:
     assert after(([0.01] * 4, 0.001, 0.1)).collect == 2.0
     assert after(([900.0] * 4, 0.001, 0.1)).collect == 100.0
-    assert after(([], 1000.0, 1.0)).slot(1) == 50.0
+    assert after(*[([], 1000.0, 1.0)] * 20).slot(1) == 50.0
 
 
 def test_slots_grow_from_thrice_the_typical_decision() -> None:
-    pacing = after(([], 2.0, 10.0))
+    pacing = after(*[([], 2.0, 10.0)] * 5)
     assert [pacing.slot(slot) for slot in (1, 2, 3)] == [6.0, 9.0, 13.5]
     assert pacing.slot(2**20) == 50.0
+
+
+def test_one_slow_decision_lengthens_the_slots_by_half_at_most() -> None:
+    """A restarted member has observed this round alone: its decision took long because slots were
+    skipped."""
+    assert after(([], 53.0, 60.0)).slot(1) == 1.5
+    assert after(([], 53.0, 60.0), ([], 53.0, 60.0)).slot(1) == 2.25
+    assert after(([], 53.0, 60.0), *[([], 0.1, 1.0)] * 2).slot(1) == 1.0
 
 
 def test_the_lease_is_some_typical_rounds() -> None:
