@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -25,6 +25,10 @@ from .steps import StepSchedule
 _LENT = 2
 _LENT_AUDITED = 16
 
+OpenWork = tuple[int, int, Callable[[], tuple[int, ...]]]
+"""An assignment whose update is not decided yet: the round in which the update is due, the round that
+assigns it, and a function that returns its samples."""
+
 
 class SampleAssignments(WeightRule):
     """Sample assignments of a chain's rounds; extended by one thread.
@@ -45,6 +49,8 @@ class SampleAssignments(WeightRule):
         self._overlap = rounds.overlap
         self._weight_rule = manifest.optimizer.update_weight
         self._length = 0
+        # Results of `open_work`, which a member asks for with each message, and their length of chain.
+        self._open_work: dict[PeerId, tuple[int, tuple[OpenWork, ...]]] = {}
         self._shares = ShareHistory(self.rules, chain.membership(0), rounds.overlap)
         # Stream cursors of each step from 1 on. Offsets change only after a step that left samples
         # untrained (four bytes a stream); the cursors of the steps until the next change share the same
@@ -113,20 +119,25 @@ class SampleAssignments(WeightRule):
                 return self._samples(work.assigned_in, work.streams)
         return None
 
-    def open_work(self, peer: PeerId) -> list[tuple[int, int, Callable[[], tuple[int, ...]]]]:
+    def open_work(self, peer: PeerId) -> Sequence[OpenWork]:
         """Return the assignments of `peer` that already follow from the records and whose update is not
-        decided yet. For each: the round in which the update is due (the next one at the earliest), the
-        round that assigns it, and a function that returns its samples."""
-        shares = self.shares(len(self))
+        decided yet; the update is due in the next round at the earliest."""
+        length = self._length
+        known = self._open_work.get(peer)
+        if known is not None and known[0] == length:
+            return known[1]
+        shares = self.shares(length)
         found = [(a.round, a.round, a.runs[peer]) for a in shares.assignments if peer in a.runs]
         found += [(w.due, w.assigned_in, w.streams) for w in shares.lent_streams if w.peer == peer]
         found.sort(key=lambda each: each[0])
         round_of = self._steps.round_of
-        return [
+        open_work = tuple(
             (round_of(due), round_of(assigned_in), partial(self._samples, assigned_in, streams))
             for due, assigned_in, streams in found
-            if round_of(due) >= len(self)
-        ]
+            if round_of(due) >= length
+        )
+        self._open_work[peer] = length, open_work
+        return open_work
 
     def update_weights(self, record: Record) -> dict[PeerId, int]:
         """Return the update weights of a record, by author: in the step, or in the sums of the

@@ -47,14 +47,15 @@ class EntryStore:
         # Offsets of the entries in the spill file, and the latest entries as objects.
         self._offsets: list[int] = []
         self._latest: list[Decided] = []
-        self._length = 0
+        self.length = 0
+        """Number of entries."""
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     def __getitem__(self, round: int) -> Decided:
-        behind = self._length - round
-        if not 0 < behind <= self._length:
+        behind = self.length - round
+        if not 0 < behind <= self.length:
             raise IndexError(f"no entry for round {round}")
         if behind <= len(self._latest):
             return self._latest[-behind]
@@ -66,7 +67,7 @@ class EntryStore:
 
     def append(self, decided: Decided, encoded: bytes | None = None) -> None:
         """Append the next entry. `encoded`: its bytes, if the caller has them."""
-        self._length += 1
+        self.length += 1
         self._latest.append(decided)
         if self._spill is not None:
             self._offsets.append(self._spill.put(encode(decided) if encoded is None else encoded))
@@ -81,6 +82,6 @@ class EntryStore:
         """Return the entries before `round`, in the same spill file."""
         copy = EntryStore(self._spill)
         copy._offsets = self._offsets[:round]
-        copy._latest = self._latest[: max(0, len(self._latest) - (self._length - round))]
-        copy._length = round
+        copy._latest = self._latest[: max(0, len(self._latest) - (self.length - round))]
+        copy.length = round
         return copy

@@ -39,7 +39,7 @@ class IndexedChain:
             self._found.clear()
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return self.entries.length
 
     def record(self, round: int) -> Record:
         """Return the record of a round."""

@@ -119,9 +119,10 @@ class Member:
         effects = [] if self.view.is_outdated else self._take_in(what, now)
         self.parts.state = move(self.parts.state, self.view.conditions)
         ledger = self.view.ledger
-        if ledger.binding and ledger.bound is not None and ledger.bound != self._kept_final:
-            self._kept_final = ledger.bound
-            effects.append(StoreFinality(ledger.bound))
+        bound = ledger.bound if ledger.binding else None
+        if bound is not None and bound != self._kept_final:
+            self._kept_final = bound
+            effects.append(StoreFinality(bound))
         return effects
 
     # Inputs, one by one

@@ -24,11 +24,12 @@ class MemberView:
 
     def __init__(self, parts: MemberParts) -> None:
         self._parts = parts
+        self._context = parts.context
 
     @property
     def ledger(self) -> Ledger:
         """The chain that is followed."""
-        return self._parts.ledger
+        return self._context.ledger
 
     @property
     def me(self) -> PeerId:
@@ -63,7 +64,8 @@ class MemberView:
     @property
     def at_tip(self) -> bool:
         """Whether the parameters contain everything decided."""
-        return self._parts.replica.is_current(self.ledger) and self.ledger.anchored
+        ledger = self.ledger
+        return self._parts.replica.is_current(ledger) and ledger.anchored
 
     @property
     def is_finished(self) -> bool:
@@ -109,16 +111,17 @@ class MemberView:
     @property
     def conditions(self) -> MemberConditions:
         """The conditions that determine the member's next state."""
+        parts, ledger = self._parts, self.ledger
         return MemberConditions(
             expelled=self.is_expelled,
-            leaving=self._parts.leave_requested,
+            leaving=parts.leave_requested,
             member=self.is_member,
-            loaded=self.fingerprint is not None,
+            loaded=parts.replica.fingerprint is not None,
             at_tip=self.at_tip,
-            remembers=self._parts.vote_recovery.complete,
-            ready=self._parts.round.ready_since is not None,
-            finished=self.ledger.finished,
-            outdated=self.is_outdated,
+            remembers=parts.vote_recovery.complete,
+            ready=parts.round.ready_since is not None,
+            finished=ledger.finished,
+            outdated=ledger.versions.outdated,
         )
 
     @property
