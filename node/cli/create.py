@@ -56,7 +56,8 @@ def create(
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="Device on which --dry-run measures a round: auto, cpu, cuda, …",
+            help="Device on which --dry-run measures a round and the task dpo compares pairs with the "
+            "initial model: auto, cpu, cuda, …",
         ),
     ] = "auto",
     public: Annotated[

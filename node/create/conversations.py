@@ -18,11 +18,12 @@ from .rows import BadRow, parse_json, repeated_key
 from .tokens import FileTokenizer, TokenBytes, in_groups
 
 DEFAULT_COLUMN = "messages"
+TOOLS = "tools"
+"""The column with the tools that an assistant may call."""
 
 # Other names of roles, which data sets in ShareGPT's format have, and ours.
 _OTHER_ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "chatgpt": ASSISTANT}
 _SEPARATOR = "\n"
-_TOOLS = "tools"
 # Keys by which data sets mark a message as not to be learned.
 _WEIGHT_KEY, _LEARN_KEYS = "weight", ("train", "training")
 MAX_CONVERSATION_BYTES = 1 << 20
@@ -41,7 +42,7 @@ class ConversationColumns(Columns):
         "with `exclude`"
     )
     nested = True
-    optional = (_TOOLS,)
+    optional = (TOOLS,)
 
     def __init__(
         self, messages: str | None, prompt: str | None, completion: str | None, chat: ChatTemplate
@@ -69,7 +70,7 @@ class ConversationColumns(Columns):
             return fault
         try:
             messages, learned = self._messages(row)
-            tools = _tools(row.get(_TOOLS))
+            tools = tools_of(row.get(TOOLS))
             conversation = self._chat.conversation(messages, tools, learned)
         except BadConversation as error:
             return BadRow(str(error))
@@ -78,15 +79,15 @@ class ConversationColumns(Columns):
     def _messages(self, row: Mapping[str, Any]) -> tuple[list[Message], list[bool]]:
         """Return the messages, and for each whether it is to be learned if it is the assistant's."""
         if self._pair is None:
-            return _messages(row[self.names[0]], self.names[0], None)
+            return messages_of(row[self.names[0]], self.names[0], None)
         prompt, completion = self._pair
-        asked, _ = _messages(row[prompt], prompt, "user")
-        answered, learned = _messages(row[completion], completion, ASSISTANT)
+        asked, _ = messages_of(row[prompt], prompt, "user")
+        answered, learned = messages_of(row[completion], completion, ASSISTANT)
         # The assistant's earlier messages are part of the prompt and not learned.
         return [*asked, *answered], [*(False for _ in asked), *learned]
 
 
-def _messages(value: Any, column: str, role: str | None) -> tuple[list[Message], list[bool]]:
+def messages_of(value: Any, column: str, role: str | None) -> tuple[list[Message], list[bool]]:
     """Return the messages in a cell, and whether each may be learned; plain text is one message of
     `role`. Raises `BadConversation`."""
     if role is not None and isinstance(value, str):
@@ -104,17 +105,17 @@ def _messages(value: Any, column: str, role: str | None) -> tuple[list[Message],
     return [message for message, _ in read], [learned for _, learned in read]
 
 
-def _tools(value: Any) -> Sequence[Tool] | None:
+def tools_of(value: Any) -> Sequence[Tool] | None:
     """Return the tools in a cell: a list of tables. The cell and each table may be JSON text. Raises
     `BadConversation`."""
-    value = _parsed(value) if isinstance(value, str) and value.strip() else value
+    value = json_or_text(value) if isinstance(value, str) and value.strip() else value
     if value is None or value in ("", []):
         return None
     listed = value if isinstance(value, list) else [None]
-    tools = [_parsed(each) if isinstance(each, str) else each for each in listed]
+    tools = [json_or_text(each) if isinstance(each, str) else each for each in listed]
     read = [each for each in tools if isinstance(each, dict)]
     if len(read) < len(tools):
-        raise BadConversation(f"holds no list of tools in the column {_TOOLS!r}")
+        raise BadConversation(f"holds no list of tools in the column {TOOLS!r}")
     _refuse_repeated(read)
     return read
 
@@ -125,7 +126,7 @@ def _refuse_repeated(value: Any) -> None:
         raise BadConversation(f"has the key {key!r} twice in one table")
 
 
-def _parsed(text: str) -> Any:
+def json_or_text(text: str) -> Any:
     """Return the value of a JSON text; another text unchanged."""
     try:
         return parse_json(text)
@@ -185,8 +186,11 @@ class ConversationTokenizer(FileTokenizer):
         self._read(tokenizer.definition)
         self._special = np.array(sorted(self.special()), np.int64)
 
+    documents_are_samples = False
+    """Whether each document's numbers are one sample; otherwise several are packed into one."""
+
     @property
-    def remade(self) -> tuple[bytes, int | None]:
+    def remade(self) -> tuple[Any, ...]:
         """The arguments from which another process makes the same tokenizer."""
         return self.definition, self._end
 
@@ -194,6 +198,10 @@ class ConversationTokenizer(FileTokenizer):
     def of(cls, definition: bytes, end: int | None = None) -> ConversationTokenizer:
         """Make a tokenizer from another one's `remade`."""
         return cls(FileTokenizer.of(definition), end)
+
+    def fitted(self, numbers: np.ndarray, length: int) -> np.ndarray:
+        """Return what a sample of `length` can have of a document: see the function `fitted`."""
+        return fitted(numbers, length, self.learned_bit)
 
     @property
     def token_bytes(self) -> TokenBytes:

@@ -20,7 +20,7 @@ from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
 from ..training.chat import ChatTemplate
-from ..training.task_names import ImageSettings
+from ..training.task_names import DPO, ImageSettings
 from .borders import Borders
 from .columns import Columns
 from .conversations import ConversationColumns, ConversationTokenizer
@@ -39,6 +39,7 @@ from .mixing import (
     hold_out_whole_documents,
     leave_out_repeated,
 )
+from .preferences import PreferenceColumns
 from .sequence_packing import rows
 from .shards import SHARD_BYTES, ShardWriter
 from .shortages import missing, no_conversations, no_images, too_short
@@ -98,17 +99,21 @@ def find_sources(
             for where in given or each.paths
         )
         name = getattr(each, "name", None) or (paths and Path(str(paths[0])).name) or str(number)
-        columns = _columns(each, path, chat, images)
+        columns = _columns(each, path, file.task, chat, images)
         sources.append(_source(each, str(name), paths, columns, table.heldout))
     return [SourceFiles(source, *find_files(source)) for source in sources]
 
 
 def _columns(
-    table: SourceTable, path: Path, chat: ChatTemplate | None, images: ImageSettings | None
+    table: SourceTable,
+    path: Path,
+    task: str,
+    chat: ChatTemplate | None,
+    images: ImageSettings | None,
 ) -> Columns:
     try:
         if images is not None:
-            if table.text or table.template or table.holds_conversations:
+            if table.text or table.template or table.holds_conversations or table.holds_pairs:
                 raise ValueError(
                     "`text`, `template`, `messages`, `prompt` and `completion` are for text; name the "
                     "column of images with `image`, and the column of their classes with `label`"
@@ -118,6 +123,17 @@ def _columns(
             raise ValueError(
                 "`image`, `label` and format = \"image\" belong to the task 'diffusion', which learns "
                 "from images"
+            )
+        if task == DPO and chat is not None:
+            if table.text or table.template or table.messages or table.completion:
+                raise ValueError(
+                    "the task 'dpo' reads the columns that `prompt`, `chosen` and `rejected` name, and "
+                    "no others"
+                )
+            return PreferenceColumns(table.prompt, table.chosen, table.rejected, chat)
+        if table.holds_pairs:
+            raise ValueError(
+                "`chosen` and `rejected` belong to the task 'dpo', which learns from pairs of answers"
             )
         if chat is None:
             if table.holds_conversations:
@@ -202,8 +218,8 @@ class TokenisedCorpus:
     conversations: ConversationTokenizer | None = None
     filler: int = 0
     """The padding token after conversations that do not fill a sample."""
-    images: bool = False
-    """Whether documents are images, each one sample."""
+    documents_are_samples: bool = False
+    """Whether each document is one sample: an image, or a pair of conversations."""
     wanted: Sides = "both"
 
     def store(self, store: BlobStore, progress: ShowProgress) -> tuple[list[ShardSpec], ShardSpec]:
@@ -266,13 +282,13 @@ class TokenisedCorpus:
     @property
     def whole_documents(self) -> bool:
         """Whether samples consist of whole documents, and shards of whole samples."""
-        return self.conversations is not None or self.images
+        return self.conversations is not None or self.documents_are_samples
 
     @property
     def samples(self) -> int:
         """Number of training samples in the shards."""
         length = self.summary.sequence_length
-        if self.images:
+        if self.documents_are_samples:
             return sum(share.epoch_tokens // length for share in self.shares)
         if self.conversations is not None:
             return sum(1 for _ in self._arrays(self.training, lambda _: None))
@@ -282,9 +298,9 @@ class TokenisedCorpus:
 
     def _arrays(self, side: Side, advance: Callable[[int], None]) -> Iterator[np.ndarray]:
         """Yield the numbers to store (tokens, with marks for conversations) in the corpus's order; of
-        conversations and images, one row of a sample's length at a time."""
+        conversations, pairs and images, one row of a sample's length at a time."""
         shares = self.shares if side is self.training else self.heldout_shares
-        if self.images:
+        if self.documents_are_samples:
             length = self.summary.sequence_length
             blocks = side.blocks(shares, (), False, advance, row=length)
             return (row for piece in blocks for row in piece.reshape(-1, length))
@@ -392,6 +408,7 @@ def read_corpus(
         sequence_length=table.sequence_length,
         token_bytes=tokenizer.token_bytes,
         images=options.images,
+        pairs=options.documents_are_samples and not options.images,
         private=wanted == "heldout",
     )
     for side, count in (("training", total), ("heldout", summary.heldout_tokens)):
@@ -403,7 +420,8 @@ def read_corpus(
                 raise no_images(part)
         elif options.conversations is not None:
             if count == 0:
-                raise no_conversations(part, table.sequence_length, caches)
+                what = "pair" if options.documents_are_samples else "conversation"
+                raise no_conversations(part, table.sequence_length, caches, what)
         elif count <= table.sequence_length:
             raise too_short(part, table.sequence_length, summary.sources)
     end_every_block = table.attention == "document"
@@ -417,7 +435,7 @@ def read_corpus(
         end_every_block,
         options.conversations,
         filler,
-        options.images,
+        options.documents_are_samples,
         wanted,
     )
 

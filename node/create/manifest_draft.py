@@ -168,7 +168,7 @@ class ManifestDraft:
                     tokenizer_settings=_store_settings(self.special, store),
                     end_token=self.end[0] if len(self.end) == 1 else None,
                     start_token=self.start.token,
-                    attention=file.data.attention or ("document" if marked else "sequence"),
+                    attention=file.data.attention or self.task.attention,
                     marked=marked,
                     sources=sources,
                     private=private,
@@ -321,7 +321,10 @@ def _model(
             config = read_checkpoint_config(checkpoint)
         return (
             complete_model(
-                config, vocabulary=vocabulary, sequence_length=file.data.sequence_length
+                config,
+                vocabulary=vocabulary,
+                sequence_length=file.data.sequence_length,
+                task=file.task,
             ),
             checkpoint,
             lora,

@@ -67,9 +67,13 @@ class SourceTable:
     """The column that contains a conversation, for a task that learns from conversations; by
     default, without `prompt`, the column `messages`."""
     prompt: _Column | None = None
-    """Instead of `messages`: the column with what the assistant is asked."""
+    """Instead of `messages`, and for `dpo`: the column with what the assistant is asked."""
     completion: _Column | None = None
     """With `prompt`: the column with the assistant's answer."""
+    chosen: _Column | None = None
+    """For `dpo`: the column with the better answer; by default `chosen`."""
+    rejected: _Column | None = None
+    """For `dpo`: the column with the worse answer; by default `rejected`."""
     image: _Column | None = None
     """The column that contains images, for a task that learns from images; by default the column
     `image`."""
@@ -86,6 +90,11 @@ class SourceTable:
     def holds_conversations(self) -> bool:
         """Whether it names columns of conversations."""
         return not (self.messages is None and self.prompt is None and self.completion is None)
+
+    @property
+    def holds_pairs(self) -> bool:
+        """Whether it names columns of preferred and rejected answers."""
+        return not (self.chosen is None and self.rejected is None)
 
     @property
     def holds_images(self) -> bool:

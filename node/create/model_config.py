@@ -18,7 +18,7 @@ from ..training.architectures import (
     makes_images,
     reserved_positions,
 )
-from ..training.task_names import ImageSettings
+from ..training.task_names import CAUSAL_LM, ImageSettings, input_tokens
 from ..util.regular_files import read_regular
 
 # The largest published configurations have a few hundred kilobytes (label maps).
@@ -26,14 +26,15 @@ _MAX_CONFIG_BYTES = 1 << 20
 
 
 def complete_model(
-    config: dict[str, Any], *, vocabulary: int, sequence_length: int
+    config: dict[str, Any], *, vocabulary: int, sequence_length: int, task: str = CAUSAL_LM
 ) -> dict[str, Any]:
     """Check a Hugging Face configuration and add what follows from the data.
 
     `vocab_size` defaults to `vocabulary`, and `max_position_embeddings` (with GPT-2 `n_positions`) to
-    `sequence_length` and the positions that the model reserves; neither may be smaller. Raises
-    `StructureError`.
+    what the model reads at once of a sample (`input_tokens`) and the positions that it reserves; neither
+    may be smaller. Raises `StructureError`.
     """
+    wanted = input_tokens(task, sequence_length)
     config = check_configuration(config)
     if makes_images(config["model_type"]):
         raise StructureError(
@@ -41,17 +42,18 @@ def complete_model(
         )
     positions = "n_positions" if config["model_type"] == "gpt2" else "max_position_embeddings"
     reserved = reserved_positions(config)
-    complete = {"vocab_size": vocabulary, positions: sequence_length + reserved} | config
+    complete = {"vocab_size": vocabulary, positions: wanted + reserved} | config
     if complete["vocab_size"] < vocabulary:
         raise StructureError(
             "model.vocab_size",
             f"{complete['vocab_size']} is too small: the tokenizer has {vocabulary} tokens",
         )
-    if complete[positions] < sequence_length + reserved:
+    if complete[positions] < wanted + reserved:
         more = f" and {reserved} that it reserves" if reserved else ""
+        part = "" if wanted == sequence_length else "half of "
         raise StructureError(
             f"model.{positions}",
-            f"{complete[positions]} is less than data.sequence_length ({sequence_length}){more}",
+            f"{complete[positions]} is less than {part}data.sequence_length ({sequence_length}){more}",
         )
     _check_heads(complete)
     return complete

@@ -1,7 +1,8 @@
 """Creation of a swarm: from a founder's manifest file and data (texts or images) to a manifest whose
 hash is the swarm-id.
 
-The same file, data, founder and versions of the libraries give the same swarm-id. Everything that
+The same file, data, founder and versions of the libraries give the same swarm-id (with preference pairs:
+on the same machine). Everything that
 belongs to the swarm is in the founder's data directory before the swarm-id is shown.
 """
 
@@ -45,6 +46,7 @@ from .corpus import ShowProgress, TokenisedCorpus
 from .manifest_draft import ManifestDraft, read_draft
 from .manifest_file import DataTable, bad_manifest
 from .rates import rate_warning
+from .reference_margins import store_with_margins
 from .summary import DataSummary, Forecast, forecast
 
 # The initial parameters are drawn on the CPU wherever the founder trains: the same seed gives the
@@ -65,7 +67,7 @@ class CreateSettings:
     data_dir: Path
     passphrase: str | None
     device: str = "auto"
-    """The device on which a dry run measures."""
+    """The device on which a dry run measures, and on which the initial model compares pairs."""
     public: bool = False
     """Whether to make the swarm public, even if the file does not."""
 
@@ -134,6 +136,14 @@ async def create_swarm(settings: CreateSettings, progress: ShowProgress) -> NewS
         shards, heldout = corpus.store(store, progress)
         sources = _sources(draft.file.data, corpus.summary)
         manifest = draft.manifest(store, sources, shards, heldout, initial, admission, founder)
+        if draft.task.pairs:
+            try:
+                shards, heldout = await store_with_margins(
+                    manifest, initial, store, data.token_caches, settings.device, progress
+                )
+            except (TrainerFailed, TrainerDied) as error:
+                raise explain_trainer(error, data.root) from error
+            manifest = draft.manifest(store, sources, shards, heldout, initial, admission, founder)
         _store_manifest(manifest, data, store, settings.manifest)
         swarm = _new_swarm(draft, manifest, corpus, manifest.data.samples)
         write_atomically(data.logs / "create.json", json.dumps(swarm.facts(), indent=1).encode())

@@ -24,8 +24,16 @@ def no_images(side: str) -> UserError:
     )
 
 
-def no_conversations(side: str, length: int, caches: Sequence[TokenCache]) -> UserError:
+def no_conversations(
+    side: str, length: int, caches: Sequence[TokenCache], what: str = "conversation"
+) -> UserError:
     too_long = sum(each.read_counts.too_long for each in caches)
+    if too_long and what == "pair":
+        return missing(
+            f"there is no {side} pair: in {too_long} of them an answer with its prompt is longer than "
+            f"half a sequence of {length} tokens",
+            "give a larger sequence_length in [data], or shorter pairs",
+        )
     if too_long:
         return missing(
             f"there is no {side} conversation: in {too_long} of them no answer ends within a sequence "
@@ -37,13 +45,13 @@ def no_conversations(side: str, length: int, caches: Sequence[TokenCache]) -> Us
         file, line, problem = bad[0]
         bad_count = sum(each.read_counts.bad for each in caches)
         return missing(
-            f"there is no {side} conversation: all {bad_count} rows are bad, the first is {file}, line "
+            f"there is no {side} {what}: all {bad_count} rows are bad, the first is {file}, line "
             f"{line}, which {problem}",
             "if every row is bad, the columns or the chat template are wrong: name the "
             "columns in [data], or another template as chat_template",
         )
     return missing(
-        f"there is no {side} conversation", "give at least two with --data: one of them is held out"
+        f"there is no {side} {what}", "give at least two with --data: one of them is held out"
     )
 
 

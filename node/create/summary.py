@@ -52,6 +52,8 @@ class DataSummary:
     token_bytes: int
     images: bool = False
     """Whether documents are images, and tokens their bytes."""
+    pairs: bool = False
+    """Whether documents are preference pairs, each a sequence."""
     private: bool = False
     """Whether everything is held out, and members train on data of their own."""
 
@@ -108,8 +110,10 @@ class DataSummary:
         for source in self.sources:
             head = f"{source.name}: " if several else ""
             item_noun, row_noun = ("image", "image") if self.images else ("document", "row")
+            if self.pairs:
+                item_noun = "pair"
             trained = f"{source.tokens:,} tokens"
-            if self.images:
+            if self.images or self.pairs:
                 trained = f"{source.tokens // self.sequence_length:,} of them"
             end = f"{trained} to train on"
             if self.private:
@@ -122,9 +126,9 @@ class DataSummary:
                 times = f"read {source.times:.2f} times in an epoch"
                 if 0.995 < source.times < 1.005:
                     times = "read once in an epoch"
-                unit = "images" if self.images else "tokens"
+                unit = f"{item_noun}s" if self.images or self.pairs else "tokens"
                 yield f"  {100 * source.share:.1f} % of an epoch's {unit}; {times}"
-            if source.read.learned:
+            if source.read.learned and source.read.tokens:
                 share = 100 * source.read.learned / source.read.tokens
                 yield f"  {share:.1f} % of the tokens are the assistant's and are learned"
             for line_text in source.skipped.lines():
@@ -142,11 +146,13 @@ class DataSummary:
             if source.read.cut or source.read.too_long:
                 long = source.read.cut + source.read.too_long
                 all_named = long <= _MAX_NAMED
-                yield (
-                    f"  longer than a sequence: {_count(source.read.cut, 'conversation')} cut "
-                    f"after an answer, {source.read.too_long:,} left "
-                    f"out{':' if all_named else ', such as'}"
+                outcome = (
+                    f"a sequence: {_count(source.read.cut, 'conversation')} cut after an answer, "
+                    f"{source.read.too_long:,} left out"
                 )
+                if self.pairs:
+                    outcome = f"half a sequence: {_count(source.read.too_long, 'pair')} left out"
+                yield f"  longer than {outcome}{':' if all_named else ', such as'}"
                 for file, line, problem in source.read.long_rows[:_MAX_NAMED]:
                     yield f"    {file}, line {line}: {problem}"
             if source.read.bad:

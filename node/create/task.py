@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ...protocol.wire.structure import StructureError, to_plain
 from ..training.architectures import is_bidirectional
 from ..training.chat import BadTemplate, ChatTemplate
 from ..training.task_names import (
     BUILT_IN,
+    DPO,
     MASKED_LM,
     SFT,
     ImageSettings,
@@ -25,6 +26,7 @@ from ..training.task_names import (
 from ..training.tokenizer_settings import TokenizerSettings
 from .conversations import ConversationTokenizer
 from .manifest_file import ManifestFile, bad_manifest
+from .preferences import PairTokenizer
 from .tokens import FileTokenizer, Tokenizer
 
 # Model types that use a sliding window whenever their configuration states one.
@@ -44,6 +46,17 @@ class TaskPlan:
     """The manifest's task settings."""
     filler: int = 0
     """The padding token for the unused rest of a sample."""
+
+    @property
+    def pairs(self) -> bool:
+        """Whether samples are preference pairs, which need the initial model's margins."""
+        return isinstance(self.tokenizer, PairTokenizer)
+
+    @property
+    def attention(self) -> Literal["sequence", "document"]:
+        """How far tokens attend, unless the founder says otherwise: no further than their conversation,
+        if several are packed into a sample."""
+        return "sequence" if self.chat is None or self.pairs else "document"
 
 
 def plan_task(
@@ -66,6 +79,12 @@ def plan_task(
     settings = file.task_settings
     if file.task in BUILT_IN:
         settings = _settings(file, path, tokenizer, special)
+    if file.task == DPO:
+        _check_pairs(file, path)
+        made, chat = _conversations(file, path, tokenizer, special, end)
+        filler, last = _filler(made, special, end), end[0] if len(end) == 1 else None
+        pairs = PairTokenizer(made, last, filler, file.data.sequence_length)
+        return TaskPlan(pairs, chat, settings, filler)
     if file.task == SFT or (file.task not in BUILT_IN and any(hold_conversations)):
         if file.task != SFT and not all(hold_conversations):
             raise bad_manifest(path, "either all of [[data.source]] hold conversations or none")
@@ -106,10 +125,23 @@ def _check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
         return
     bidirectional = is_bidirectional(model["model_type"])
     if bidirectional != (file.task == MASKED_LM):
-        fitting = "'masked_lm'" if bidirectional else "'causal_lm' or 'sft'"
+        fitting = "'masked_lm'" if bidirectional else "'causal_lm', 'sft' or 'dpo'"
         raise bad_manifest(
             path,
             f"task: {file.task!r} cannot train a {model['model_type']!r}: set task = {fitting}",
+        )
+
+
+def _check_pairs(file: ManifestFile, path: Path) -> None:
+    if file.data.policy == "private":
+        raise bad_manifest(
+            path,
+            "data.policy: the task 'dpo' needs what the initial model makes of every pair, which the "
+            "founder computes: it cannot be combined with private data",
+        )
+    if file.data.attention is not None:
+        raise bad_manifest(
+            path, "data.attention: the answers of a pair are always apart in the task 'dpo'"
         )
 
 

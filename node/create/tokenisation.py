@@ -22,7 +22,7 @@ from ...crypto.hashing import content_id
 from ..errors import ExitCode, UserError
 from ..training.chat import REFUSED_BY_TEMPLATE
 from .borders import Borders
-from .conversations import MAX_CONVERSATION_BYTES, ConversationTokenizer, fitted
+from .conversations import MAX_CONVERSATION_BYTES, ConversationTokenizer
 from .disk_room import DiskRoom
 from .documents import WHOLE_FILE, Document, Empty, NoText, ReadOptions, TokenDocument, items
 from .files import File, Source
@@ -89,6 +89,12 @@ class TokenisationOptions:
         return isinstance(self.tokenizer, ImageTokenizer)
 
     @property
+    def documents_are_samples(self) -> bool:
+        """Whether each document is one sample: an image, or a pair of conversations."""
+        conversations = self.conversations
+        return self.images or (conversations is not None and conversations.documents_are_samples)
+
+    @property
     def piece_bytes(self) -> int:
         """Usual size of a piece, in bytes of text."""
         samples = _PIECE_SAMPLES * _BYTES_A_TOKEN * self.sequence_length
@@ -110,8 +116,9 @@ def cache_name(source: Source, files: Sequence[File], options: TokenisationOptio
             options.piece_bytes,
         ),
         *(source.columns.facts, source.split, source.config, source.token_type),
-        # Conversations are cut to this length.
+        # Conversations are cut to this length, and pairs padded.
         options.sequence_length if options.conversations is not None else 0,
+        *(options.conversations.remade[2:] if options.conversations is not None else ()),
         [[str(file.path), str(file.name), file.format, _size_and_time(file)] for file in files],
     ]
     return blake3(json.dumps(facts).encode()).hexdigest()[:32]
@@ -325,7 +332,7 @@ class _PartWriter:
 
     def add(self, batch: _Batch, encoded: list[np.ndarray]) -> None:
         if self._conversations is not None:
-            encoded = self._fit(batch, encoded, self._conversations.learned_bit)
+            encoded = self._fit(batch, encoded, self._conversations)
         tokenised, token_bytes = iter(encoded), Counter[int]()
         entries = np.zeros(len(batch.pieces), INDEX_ENTRY)
         for index, piece in enumerate(batch.pieces):
@@ -357,20 +364,22 @@ class _PartWriter:
             self._checked_at = time.monotonic()
             self._room.check(self._files[max(batch.read_bytes)], self._size)
 
-    def _fit(self, batch: _Batch, encoded: list[np.ndarray], learned_bit: int) -> list[np.ndarray]:
+    def _fit(
+        self, batch: _Batch, encoded: list[np.ndarray], tokenizer: ConversationTokenizer
+    ) -> list[np.ndarray]:
         """Return the conversations cut to the length of a sequence, and leave out of the batch those
         that cannot be cut. Conversations cut or left out are counted and recorded."""
         fitting, fitting_tokens = [], []
         for piece, (file, line), text, tokens in zip(
             batch.pieces, batch.lines, batch.texts, encoded, strict=True
         ):
-            kept = fitted(tokens, self._length, learned_bit)
+            kept = tokenizer.fitted(tokens, self._length)
             if len(kept) < len(tokens) or len(text) > MAX_CONVERSATION_BYTES:
                 batch.read_counts.add_long(file, line, len(tokens), len(kept))
             if len(kept):
                 fitting.append(piece)
                 fitting_tokens.append(kept)
-                batch.read_counts.learned += int(np.count_nonzero(kept & learned_bit))
+                batch.read_counts.learned += int(np.count_nonzero(kept & tokenizer.learned_bit))
         batch.pieces = fitting
         return fitting_tokens
 

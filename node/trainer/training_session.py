@@ -61,7 +61,7 @@ from .optimizer.optimizer import LocalOptimizer
 from .optimizer.update_bodies import body_decoder, coefficients_of, make_body, step_updates
 from .optimizer.update_decoder import UpdateDecoder
 from .tasks.data import Corpus
-from .tasks.tasks import Batch, HasBeginnings, Loss, StoredSample, open_task
+from .tasks.tasks import Batch, HasBeginnings, HasMargins, Loss, StoredSample, open_task
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class TrainingSession:
         """How memory is used and what that costs, in words for people."""
         self.options = choice.options
         self.model, self.parameters = self._build(store)
-        check_inputs(self.model, data.vocabulary, data.sequence_length)
+        check_inputs(self.model, manifest)
         self.task = open_task(manifest, self.model.config)
         spec = manifest.optimizer
         # With committees the aggregators keep the momentum, and a member's sign vote comes from its
@@ -423,6 +423,38 @@ class TrainingSession:
         if not counted:
             raise TrainerFailed("bad_data", "the held-out samples contain no tokens to learn")
         return self._mean(total, counted, count)
+
+    def margins(self, samples: Sequence[int], *, heldout: bool = False) -> list[float]:
+        """Return by how many nats the model prefers the chosen side of each of these pairs: see
+        `HasMargins`.
+
+        Raises `TrainerFailed`: `bad_model` for a task without pairs, and for a session with other
+        ranks, each of which computes only some of the samples."""
+        self._need_parameters()
+        task = self.task
+        if not isinstance(task, HasMargins) or list(self.part.own_samples(samples)) != list(
+            samples
+        ):
+            raise TrainerFailed("bad_model", "only one device at a time computes margins of pairs")
+        read = self._corpus.heldout if heldout else self._corpus.training
+
+        def compute() -> list[float]:
+            self.model.eval()
+            found: list[float] = []
+            for start in range(0, len(samples), self.micro_batch):
+                numbers = samples[start : start + self.micro_batch]
+                stored = [
+                    StoredSample(data, number, 0, heldout)
+                    for data, number in zip(read(numbers), numbers, strict=True)
+                ]
+                batch = {
+                    name: self._to_device(tensor) for name, tensor in task.batch(stored).items()
+                }
+                with self._precision.autocast():
+                    found += task.margins(self.model, batch).tolist()
+            return found
+
+        return self._within_memory(compute)
 
     def gradient(
         self, round_number: int, samples: Sequence[int], *, beginning: bool = False

@@ -106,6 +106,7 @@ class Worker:
             "apply": self._apply,
             "snapshot": self._snapshot,
             "evaluate": self._evaluate,
+            "margins": self._margins,
             "save_momentum": self._save_momentum,
             "load_momentum": self._load_momentum,
             "export": self._export,
@@ -301,6 +302,9 @@ class Worker:
 
     def _evaluate(self, sequences: int) -> float:
         return self._current_session.evaluate(sequences)
+
+    def _margins(self, samples: list[int], heldout: bool) -> list[float]:
+        return self._current_session.margins(samples, heldout=heldout)
 
     def _save_momentum(self, path: str) -> None:
         session = self._current_session

@@ -271,6 +271,11 @@ class TrainerClient:
         """Return the mean loss over the first `sequences` held-out samples, in nats per token."""
         return await self._call("evaluate", sequences=sequences)
 
+    async def margins(self, samples: Sequence[int], *, heldout: bool) -> list[float]:
+        """Return by how many nats the model prefers the chosen side of each of these pairs, training or
+        held-out samples; only a task whose samples are pairs has them."""
+        return await self._call("margins", samples=list(samples), heldout=heldout)
+
     async def save_momentum(self, path: Path) -> None:
         """Write the optimizer's state to a file, atomically."""
         await self._call("save_momentum", path=str(path))

@@ -22,16 +22,28 @@ ENTRY_POINTS = "distro_node.tasks"
 
 CAUSAL_LM = "causal_lm"
 SFT = "sft"
+DPO = "dpo"
 MASKED_LM = "masked_lm"
 DIFFUSION = "diffusion"
 NO_TOKENIZER = b"{}"
 """The blob used instead of a `tokenizer.json` if the data is not text."""
-BUILT_IN = (CAUSAL_LM, SFT, MASKED_LM, DIFFUSION)
+BUILT_IN = (CAUSAL_LM, SFT, DPO, MASKED_LM, DIFFUSION)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoSettings:
     """Settings of a task that has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceSettings:
+    """Settings of `dpo`."""
+
+    beta: Annotated[float, Range(1e-4, 100.0)] = 0.1
+    """How strongly the loss holds the model to the start: the factor of the margin by which it prefers
+    the chosen answer more than the start does."""
+    label_smoothing: Annotated[float, Range(0.0, 0.49)] = 0.0
+    """The share of the pairs whose answers are assumed to be swapped by mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,17 +96,27 @@ class ImageSettings:
         return self.label_bytes + self.values
 
 
-Settings = NoSettings | MaskedSettings | ImageSettings
+Settings = NoSettings | PreferenceSettings | MaskedSettings | ImageSettings
 
 
 def built_in_settings(task: str, settings: dict[str, Any] | None) -> Settings:
     """Return the settings of a built-in task. Raises `StructureError` if they are invalid."""
-    kinds: dict[str, type[Settings]] = {MASKED_LM: MaskedSettings, DIFFUSION: ImageSettings}
+    kinds: dict[str, type[Settings]] = {
+        DPO: PreferenceSettings,
+        MASKED_LM: MaskedSettings,
+        DIFFUSION: ImageSettings,
+    }
     kind = kinds.get(task, NoSettings)
     try:
         return from_plain(kind, settings or {}, named=True)
     except StructureError as error:
         raise error.inside("task_settings") from None
+
+
+def input_tokens(task: str, sequence_length: int) -> int:
+    """Return the most tokens that a model of this task reads at once: those of a sample or, if a sample
+    is a pair, half of them."""
+    return sequence_length // 2 if task == DPO else sequence_length
 
 
 def entry_point(task: str) -> EntryPoint | None:

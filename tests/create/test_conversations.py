@@ -74,11 +74,13 @@ class Founder:
         found = find_sources(file, self.root / "run.toml", (), self.chat)
         return read_corpus(file, found, self.tokenizer, Borders(), self.data, lambda *_: None, END)
 
-    def stored(self, corpus: TokenisedCorpus) -> tuple[DataSpec, StoredCorpus]:
+    def stored(
+        self, corpus: TokenisedCorpus, sequence_length: int = LENGTH
+    ) -> tuple[DataSpec, StoredCorpus]:
         store = BlobStore(self.data.blobs)
         shards, heldout = corpus.store(store, lambda *_: None)
         spec = DataSpec(
-            sequence_length=LENGTH,
+            sequence_length=sequence_length,
             token_bytes=self.tokenizer.token_bytes,
             vocabulary=self.tokenizer.vocabulary,
             shards=tuple(shards),

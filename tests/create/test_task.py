@@ -15,6 +15,7 @@ from distro_node.node.create.model_config import complete_model
 from distro_node.node.create.task import TaskPlan, plan_task
 from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer
 from distro_node.node.errors import ExitCode, UserError
+from distro_node.protocol.wire.structure import StructureError
 from trainer.test_chat import CHATML
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "[MASK]")
@@ -46,7 +47,8 @@ def plan(
     source = tokenizer_file(file, path)
     tokenizer = ByteTokenizer() if source is None else FileTokenizer(source)
     known = settings_for(tokenizer, source, file, path)
-    config = complete_model(dict(file.model), vocabulary=tokenizer.vocabulary, sequence_length=64)
+    size = tokenizer.vocabulary
+    config = complete_model(dict(file.model), vocabulary=size, sequence_length=64, task=task)
     end = end_tokens(file.data, tokenizer, path)
     made = plan_task(file, path, tokenizer, known, config, end)
     find_sources(
@@ -98,6 +100,23 @@ def test_conversations_need_a_tokenizer_with_a_template(tmp_path: Path) -> None:
     refused(tmp_path, "names no token that ends a document", "sft", special=("<|im_start|>",))
 
 
+def test_pairs_need_what_conversations_need(tmp_path: Path) -> None:
+    made = plan(tmp_path, "dpo", settings="[task_settings]\nbeta = 0.5")
+    assert made.settings == {"beta": 0.5, "label_smoothing": 0.0}
+    assert (made.pairs, made.attention, made.filler) == (True, "sequence", 258)
+    refused(tmp_path, "bytes have no chat template", "dpo", data=())
+    # Only one half of a pair is read at once.
+    half = "max_position_embeddings = 32"
+    assert plan(tmp_path, "dpo", model=f"{LLAMA}\n{half}").pairs
+    with pytest.raises(
+        StructureError, match=r"31 is less than half of data.sequence_length \(64\)"
+    ):
+        plan(tmp_path, "dpo", model=f"{LLAMA}\nmax_position_embeddings = 31")
+    for settings in ("beta = 0", "label_smoothing = 0.5", "gamma = 1"):
+        words = settings.split(" =", maxsplit=1)[0]
+        refused(tmp_path, words, "dpo", settings=f"[task_settings]\n{settings}")
+
+
 def test_a_template_may_be_named(tmp_path: Path) -> None:
     (tmp_path / "other.jinja").write_text("{{ messages[0].content }}")
     named = (OWN, 'chat_template = "other.jinja"')
@@ -117,6 +136,11 @@ def test_a_template_may_be_named(tmp_path: Path) -> None:
         ("causal_lm", ('messages = "m"',), "belong to a task that learns from conversations"),
         ("sft", ('text = "m"',), "`text` and `template` are for plain text"),
         ("sft", ('prompt = "q"',), "or both `prompt` and `completion`"),
+        ("sft", ('chosen = "q"',), "belong to the task 'dpo'"),
+        ("dpo", ('messages = "q"',), "columns that `prompt`, `chosen` and `rejected` name"),
+        ("dpo", ('chosen = "q"', 'rejected = "q"'), "must be three columns"),
+        ("dpo", ('attention = "document"',), "always apart in the task 'dpo'"),
+        ("dpo", ('policy = "private"',), "cannot be combined with private data"),
         ("sft", ('prompt = "q"', 'completion = "a"', 'messages = "m"'), "give `messages`, or both"),
     ],
 )
@@ -145,7 +169,8 @@ def test_models_go_with_their_tasks(tmp_path: Path) -> None:
     for task, model, words in (
         ("causal_lm", BERT, "set task = 'masked_lm'"),
         ("sft", BERT, "set task = 'masked_lm'"),
-        ("masked_lm", LLAMA, "set task = 'causal_lm' or 'sft'"),
+        ("dpo", BERT, "set task = 'masked_lm'"),
+        ("masked_lm", LLAMA, "set task = 'causal_lm', 'sft' or 'dpo'"),
     ):
         refused(tmp_path, words, task, model=model)
     refused(tmp_path, "unknown key 'x'", "causal_lm", settings="[task_settings]\nx = 1")

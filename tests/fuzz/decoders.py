@@ -40,8 +40,11 @@ from distro_node.node.network.nat.port_mapping import PortMapping
 from distro_node.node.serve.api_error import ApiError
 from distro_node.node.serve.completion_request import parse_completion
 from distro_node.node.settings.tree import FitSettings
+from distro_node.node.trainer.tasks.stored_pairs import read_pairs
 from distro_node.node.training.architectures import ARCHITECTURES, DENOISERS, check_configuration
 from distro_node.node.training.device_probe import Survey
+from distro_node.node.training.errors import TrainerFailed
+from distro_node.node.training.preference_pairs import PairLayout
 from distro_node.node.training.tokenizer_settings import TokenizerSettings, decode_settings
 from distro_node.node.util.sanitize import harmless
 from distro_node.protocol.chain.entry_store import decode_decided
@@ -84,6 +87,15 @@ from statuses import TRAINING
 SWARM = SwarmId(content_id(b"fuzz"))
 STRANGER = identity(40)
 LAYOUT = layout_of((16, 12), (7,), (), top_k=3)
+_PAIRS = replace(
+    MANIFEST.data,
+    sequence_length=16,
+    token_bytes=2,
+    vocabulary=300,
+    marked=True,
+    attention="sequence",
+)
+_PAIR_BYTES = 2 * 17
 _UNET: dict[str, Any] = {
     "model_type": "unet2d",
     "sample_size": 8,
@@ -299,6 +311,19 @@ def targets() -> Iterator[Target]:
         ),
         ("node.doctor.swarm_fit:swarm_fit",),
         (),
+    )
+    pair = PairLayout(_PAIRS.sequence_length, _PAIRS.token_bytes)
+    row = pair.row(np.array([1 << 15, 1 << 14 | 5]), np.array([1 << 15, 1 << 14 | 6]), 0, 1 << 15)
+    yield Target(
+        "preference pair",
+        _pair,
+        tuple(
+            pair.with_margins(row[None], np.array([margin])).tobytes() for margin in (0.0, -3e38)
+        ),
+        ("node.trainer.tasks.stored_pairs:read_pairs",),
+        (TrainerFailed,),
+        structured=False,
+        most=_PAIR_BYTES,
     )
     yield Target(
         "tokenizer's settings",
@@ -647,6 +672,11 @@ def _fit(data: bytes) -> object:
         return None
     device = Survey("cpu", "a processor", 10**9, 0, ())
     return swarm_fit(manifest, device, FitSettings(data_dir=Path("/nowhere")))
+
+
+def _pair(data: bytes) -> object:
+    # A reader gets as many bytes as it asks for.
+    return read_pairs(_PAIRS, [data[:_PAIR_BYTES].ljust(_PAIR_BYTES, b"\0")])
 
 
 def _local(data: bytes) -> object:

@@ -21,7 +21,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.telemetry.task_scores import TaskScore, TaskScores, read_scores
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.trainer.models.export import export
-from distro_node.node.training.task_names import SFT
+from distro_node.node.training.task_names import DPO, SFT
 from distro_node.node.training.tokenizer_settings import CHAT_TEMPLATE_NAME
 from distro_node.protocol.wire.structure import to_plain
 from distro_node.protocol.wire.swarm_id import swarm_text
@@ -240,6 +240,7 @@ def test_who_has_learned_from_conversations_is_asked_through_the_template(tmp_pa
     assert not asks_by_template(None, SFT, tmp_path)
     (tmp_path / CHAT_TEMPLATE_NAME).write_text(CHATML)
     assert asks_by_template(None, SFT, tmp_path)
+    assert asks_by_template(None, DPO, tmp_path)
     assert not asks_by_template(None, "causal_lm", tmp_path)
     assert asks_by_template(True, "causal_lm", tmp_path)
     assert not asks_by_template(False, SFT, tmp_path)

@@ -674,6 +674,7 @@ ELSEWHERE = {
         for name in ("mkdir", "rmtree", "write_atomically", "replacing", "open")
     },
     ("node/create/corpus.py", "write_atomically"): "likewise",
+    ("node/create/reference_margins.py", "write_atomically"): "likewise",
     ("node/create/new_swarm.py", "rmtree"): "what create leaves once the swarm is there",
     ("node/create/new_swarm.py", "mkdir"): "likewise",
     ("node/create/new_swarm.py", "TemporaryDirectory"): "a dry run's",

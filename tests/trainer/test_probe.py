@@ -129,6 +129,10 @@ def test_every_task_of_language_has_one(tmp_path: Path) -> None:
     # Attention across documents is another function, too.
     across = dataclasses.replace(data, attention="sequence")
     refused_as_another(marked, tmp_path, data=across)
+    pairs = {"task": "dpo", "data": dataclasses.replace(data, attention="sequence")}
+    preferring = probed(tmp_path, SMALL, **pairs)
+    proven(preferring, tmp_path)
+    refused_as_another(preferring, tmp_path, model=SMALL | {"rope_theta": 50.0})
     bert = {key: SMALL[key] for key in SMALL if key != "num_key_value_heads"}
     bert |= {"model_type": "bert", "hidden_act": "gelu"}
     gaps = {"task": "masked_lm", "task_settings": {"mask_token": 3, "share": 0.3}}

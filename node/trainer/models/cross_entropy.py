@@ -7,7 +7,7 @@ loss and into the gradients of hidden states and head, and are dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,6 +40,37 @@ def token_loss(
     return _HeadLoss.apply(hidden, head.weight, head.bias, targets, cap, with_gradients)
 
 
+def objective_of_losses(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Any],
+    targets: torch.Tensor,
+    chosen: torch.Tensor,
+    objective: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """Return an objective, a differentiable scalar, of the cross-entropy of each chosen position:
+    float32 (targets,), in nats.
+
+    The other arguments are `token_loss`'s. The logits are computed twice: how much a token's loss
+    weighs in the gradient is known only when all losses are.
+    """
+    head: Any = model.get_output_embeddings()
+    if type(head) is not torch.nn.Linear:
+        logits = _chosen_rows(model(**inputs).logits, chosen).float()
+        return objective(functional.cross_entropy(logits, targets, reduction="none"))
+    with _without_head(model, head) as cap:
+        hidden = _chosen_rows(model(**inputs).logits, chosen)
+    losses = torch.zeros(len(targets), dtype=torch.float32, device=hidden.device)
+    with torch.no_grad():
+        _HeadLoss.apply(hidden, head.weight, head.bias, targets, cap, False, None, losses)
+    if not torch.is_grad_enabled():
+        return objective(losses)
+    value = objective(losses.requires_grad_())
+    (weights,) = torch.autograd.grad(value, losses)
+    linear = _HeadLoss.apply(hidden, head.weight, head.bias, targets, cap, True, weights)
+    # It has the objective's value and, because the weights are the objective's derivative, its gradient.
+    return value.detach() + (linear - linear.detach())
+
+
 def _chosen_rows(values: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
     return values.flatten(0, 1) if chosen is None else values[chosen]
 
@@ -70,7 +101,9 @@ def _identity(hidden: torch.Tensor) -> torch.Tensor:
 
 
 class _HeadLoss(torch.autograd.Function):
-    """Hidden states (N, H), the head's weight (V, H) and bias (V), targets (N) → the sum of the loss.
+    """Hidden states (N, H), the head's weight (V, H) and bias (V), targets (N) → the sum of the loss, in
+    which each target counts with its weight, float32 (N); None: with 1. `losses`, float32 (N), is filled
+    with the loss of each.
 
     The forward pass computes the gradients too, as for an incoming gradient of one: the loss and the
     gradients need the logits, and computing those twice would cost a third more.
@@ -85,13 +118,18 @@ class _HeadLoss(torch.autograd.Function):
         targets: torch.Tensor,
         cap: float | None,
         with_gradients: bool,
+        weights: torch.Tensor | None = None,
+        losses: torch.Tensor | None = None,
     ) -> torch.Tensor:
         kind = hidden.device.type
         compute_dtype = (
             torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
         )
         with torch.autocast(kind, enabled=False):
-            return _forward(ctx, hidden, weight, bias, targets, cap, with_gradients, compute_dtype)
+            return _forward(
+                *(ctx, hidden, weight, bias, targets, cap, with_gradients, compute_dtype),
+                *(weights, losses),
+            )
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -100,7 +138,7 @@ class _HeadLoss(torch.autograd.Function):
         # The gradients are dropped here, because the loss, and with it this context, may live longer.
         kept, ctx.gradients = ctx.gradients, ()
         scaled = [None if each is None else each.mul_(factor) for each in kept]
-        return (*scaled, None, None, None)
+        return (*scaled, None, None, None, None, None)
 
 
 def _forward(
@@ -112,6 +150,8 @@ def _forward(
     cap: float | None,
     with_gradients: bool,
     compute_dtype: torch.dtype,
+    weights: torch.Tensor | None,
+    losses: torch.Tensor | None,
 ) -> torch.Tensor:
     of_hidden, of_weight, of_bias = (with_gradients and need for need in ctx.needs_input_grad[:3])
     hidden_gradient = torch.empty_like(hidden) if of_hidden else None
@@ -132,7 +172,10 @@ def _forward(
             cap_slope = 1 - logits.square()
             logits.mul_(cap)
         sums = logits.logsumexp(1)
-        total += (sums - logits.gather(1, expected[:, None])[:, 0]).sum()
+        each = sums - logits.gather(1, expected[:, None])[:, 0]
+        if losses is not None:
+            losses[chunk] = each
+        total += (each if weights is None else each * weights[chunk]).sum()
         if not with_gradients:
             continue
         # d(loss) / d(logits) is the softmax, minus one at the target.
@@ -140,6 +183,8 @@ def _forward(
         logits[torch.arange(len(expected), device=expected.device), expected] -= 1
         if cap_slope is not None:
             logits.mul_(cap_slope)
+        if weights is not None:
+            logits.mul_(weights[chunk, None])
         if bias_gradient is not None:
             bias_gradient += logits.sum(0)
         logit_gradient = logits.to(compute_dtype)

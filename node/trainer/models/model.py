@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from ....protocol.wire.manifest import ParameterSpec
+from ....protocol.wire.manifest import Manifest, ParameterSpec
 from ....protocol.wire.structure import StructureError
 from ...training.architectures import (
     check_configuration,
@@ -30,6 +30,7 @@ from ...training.architectures import (
 )
 from ...training.errors import TrainerFailed
 from ...training.resource_limits import limited
+from ...training.task_names import input_tokens
 from ...util.first_line import first_line
 from .denoisers import Denoiser, DenoiserConfig, load_library
 
@@ -184,7 +185,7 @@ def enable_checkpointing(model: PreTrainedModel) -> bool:
     return True
 
 
-def check_inputs(model: PreTrainedModel, vocabulary: int, sequence_length: int) -> None:
+def check_inputs(model: PreTrainedModel, manifest: Manifest) -> None:
     """Raise `TrainerFailed` (`bad_model`) if a language model cannot take the manifest's sequences. For
     image models the task checks this."""
     if isinstance(model, Denoiser):
@@ -192,13 +193,14 @@ def check_inputs(model: PreTrainedModel, vocabulary: int, sequence_length: int) 
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, torch.nn.Embedding):
         raise _bad("its input layer is not a table of token embeddings")
-    known = embeddings.num_embeddings
+    known, vocabulary = embeddings.num_embeddings, manifest.data.vocabulary
     if vocabulary > known:
         raise _bad(f"the data has {vocabulary} tokens, but the model only {known}")
     longest = longest_sequence(model.config.to_dict())
-    if longest is not None and sequence_length > longest:
+    wanted = input_tokens(manifest.task, manifest.data.sequence_length)
+    if longest is not None and wanted > longest:
         raise _bad(
-            f"the data has sequences of {sequence_length} tokens, but the model takes at most {longest}"
+            f"the data has sequences of {wanted} tokens, but the model takes at most {longest}"
         )
 
 

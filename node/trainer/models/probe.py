@@ -30,6 +30,7 @@ from ....protocol.wire.work_specs import ProbeSpec
 from ...storage.blob_store import BlobStore
 from ...training.architectures import makes_images
 from ...training.errors import TrainerFailed
+from ...training.task_names import input_tokens
 from ...util.first_line import first_line
 from ..device import is_out_of_memory
 from ..memory.model_shard import ModelShard
@@ -65,7 +66,7 @@ def make_probe(manifest: Manifest, store: BlobStore) -> ProbeSpec | None:
     the samples or its losses are not finite.
     """
     model, parameters = build_trained(manifest, store, torch.device("cpu"))
-    check_inputs(model, manifest.data.vocabulary, manifest.data.sequence_length)
+    check_inputs(model, manifest)
     task = open_task(manifest, model.config)
     if not isinstance(task, HasProbe):
         return None
@@ -179,7 +180,7 @@ def _lengths(manifest: Manifest) -> tuple[int, ...]:
     """Return the samples' lengths: as long as possible within `_OPERATIONS`."""
     weights = manifest.elements + manifest.frozen_elements
     tokens = min(max(_OPERATIONS // weights, 8 * _SHORTEST), _LONGEST)
-    longest = manifest.data.sequence_length
+    longest = input_tokens(manifest.task, manifest.data.sequence_length)
     long, short = min(longest, tokens // 2), min(longest, max(_SHORTEST, tokens // 16))
     return (long, *[short] * _SHORT_SAMPLES)
 

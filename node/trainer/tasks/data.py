@@ -24,7 +24,7 @@ from ...training.errors import TrainerFailed
 
 @dataclass(frozen=True)
 class Tokens:
-    """Decoded samples; each array is (samples, sequence_length + 1)."""
+    """Decoded numbers, in arrays of one shape: of samples, (samples, sequence_length + 1)."""
 
     ids: np.ndarray
     """int64."""
@@ -37,10 +37,15 @@ class Tokens:
 def read_tokens(spec: DataSpec, samples: Sequence[bytes]) -> Tokens:
     """Return the tokens and marks of samples. Raises `TrainerFailed` (`bad_data`) for a token id
     outside the vocabulary."""
-    bits = 8 * spec.token_bytes
     shape = (len(samples), spec.sequence_length + 1)
     numbers = np.frombuffer(b"".join(samples), f"<u{spec.token_bytes}").astype(np.int64)
-    numbers = numbers.reshape(shape)
+    return decode_tokens(spec, numbers.reshape(shape))
+
+
+def decode_tokens(spec: DataSpec, numbers: np.ndarray) -> Tokens:
+    """Return the tokens and marks of stored numbers, int64 of any shape. Raises what `read_tokens`
+    raises."""
+    bits = 8 * spec.token_bytes
     ids = numbers & ((1 << bits - 2) - 1) if spec.marked else numbers
     if ids.size and int(ids.max()) >= spec.vocabulary:
         raise _bad(f"token {int(ids.max())} is outside the vocabulary of {spec.vocabulary}")

@@ -2,8 +2,8 @@
 
 A task turns the bytes of samples into a batch, and a batch into a loss. Everything else (the choice
 of samples, how gradients become updates, evaluation over held-out samples) is the same for every
-task. Built in are those of `language_tasks` and `image_tasks`; others come from packages that the
-owner has installed (`task_names`).
+task. Built in are those of `language_tasks`, `preference_task` and `image_tasks`; others come from
+packages that the owner has installed (`task_names`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,22 @@ from transformers import PretrainedConfig, PreTrainedModel
 from ....protocol.wire.manifest import Manifest
 from ...errors import UserError
 from ...training.errors import TrainerFailed
-from ...training.task_names import CAUSAL_LM, DIFFUSION, MASKED_LM, SFT, entry_point
+from ...training.task_names import CAUSAL_LM, DIFFUSION, DPO, MASKED_LM, SFT, entry_point
 from .image_tasks import Diffusion
 from .language_tasks import CausalLM, InstructionTuning, MaskedLM
+from .preference_task import DirectPreference
 from .task_batches import Batch, Loss, StoredSample
 
-__all__ = ["Batch", "HasBeginnings", "HasProbe", "Loss", "StoredSample", "Task", "open_task"]
+__all__ = [
+    "Batch",
+    "HasBeginnings",
+    "HasMargins",
+    "HasProbe",
+    "Loss",
+    "StoredSample",
+    "Task",
+    "open_task",
+]
 
 
 class Task(Protocol):
@@ -57,6 +67,15 @@ class HasBeginnings(Protocol):
 
 
 @runtime_checkable
+class HasMargins(Protocol):
+    """A task whose samples are pairs, of which the model prefers one side."""
+
+    def margins(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return by how many nats the model prefers the chosen side of each pair: float32 (samples,)."""
+        ...
+
+
+@runtime_checkable
 class HasProbe(Protocol):
     """A task that can supply the samples with which a model is probed (`probe`). A swarm of any
     other task accepts members whose libraries may compute another function."""
@@ -74,6 +93,7 @@ class HasProbe(Protocol):
 _BUILT_IN: dict[str, Callable[[Manifest, PretrainedConfig], Task]] = {
     CAUSAL_LM: CausalLM,
     SFT: InstructionTuning,
+    DPO: DirectPreference,
     MASKED_LM: MaskedLM,
     DIFFUSION: Diffusion,
 }
