@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
-from distro_node.node.trainer.models.export import tokenise
 from distro_node.node.trainer.models.initial_parameters import read_checkpoint
 from distro_node.node.trainer.models.model import model_config
+from distro_node.node.trainer.models.swarm_tokenizer import tokenise
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.resource_limits import limited
 from distro_node.node.util.operating_system import cpu_seconds, data_bytes

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.models.export import export, open_tokenizer
+from distro_node.node.trainer.models.export import export
+from distro_node.node.trainer.models.swarm_tokenizer import open_tokenizer
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.tokenizer_settings import TokenizerSettings

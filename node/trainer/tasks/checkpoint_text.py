@@ -27,10 +27,11 @@ from ...training.resource_limits import limited
 from ...training.tokenizer_settings import TokenizerSettings, read_settings, with_usual_spellings
 from ...util.first_line import first_line
 from ...util.regular_files import read_regular
-from ..models.export import ADAPTER_CONFIG_NAME, TOKENIZER_NAME, special_ids
+from ..models.export import ADAPTER_CONFIG_NAME, TOKENIZER_NAME
 from ..models.initial_parameters import read_checkpoint
 from ..models.model import model_config
 from ..models.read_export import GENERATION_NAME, json_object
+from ..models.swarm_tokenizer import special_ids
 from .text_generation import TextModel
 
 # More than the largest published files have: a configuration with label maps, and a tokenizer of 260,000

@@ -19,7 +19,7 @@ from ...training.errors import TrainerFailed
 from ...training.resource_limits import limited
 from ...training.text_request import ChatMessage, TextRequest, TextStart
 from ...training.tokenizer_settings import TokenizerSettings
-from ..models.export import open_tokenizer, special_ids, tokenise, turn_end
+from ..models.swarm_tokenizer import open_tokenizer, special_ids, text_ends, tokenise
 from ..training_session import TrainingSession
 from .language_tasks import MaskedLM
 
@@ -70,7 +70,7 @@ def session_text_model(session: TrainingSession, store: BlobStore) -> TextModel:
         settings=settings,
         start=data.start_token,
         empty=_present(*first, *others),
-        ends=frozenset(_present(special["eos_token_id"], turn_end(manifest, tokenizer, settings))),
+        ends=text_ends(manifest, tokenizer, settings),
         asks=data.trains_on_conversations and settings.chat_template is not None,
         mask=session.task.settings.mask_token if isinstance(session.task, MaskedLM) else None,
     )
