@@ -63,6 +63,7 @@ def fit(
             from ..create.defaults import default_optimizer
             from ..create.manifest_draft import read_model
             from ..create.manifest_file import read_manifest_file
+            from ..training.task_names import completions
 
             file = read_manifest_file(path)
             model = read_model(file, path)
@@ -76,6 +77,7 @@ def fit(
                 frozen=surveyed.frozen,
                 audited=file.audits is not None,
                 with_committees=file.committees is not None,
+                completions=completions(file.task, file.task_settings),
             )
             return fit_workload(file.name, work, surveyed, limit, micro_batch, settings.split)
         if path.exists():

@@ -47,7 +47,7 @@ STATE_COLOURS = {
 }
 
 # The note on the loss, where a reader meets the unit first.
-_LOSS_NOTE = "lower is better; text: nats a token"
+_LOSS_NOTE = "lower is better; text: nats a token; grpo: 1 - reward"
 
 _DENSE_BYTES = 2
 """Bytes per parameter that a dense all-reduce in bfloat16 moves, as the DisTrO report counts it."""

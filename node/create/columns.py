@@ -46,6 +46,8 @@ class Columns:
 
     content = "text"
     """The word for what they contain, for messages."""
+    units = "text"
+    """What a row is, in the plural, for messages."""
     remedy = (
         "name the column with `text`, several with `template`, or leave the file out with `exclude`"
     )

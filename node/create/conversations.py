@@ -37,6 +37,7 @@ class ConversationColumns(Columns):
     completion."""
 
     content = "messages"
+    units = "conversations"
     remedy = (
         "name the column with `messages`, or two with `prompt` and `completion`, or leave the file out "
         "with `exclude`"

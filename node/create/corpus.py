@@ -20,6 +20,7 @@ from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
 from ..training.chat import ChatTemplate
+from ..training.reward_rules import RewardRule
 from ..training.task_names import DPO, ImageSettings
 from .borders import Borders
 from .columns import Columns
@@ -40,9 +41,10 @@ from .mixing import (
     leave_out_repeated,
 )
 from .preferences import PreferenceColumns
+from .prompts import PromptColumns, PromptTokenizer
 from .sequence_packing import rows
 from .shards import SHARD_BYTES, ShardWriter
-from .shortages import missing, no_conversations, no_images, too_short
+from .shortages import missing, no_conversations, no_images, no_prompts, too_short
 from .summary import DataSummary, SourceSummary
 from .token_cache import ReadCounts, TokenCache, remove_others
 from .tokenisation import TokenisationOptions, cache_name, tokenise
@@ -82,9 +84,11 @@ def find_sources(
     given: Sequence[Path | str],
     chat: ChatTemplate | None = None,
     images: ImageSettings | None = None,
+    rule: RewardRule | None = None,
 ) -> list[SourceFiles]:
     """Return the sources of a manifest file, with their files. `given` replaces the paths in it. With
-    `chat` the sources contain conversations, with `images` they contain images, otherwise text.
+    `rule` the sources contain prompts, else with `chat` conversations, with `images` images, otherwise
+    text.
 
     Raises `UserError` with `MANIFEST` if keys of [data] do not go together, and with `DATA_MISSING`
     if a path cannot be used or there is nothing to read.
@@ -99,7 +103,7 @@ def find_sources(
             for where in given or each.paths
         )
         name = getattr(each, "name", None) or (paths and Path(str(paths[0])).name) or str(number)
-        columns = _columns(each, path, file.task, chat, images)
+        columns = _columns(each, path, file.task, chat, images, rule)
         sources.append(_source(each, str(name), paths, columns, table.heldout))
     return [SourceFiles(source, *find_files(source)) for source in sources]
 
@@ -110,8 +114,25 @@ def _columns(
     task: str,
     chat: ChatTemplate | None,
     images: ImageSettings | None,
+    rule: RewardRule | None,
 ) -> Columns:
     try:
+        if rule is not None:
+            if (
+                table.text
+                or table.template
+                or table.messages
+                or table.completion
+                or table.holds_pairs
+            ):
+                raise ValueError(
+                    "the task 'grpo' reads the columns that `prompt` and `answer` name, and no others"
+                )
+            if table.holds_images:
+                raise ValueError('`image`, `label` and format = "image" are for images')
+            return PromptColumns(table.prompt, table.answer, chat, rule)
+        if table.answer is not None:
+            raise ValueError("`answer` belongs to the task 'grpo', which rewards by it")
         if images is not None:
             if table.text or table.template or table.holds_conversations or table.holds_pairs:
                 raise ValueError(
@@ -219,7 +240,7 @@ class TokenisedCorpus:
     filler: int = 0
     """The padding token after conversations that do not fill a sample."""
     documents_are_samples: bool = False
-    """Whether each document is one sample: an image, or a pair of conversations."""
+    """Whether each document is one sample: an image, a pair of conversations or a prompt."""
     wanted: Sides = "both"
 
     def store(self, store: BlobStore, progress: ShowProgress) -> tuple[list[ShardSpec], ShardSpec]:
@@ -383,6 +404,8 @@ def read_corpus(
                 f"the source {source.name!r} has nothing to train on",
                 "give it more files, or leave it out of [[data.source]]",
             )
+    made = options.tokenizer
+    prompts = made if isinstance(made, PromptTokenizer) else None
     run = file.schedule.total_rounds * file.rounds.sequences * table.sequence_length
     shares = training.shares(run)
     heldout_shares = heldout.shares(_MIN_HELDOUT_SEQUENCES * table.sequence_length)
@@ -408,7 +431,8 @@ def read_corpus(
         sequence_length=table.sequence_length,
         token_bytes=tokenizer.token_bytes,
         images=options.images,
-        pairs=options.documents_are_samples and not options.images,
+        pairs=options.documents_are_samples and not options.images and prompts is None,
+        prompts=prompts is not None,
         private=wanted == "heldout",
     )
     for side, count in (("training", total), ("heldout", summary.heldout_tokens)):
@@ -418,6 +442,9 @@ def read_corpus(
         if options.images:
             if count == 0:
                 raise no_images(part)
+        elif prompts is not None:
+            if count == 0:
+                raise no_prompts(part, table.sequence_length, prompts.completion, caches)
         elif options.conversations is not None:
             if count == 0:
                 what = "pair" if options.documents_are_samples else "conversation"

@@ -179,9 +179,8 @@ def _files_at(path: Path | str, source: Source, skipped: Skipped) -> Iterator[Fi
             ).at(path)
         if source.columns.nested and kind in _WITHOUT_ROWS:
             raise BadFile(
-                "holds no conversations, which this task learns from",
-                "give rows with `messages`, or with `prompt` and `completion`, for example as "
-                "JSON lines or Parquet",
+                f"holds no {source.columns.units}, which this task learns from",
+                f"give rows, for example as JSON lines or Parquet: {source.columns.remedy}",
             ).at(path)
         yield File(path, PurePath(path.name), kind, True)
     else:
@@ -485,7 +484,7 @@ def _exclusion_reason(name: PurePath, source: Source) -> str | None:
     if source.columns.images and kind is not None and kind not in _WITH_IMAGES:
         return "without images"
     if source.columns.nested and kind in _WITHOUT_ROWS:
-        return "without conversations"
+        return f"without {source.columns.units}"
     if source.include is not None:
         return None
     if source.format is not None:

@@ -91,9 +91,10 @@ class ManifestDraft:
 
     def corpus(self, data: DataDir, progress: ShowProgress) -> TokenisedCorpus:
         """Read and tokenise the data; only the held-out part if members train on their own."""
-        # The chat template already writes the start and the end of a conversation.
+        # The chat template already writes the start and the end of a conversation, and a prompt, which
+        # starts as its tokenizer marks it, has no end.
         borders = Borders()
-        if self.task.chat is None:
+        if not self.task.marked:
             borders = Borders(self.end, self.start.token, self.start.known)
         filler = self.task.filler
         wanted = "both" if self.file.data.policy == "shared" else "heldout"
@@ -104,7 +105,7 @@ class ManifestDraft:
     def borders_line(self) -> str:
         """Return a line that says with which tokens documents start and end."""
         end = self.file.data.document_end
-        if self.task.chat is not None:
+        if self.task.marked:
             end = None
         elif len(self.end) == 1 and isinstance(self.tokenizer, FileTokenizer):
             end = self.tokenizer.text_of(self.end[0])
@@ -147,7 +148,7 @@ class ManifestDraft:
         """Return the manifest of these parts. Raises `UserError` (`MANIFEST`)."""
         file, private = self.file, self.private()
         # Whether each stored token is marked as learned or not, as in conversations.
-        marked = self.task.chat is not None
+        marked = self.task.marked
         optimizer = default_optimizer(file, self.path, initial.parameters)
         try:
             manifest = Manifest(
@@ -262,7 +263,8 @@ def read_draft(path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
     start = document_start(file, path, tokenizer, source, special, model, task.chat)
     if start.token is not None and not is_bidirectional(model["model_type"]):
         special = replace(special, bos_token=start.text)
-    source_files = find_sources(file, path, data, task.chat)
+    task = task.starting_with(start.token)
+    source_files = find_sources(file, path, data, task.chat, rule=task.rule)
     return ManifestDraft(
         path, file, task.tokenizer, model, checkpoint, lora, source_files, start, end, special, task
     )

@@ -67,9 +67,11 @@ class SourceTable:
     """The column that contains a conversation, for a task that learns from conversations; by
     default, without `prompt`, the column `messages`."""
     prompt: _Column | None = None
-    """Instead of `messages`, and for `dpo`: the column with what the assistant is asked."""
+    """Instead of `messages`, and for `dpo` and `grpo`: the column with what the assistant is asked."""
     completion: _Column | None = None
     """With `prompt`: the column with the assistant's answer."""
+    answer: _Column | None = None
+    """For `grpo`: the column with what the checker compares a completion with; by default `answer`."""
     chosen: _Column | None = None
     """For `dpo`: the column with the better answer; by default `chosen`."""
     rejected: _Column | None = None

@@ -55,5 +55,29 @@ def no_conversations(
     )
 
 
+def no_prompts(side: str, length: int, completion: int, caches: Sequence[TokenCache]) -> UserError:
+    """Return the error for a side without a prompt, if samples of `length` tokens have room for a
+    completion of `completion`."""
+    too_long = sum(each.read_counts.too_long for each in caches)
+    if too_long:
+        return missing(
+            f"there is no {side} prompt: {too_long} of them do not fit into {length - completion} "
+            f"tokens, a sequence of {length} less a completion of {completion}",
+            "give a larger sequence_length in [data], a smaller max_new_tokens, or shorter prompts",
+        )
+    bad = [row for each in caches for row in each.read_counts.bad_rows]
+    if bad and not any(each.read_counts.documents for each in caches):
+        file, line, problem = bad[0]
+        count = sum(each.read_counts.bad for each in caches)
+        return missing(
+            f"there is no {side} prompt: all {count} rows are bad, the first is {file}, "
+            f"line {line}, which {problem}",
+            "name the columns with `prompt` and `answer` in [data]",
+        )
+    return missing(
+        f"there is no {side} prompt", "give at least two with --data: one of them is held out"
+    )
+
+
 def missing(problem: str, remedy: str) -> UserError:
     return UserError(ExitCode.DATA_MISSING, problem, remedy)

@@ -54,6 +54,8 @@ class DataSummary:
     """Whether documents are images, and tokens their bytes."""
     pairs: bool = False
     """Whether documents are preference pairs, each a sequence."""
+    prompts: bool = False
+    """Whether documents are prompts, each a sequence, and completions are learned."""
     private: bool = False
     """Whether everything is held out, and members train on data of their own."""
 
@@ -110,10 +112,10 @@ class DataSummary:
         for source in self.sources:
             head = f"{source.name}: " if several else ""
             item_noun, row_noun = ("image", "image") if self.images else ("document", "row")
-            if self.pairs:
-                item_noun = "pair"
+            if self.pairs or self.prompts:
+                item_noun = "pair" if self.pairs else "prompt"
             trained = f"{source.tokens:,} tokens"
-            if self.images or self.pairs:
+            if self.images or self.pairs or self.prompts:
                 trained = f"{source.tokens // self.sequence_length:,} of them"
             end = f"{trained} to train on"
             if self.private:
@@ -126,9 +128,9 @@ class DataSummary:
                 times = f"read {source.times:.2f} times in an epoch"
                 if 0.995 < source.times < 1.005:
                     times = "read once in an epoch"
-                unit = f"{item_noun}s" if self.images or self.pairs else "tokens"
+                unit = f"{item_noun}s" if self.images or self.pairs or self.prompts else "tokens"
                 yield f"  {100 * source.share:.1f} % of an epoch's {unit}; {times}"
-            if source.read.learned and source.read.tokens:
+            if source.read.learned and source.read.tokens and not self.prompts:
                 share = 100 * source.read.learned / source.read.tokens
                 yield f"  {share:.1f} % of the tokens are the assistant's and are learned"
             for line_text in source.skipped.lines():
@@ -150,6 +152,9 @@ class DataSummary:
                     f"a sequence: {_count(source.read.cut, 'conversation')} cut after an answer, "
                     f"{source.read.too_long:,} left out"
                 )
+                if self.prompts:
+                    prompts = _count(source.read.too_long, "prompt")
+                    outcome = f"a sequence, with the answer or a completion: {prompts} left out"
                 if self.pairs:
                     outcome = f"half a sequence: {_count(source.read.too_long, 'pair')} left out"
                 yield f"  longer than {outcome}{':' if all_named else ', such as'}"
@@ -207,7 +212,8 @@ class Forecast:
     images: bool = False
     """Whether a sequence is an image, and a token a byte of it."""
     verdict: str | None = None
-    """Whether the data suffices, in a sentence; None if each member trains on data of its own."""
+    """Whether the data suffices, in a sentence; None if each member trains on data of its own, or on its
+    own completions."""
 
     def facts(self) -> dict[str, Any]:
         """Return all figures, for programs."""
@@ -326,7 +332,7 @@ def forecast(
         model_bytes=4 * (elements + frozen),
         images=data.images,
         verdict=None
-        if data.private
+        if data.private or data.prompts
         else data_verdict(
             rounds=rounds_an_epoch,
             epochs=epochs,

@@ -6,20 +6,23 @@ Whatever does not go with the task is refused before any text is read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ...protocol.wire.structure import StructureError, to_plain
 from ..training.architectures import is_bidirectional
 from ..training.chat import BadTemplate, ChatTemplate
+from ..training.reward_rules import RewardRule
 from ..training.task_names import (
     BUILT_IN,
     DPO,
+    GRPO,
     MASKED_LM,
     SFT,
     ImageSettings,
     MaskedSettings,
+    RewardSettings,
     built_in_settings,
     require_task,
 )
@@ -27,6 +30,7 @@ from ..training.tokenizer_settings import TokenizerSettings
 from .conversations import ConversationTokenizer
 from .manifest_file import ManifestFile, bad_manifest
 from .preferences import PairTokenizer
+from .prompts import PromptTokenizer
 from .tokens import FileTokenizer, Tokenizer
 
 # Model types that use a sliding window whenever their configuration states one.
@@ -46,6 +50,13 @@ class TaskPlan:
     """The manifest's task settings."""
     filler: int = 0
     """The padding token for the unused rest of a sample."""
+    rule: RewardRule | None = None
+    """The rule that rewards completions, if the task samples them."""
+
+    @property
+    def marked(self) -> bool:
+        """Whether stored numbers have marks (`DataSpec.marked`)."""
+        return isinstance(self.tokenizer, ConversationTokenizer)
 
     @property
     def pairs(self) -> bool:
@@ -56,7 +67,14 @@ class TaskPlan:
     def attention(self) -> Literal["sequence", "document"]:
         """How far tokens attend, unless the founder says otherwise: no further than their conversation,
         if several are packed into a sample."""
-        return "sequence" if self.chat is None or self.pairs else "document"
+        packed = self.chat is not None and not self.pairs and self.rule is None
+        return "document" if packed else "sequence"
+
+    def starting_with(self, start: int | None) -> TaskPlan:
+        """Return the plan with this token before each prompt, unless a chat template writes prompts."""
+        if self.chat is not None or not isinstance(self.tokenizer, PromptTokenizer):
+            return self
+        return replace(self, tokenizer=self.tokenizer.starting_with(start))
 
 
 def plan_task(
@@ -85,6 +103,8 @@ def plan_task(
         filler, last = _filler(made, special, end), end[0] if len(end) == 1 else None
         pairs = PairTokenizer(made, last, filler, file.data.sequence_length)
         return TaskPlan(pairs, chat, settings, filler)
+    if file.task == GRPO:
+        return _plan_prompts(file, path, tokenizer, special, settings, end)
     if file.task == SFT or (file.task not in BUILT_IN and any(hold_conversations)):
         if file.task != SFT and not all(hold_conversations):
             raise bad_manifest(path, "either all of [[data.source]] hold conversations or none")
@@ -120,12 +140,56 @@ def plan_images(file: ManifestFile, path: Path) -> ImageSettings:
     return settings
 
 
+def _plan_prompts(
+    file: ManifestFile,
+    path: Path,
+    tokenizer: Tokenizer,
+    special: TokenizerSettings,
+    settings: dict[str, Any] | None,
+    end: tuple[int, ...],
+) -> TaskPlan:
+    """Plan the task `grpo`. With a chat template prompts are written by it; otherwise they are text."""
+    known = built_in_settings(file.task, settings)
+    assert isinstance(known, RewardSettings)
+    data = file.data
+    if file.audits is not None:
+        raise bad_manifest(
+            path,
+            "audits: cannot be combined with the task 'grpo': a completion that an auditor samples "
+            "again differs from the member's on another device, and so does its gradient",
+        )
+    if data.policy == "private":
+        raise bad_manifest(
+            path, "data.policy: the task 'grpo' needs prompts that all members share"
+        )
+    if data.attention is not None:
+        raise bad_manifest(path, "data.attention: the task 'grpo' has one prompt in a sequence")
+    if data.sequence_length <= known.max_new_tokens:
+        raise bad_manifest(
+            path,
+            f"task_settings.max_new_tokens ({known.max_new_tokens}): a sequence of "
+            f"{data.sequence_length} tokens holds a prompt as well: set a larger sequence_length",
+        )
+    rule, chat = RewardRule(known), None
+    if special.chat_template is not None and isinstance(tokenizer, FileTokenizer):
+        try:
+            chat = ChatTemplate(special)
+        except BadTemplate as error:
+            raise bad_manifest(path, f"the chat template {error}") from None
+    padding = _id(tokenizer, special.pad_token)
+    filler = padding if padding is not None else (end or (0,))[0]
+    made = PromptTokenizer(
+        tokenizer, None, known.max_new_tokens, filler=filler, length=data.sequence_length
+    )
+    return TaskPlan(made, chat, settings, filler, rule)
+
+
 def _check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
     if file.task not in BUILT_IN:
         return
     bidirectional = is_bidirectional(model["model_type"])
     if bidirectional != (file.task == MASKED_LM):
-        fitting = "'masked_lm'" if bidirectional else "'causal_lm', 'sft' or 'dpo'"
+        fitting = "'masked_lm'" if bidirectional else "'causal_lm', 'sft', 'dpo' or 'grpo'"
         raise bad_manifest(
             path,
             f"task: {file.task!r} cannot train a {model['model_type']!r}: set task = {fitting}",

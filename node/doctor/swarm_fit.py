@@ -15,6 +15,7 @@ from ..errors import UserError
 from ..memory_fit import Survey, Workload, fit_workload, plan_line
 from ..settings.tree import FitSettings
 from ..storage.data_dir import MINIMUM_FREE_BYTES, DataDir
+from ..training.reward_rules import require_rule
 from ..training.task_names import require_task
 from .computer import DISK_BYTES_PER_PARAMETER
 
@@ -33,6 +34,7 @@ def swarm_fit(manifest: Manifest, device: Survey | UserError, settings: FitSetti
     none; `manifest` is a stranger's."""
     try:
         require_task(manifest.task)
+        require_rule(manifest.task, manifest.task_settings)
         check_size(manifest)
         if isinstance(device, UserError):
             return SwarmFit(None, device.problem)

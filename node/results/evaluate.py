@@ -26,7 +26,7 @@ from ..errors import ExitCode, UserError
 from ..settings.tree import NEWEST, StateSelector
 from ..storage.data_dir import DataDir
 from ..telemetry.task_scores import TaskScores, read_scores
-from ..training.task_names import DIFFUSION, DPO, MASKED_LM, SFT
+from ..training.task_names import DIFFUSION, DPO, GRPO, MASKED_LM, SFT
 from ..training.tokenizer_settings import CHAT_TEMPLATE_NAME
 from .export import write_model
 from .saved_state import read_swarm, reconstructed
@@ -153,7 +153,7 @@ def asks_by_template(wanted: bool | None, task: str, model: Path) -> bool:
             "this model has no chat template, so questions cannot be put as chat messages",
             "leave --chat out: the model then continues the question as text",
         )
-    return has and task in (SFT, DPO) if wanted is None else wanted
+    return has and task in (SFT, DPO, GRPO) if wanted is None else wanted
 
 
 async def _run_evaluation(

@@ -18,7 +18,7 @@ from ...protocol.wire.structure import to_plain
 from ...protocol.wire.swarm_id import swarm_text
 from ..telemetry.task_scores import TaskScores
 from ..training.gguf_formats import GgufType, gguf_name
-from ..training.task_names import DIFFUSION, DPO, MASKED_LM, SFT
+from ..training.task_names import DIFFUSION, DPO, GRPO, MASKED_LM, SFT
 from .contribution_table import announced_work
 from .loss_curve import CURVE_NAME, Curve, curve_image, thinned, training_losses
 from .saved_state import State, image_settings
@@ -34,6 +34,7 @@ _TEXT_MODEL = ("text-generation", "AutoModelForCausalLM", "nats a token")
 _MODEL_KINDS = {
     SFT: (*_TEXT_MODEL[:2], "nats a token of the assistant's"),
     DPO: (*_TEXT_MODEL[:2], "nats a pair of answers"),
+    GRPO: (*_TEXT_MODEL[:2], "missed reward of a completion, of 1"),
     MASKED_LM: ("fill-mask", "AutoModelForMaskedLM", "nats a hidden token"),
     DIFFUSION: (
         *("unconditional-image-generation", "UNet2DModel"),

@@ -45,6 +45,7 @@ from ..storage.blob_store import BlobStore
 from ..storage.data_dir import SwarmDir
 from ..storage.swarm_store import SwarmStore
 from ..telemetry.telemetry import Telemetry
+from ..training.reward_rules import require_rule
 from ..training.task_names import require_task
 from ..util.progress import Progress
 from ..util.regular_files import read_regular
@@ -96,6 +97,7 @@ async def find_manifest(context: JoinContext, *, takes_part: bool = True) -> Man
     await trio.to_thread.run_sync(write_atomically, context.directory.manifest, data)
     if takes_part:
         require_task(manifest.task)
+        require_rule(manifest.task, manifest.task_settings)
         try:
             await trio.to_thread.run_sync(check_size, manifest)
         except ValueError as error:

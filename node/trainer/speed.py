@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from ...protocol.wire.manifest import Manifest
+from ..training.task_names import completions
 from .device import narrow_type, synchronize
 from .models.denoisers import Denoiser
 from .models.model import build_skeleton
@@ -34,7 +35,10 @@ _LONGEST_SECONDS = 0.25
 
 def sequence_flops(manifest: Manifest) -> int | None:
     """Return the floating-point operations of one sequence's gradient, forward and backward, without
-    recomputation; None for a model that cannot be counted."""
+    recomputation; None for a model that cannot be counted, and if completions are sampled, because their
+    lengths are unknown."""
+    if completions(manifest.task, manifest.task_settings):
+        return None
     try:
         model = build_skeleton(manifest.model)
         if manifest.adapter is not None:

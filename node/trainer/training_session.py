@@ -61,7 +61,7 @@ from .optimizer.optimizer import LocalOptimizer
 from .optimizer.update_bodies import body_decoder, coefficients_of, make_body, step_updates
 from .optimizer.update_decoder import UpdateDecoder
 from .tasks.data import Corpus
-from .tasks.tasks import Batch, HasBeginnings, HasMargins, Loss, StoredSample, open_task
+from .tasks.tasks import Batch, HasBeginnings, HasMargins, Loss, NeedsBlobs, StoredSample, open_task
 
 _log = logging.getLogger(__name__)
 
@@ -121,6 +121,8 @@ class TrainingSession:
         self.model, self.parameters = self._build(store)
         check_inputs(self.model, manifest)
         self.task = open_task(manifest, self.model.config)
+        if isinstance(self.task, NeedsBlobs):
+            self.task.use_blobs(store)
         spec = manifest.optimizer
         # With committees the aggregators keep the momentum, and a member's sign vote comes from its
         # last gradient alone.

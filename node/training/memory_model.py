@@ -30,6 +30,7 @@ from .memory_options import (
     logit_rows,
     stored_bytes,
 )
+from .task_names import completions
 
 DEFAULT_MEMBERS = 32
 """Number of updates for which memory is counted by default."""
@@ -200,6 +201,9 @@ class Workload:
     """Whether members audit each other's work."""
     with_committees: bool = False
     """Whether committees aggregate sections of the model."""
+    completions: int = 0
+    """Number of completions that are sampled of each sample, and then trained on, each as long as a
+    sequence; 0: a sample is trained on as it is."""
 
     @staticmethod
     def of(manifest: Manifest) -> Workload:
@@ -212,6 +216,7 @@ class Workload:
             frozen=manifest.frozen_elements,
             audited=manifest.audits is not None,
             with_committees=manifest.committees is not None,
+            completions=completions(manifest.task, manifest.task_settings),
         )
 
     @property
@@ -443,7 +448,7 @@ def _activation_bytes(work: Workload, device: str, options: MemoryOptions, micro
     narrow = device == "cuda"
     model_type = str(work.config.get("model_type"))
     kept = LAYER_ACTIVATIONS.get(model_type, LAYER_ACTIVATIONS["llama"])[narrow]
-    tokens = micro_batch * work.sequence_length
+    tokens = micro_batch * max(1, work.completions) * work.sequence_length
     layer = tokens * (
         kept.hidden * sizes.hidden
         + kept.inner * sizes.inner
@@ -462,9 +467,11 @@ def _activation_bytes(work: Workload, device: str, options: MemoryOptions, micro
         backward += _gathered_bytes(work, sizes, device)
     if options.checkpointing:
         casts = _cast_layer_bytes(work, sizes) if narrow and not work.shards else 0
-        return int(sizes.layers * stream + max(head, casts + layer + backward))
-    casts = 2 * (work.elements + work.frozen) if narrow else 0
-    return int(sizes.layers * layer + casts + max(head, backward))
+        needed = sizes.layers * stream + max(head, casts + layer + backward)
+    else:
+        casts = 2 * (work.elements + work.frozen) if narrow else 0
+        needed = sizes.layers * layer + casts + max(head, backward)
+    return int(max(needed, _sampling_bytes(work, sizes, device)))
 
 
 def _head_bytes(sizes: _Sizes, tokens: int, stream: int, device: str) -> int:
@@ -475,6 +482,20 @@ def _head_bytes(sizes: _Sizes, tokens: int, stream: int, device: str) -> int:
     logits = rows * sizes.vocabulary * (4 + 4 + (width if width < 4 else 0))
     weight = (4 + (width if width < 4 else 0)) * sizes.vocabulary * sizes.hidden
     return 3 * stream + weight + logits
+
+
+def _sampling_bytes(work: Workload, sizes: _Sizes, device: str) -> int:
+    """Return the bytes taken while the completions of one sample are sampled, before their activations
+    exist: all keys and values, twice those of a layer to which a token is appended, the weights as cast,
+    a layer that reads the prompts, and the scores of one token each."""
+    if not work.completions:
+        return 0
+    width = 2 if device == "cuda" else 4
+    tokens = work.completions * work.sequence_length
+    cache = 2 * width * sizes.keys * tokens * (sizes.layers + 1)
+    casts = 2 * (work.elements + work.frozen) if device == "cuda" else 0
+    layer = 4 * tokens * (sizes.inner + 2 * sizes.hidden)
+    return cache + casts + layer + 16 * work.completions * sizes.vocabulary
 
 
 def _cast_layer_bytes(work: Workload, sizes: _Sizes) -> int:

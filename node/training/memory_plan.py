@@ -134,7 +134,9 @@ def _most_at_once(work: Workload, device: str) -> int:
     """Return the number of sequences beyond which nothing is gained."""
     if device != "cpu" or makes_images(str(work.config.get("model_type"))):
         return LARGEST_MICRO_BATCH
-    return max(1, min(LARGEST_MICRO_BATCH, CPU_TOKENS // work.sequence_length))
+    return max(
+        1, min(LARGEST_MICRO_BATCH, CPU_TOKENS // (work.sequence_length * max(1, work.completions)))
+    )
 
 
 def in_shards(

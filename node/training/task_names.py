@@ -23,11 +23,12 @@ ENTRY_POINTS = "distro_node.tasks"
 CAUSAL_LM = "causal_lm"
 SFT = "sft"
 DPO = "dpo"
+GRPO = "grpo"
 MASKED_LM = "masked_lm"
 DIFFUSION = "diffusion"
 NO_TOKENIZER = b"{}"
 """The blob used instead of a `tokenizer.json` if the data is not text."""
-BUILT_IN = (CAUSAL_LM, SFT, DPO, MASKED_LM, DIFFUSION)
+BUILT_IN = (CAUSAL_LM, SFT, DPO, GRPO, MASKED_LM, DIFFUSION)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,31 @@ class PreferenceSettings:
     the chosen answer more than the start does."""
     label_smoothing: Annotated[float, Range(0.0, 0.49)] = 0.0
     """The share of the pairs whose answers are assumed to be swapped by mistake."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardSettings:
+    """Settings of `grpo`."""
+
+    max_new_tokens: Annotated[int, Range(1, 4096)]
+    """The most tokens of a completion. A prompt has at most `sequence_length` less this many."""
+    checker: Name = "exact"
+    """The rule that rewards a completion: `exact`, `regex` or that of an installed package
+    (`reward_rules`)."""
+    extract: Annotated[str, Length(1, 1000)] | None = None
+    """With `exact`: a regular expression whose first group, where it first matches the completion, is
+    compared with the answer; None: the whole completion is."""
+    group: Annotated[int, Range(2, 64)] = 8
+    """Number of completions sampled for a prompt."""
+    temperature: Annotated[float, Range(0.01, 10.0)] = 1.0
+    """The logits of the sampled policy are divided by this."""
+    advantage: Literal["mean", "std"] = "mean"
+    """What is taken from a reward: `mean`, the mean of its group; `std`: the result is also divided by
+    the group's standard deviation."""
+
+    def __post_init__(self) -> None:
+        if self.extract is not None and self.checker != "exact":
+            raise ValueError("extract: belongs to checker = 'exact'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +122,14 @@ class ImageSettings:
         return self.label_bytes + self.values
 
 
-Settings = NoSettings | PreferenceSettings | MaskedSettings | ImageSettings
+Settings = NoSettings | PreferenceSettings | RewardSettings | MaskedSettings | ImageSettings
 
 
 def built_in_settings(task: str, settings: dict[str, Any] | None) -> Settings:
     """Return the settings of a built-in task. Raises `StructureError` if they are invalid."""
     kinds: dict[str, type[Settings]] = {
         DPO: PreferenceSettings,
+        GRPO: RewardSettings,
         MASKED_LM: MaskedSettings,
         DIFFUSION: ImageSettings,
     }
@@ -117,6 +144,16 @@ def input_tokens(task: str, sequence_length: int) -> int:
     """Return the most tokens that a model of this task reads at once: those of a sample or, if a sample
     is a pair, half of them."""
     return sequence_length // 2 if task == DPO else sequence_length
+
+
+def completions(task: str, settings: dict[str, Any] | None) -> int:
+    """Return how many completions a built-in task samples of each sample: 0 if it samples none, or if
+    the settings are invalid."""
+    try:
+        found = built_in_settings(task, settings) if task == GRPO else None
+    except StructureError:
+        return 0
+    return found.group if isinstance(found, RewardSettings) else 0
 
 
 def entry_point(task: str) -> EntryPoint | None:

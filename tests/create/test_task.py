@@ -12,6 +12,7 @@ from distro_node.node.create.conversations import ConversationTokenizer
 from distro_node.node.create.corpus import end_tokens, find_sources
 from distro_node.node.create.manifest_file import read_manifest_file
 from distro_node.node.create.model_config import complete_model
+from distro_node.node.create.prompts import PromptTokenizer
 from distro_node.node.create.task import TaskPlan, plan_task
 from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer
 from distro_node.node.errors import ExitCode, UserError
@@ -54,8 +55,9 @@ def plan(
     find_sources(
         file,
         path,
-        (root / "chat_template.jinja",) if made.chat is None else ("hf://a/b",),
+        (root / "chat_template.jinja",) if not made.marked else ("hf://a/b",),
         made.chat,
+        rule=made.rule,
     )
     return made
 
@@ -165,12 +167,68 @@ def test_gaps_need_a_model_and_a_token_for_them(tmp_path: Path) -> None:
         refused(tmp_path, words, "masked_lm", model=BERT, settings=table)
 
 
+REWARDS = "[task_settings]\nmax_new_tokens = 16\n"
+
+
+def test_prompts_are_written_by_the_template_if_there_is_one(tmp_path: Path) -> None:
+    made = plan(tmp_path, "grpo", settings=REWARDS)
+    assert made.chat is not None
+    assert isinstance(made.tokenizer, PromptTokenizer)
+    assert made.settings == {
+        "max_new_tokens": 16,
+        "checker": "exact",
+        "extract": None,
+        "group": 8,
+        "temperature": 1.0,
+        "advantage": "mean",
+    }
+    assert made.marked
+    assert made.attention == "sequence"
+    # A start token belongs to plain prompts: the template writes its own.
+    assert made.starting_with(256) is made
+    (tmp_path / "chat_template.jinja").unlink()
+    made = plan(tmp_path, "grpo", settings=REWARDS, template=None)
+    assert made.chat is None
+    started = made.starting_with(256).tokenizer
+    assert isinstance(started, PromptTokenizer)
+    assert started.encode([b'"1"\nx'])[0].tolist()[0] & 0x3FFF == 256
+    assert plan(tmp_path, "grpo", data=(), settings=REWARDS, template=None).chat is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "data", "words"),
+    [
+        ("", (OWN,), "task_settings: the key 'max_new_tokens' is missing"),
+        ("[task_settings]\nmax_new_tokens = 64", (OWN,), "a sequence of 64 tokens"),
+        (f"{REWARDS}group = 1", (OWN,), "group"),
+        (f"{REWARDS}[audits]", (OWN,), "audits: cannot be combined with the task 'grpo'"),
+        (REWARDS, (OWN, 'policy = "private"'), "needs prompts that all members share"),
+        (REWARDS, (OWN, 'attention = "document"'), "one prompt in a sequence"),
+        (f'{REWARDS}checker = "regex"\nextract = "(a)"', (OWN,), "extract: belongs to"),
+    ],
+)
+def test_what_does_not_go_with_rewards_is_refused(
+    tmp_path: Path, settings: str, data: Sequence[str], words: str
+) -> None:
+    refused(tmp_path, words, "grpo", data=data, settings=settings)
+
+
+def test_a_checker_that_is_not_installed_is_reported(tmp_path: Path) -> None:
+    settings = f'{REWARDS}checker = "poetry"'
+    refused(tmp_path, "the checker 'poetry'", "grpo", settings=settings, code=ExitCode.NO_TASK)
+
+
+def test_an_answer_belongs_to_rewards(tmp_path: Path) -> None:
+    refused(tmp_path, "`answer` belongs to the task 'grpo'", "sft", data=(OWN, 'answer = "a"'))
+
+
 def test_models_go_with_their_tasks(tmp_path: Path) -> None:
     for task, model, words in (
         ("causal_lm", BERT, "set task = 'masked_lm'"),
         ("sft", BERT, "set task = 'masked_lm'"),
         ("dpo", BERT, "set task = 'masked_lm'"),
-        ("masked_lm", LLAMA, "set task = 'causal_lm', 'sft' or 'dpo'"),
+        ("grpo", BERT, "set task = 'masked_lm'"),
+        ("masked_lm", LLAMA, "set task = 'causal_lm', 'sft', 'dpo' or 'grpo'"),
     ):
         refused(tmp_path, words, task, model=model)
     refused(tmp_path, "unknown key 'x'", "causal_lm", settings="[task_settings]\nx = 1")

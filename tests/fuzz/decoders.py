@@ -40,6 +40,7 @@ from distro_node.node.network.nat.port_mapping import PortMapping
 from distro_node.node.serve.api_error import ApiError
 from distro_node.node.serve.completion_request import parse_completion
 from distro_node.node.settings.tree import FitSettings
+from distro_node.node.trainer.tasks.prompt_samples import read_prompt
 from distro_node.node.trainer.tasks.stored_pairs import read_pairs
 from distro_node.node.training.architectures import ARCHITECTURES, DENOISERS, check_configuration
 from distro_node.node.training.device_probe import Survey
@@ -112,6 +113,9 @@ _DIAL = f"/ip4/93.184.216.34/tcp/4001/p2p/{peer_text(STRANGER.peer)}"
 _CIRCUIT = (
     f"/ip4/93.184.216.34/tcp/1/p2p/{peer_text(PEERS[0])}/p2p-circuit/p2p/{peer_text(STRANGER.peer)}"
 )
+
+# Samples of 16 numbers and one more, of two bytes each.
+_PROMPTS: Any = SimpleNamespace(sequence_length=16, token_bytes=2, vocabulary=256)
 
 # Decoders found by `inventory.decoders` that only the owner's own files, words or programs reach.
 _COMPLETIONS = (
@@ -199,6 +203,18 @@ def targets() -> Iterator[Target]:
         (formats["manifest"],),
         ("node.content.manifest_search:read_manifest",),
         (UserError,),
+    )
+    yield Target(
+        "stored prompt",
+        lambda data: read_prompt(_PROMPTS, data.ljust(34, b"\0")[:34], 4),
+        (
+            np.array([1 << 15 | 50, 51, 1 << 14 | 52, *[1 << 15] * 14], "<u2").tobytes(),
+            bytes(34),
+        ),
+        ("node.trainer.tasks.prompt_samples:read_prompt",),
+        (TrainerFailed,),
+        most=34,
+        structured=False,
     )
     yield Target(
         "blob list",

@@ -89,6 +89,21 @@ def test_what_is_not_chosen_does_not_count(monkeypatch: pytest.MonkeyPatch) -> N
     assert token_loss(model, inputs, targets[nothing], nothing) == 0
 
 
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "phi"])
+def test_targets_have_weights_and_logits_a_temperature(
+    model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cross_entropy, "logit_rows", lambda *_: 5)
+    model = tiny_model(model_type)
+    inputs, targets = {"input_ids": TOKENS[:, :-1]}, TOKENS[:, 1:].reshape(-1)
+    weights = torch.randn(len(targets), generator=torch.Generator().manual_seed(1))
+    logits = model(**inputs).logits.float().flatten(0, 1) / 0.6
+    plain = (functional.cross_entropy(logits, targets, reduction="none") * weights).sum()
+    ours = token_loss(model, inputs, targets, weights=weights, temperature=0.6)
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
+    assert_close_gradients(model, plain, ours, 3e-5)
+
+
 def test_frozen_heads_and_measurements_take_no_gradient() -> None:
     model = tiny_model("llama", tie_word_embeddings=False)
     model.lm_head.weight.requires_grad_(False)

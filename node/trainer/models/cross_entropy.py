@@ -23,21 +23,28 @@ def token_loss(
     inputs: Mapping[str, Any],
     targets: torch.Tensor,
     chosen: torch.Tensor | None = None,
+    *,
+    weights: torch.Tensor | None = None,
+    temperature: float = 1.0,
 ) -> torch.Tensor:
     """Return the sum of the cross-entropy in nats, as float32.
 
     `inputs` are the model's; `targets` is a flat tensor of the tokens to be predicted; `chosen`, bool
     (samples, length), marks the positions to predict; None: all. Other positions do not go through a
-    linear head.
+    linear head. `weights`, float32 and as long as `targets`, are the factors of the targets in the sum;
+    None: each is 1. The logits are divided by `temperature`.
     """
     head: Any = model.get_output_embeddings()
     if type(head) is not torch.nn.Linear:
-        logits = _chosen_rows(model(**inputs).logits, chosen).float()
-        return functional.cross_entropy(logits, targets, reduction="sum")
+        logits = _chosen_rows(model(**inputs).logits, chosen).float() / temperature
+        losses = functional.cross_entropy(logits, targets, reduction="none")
+        return (losses if weights is None else losses * weights).sum()
     with _without_head(model, head) as cap:
         hidden = _chosen_rows(model(**inputs).logits, chosen)
     with_gradients = torch.is_grad_enabled()
-    return _HeadLoss.apply(hidden, head.weight, head.bias, targets, cap, with_gradients)
+    return _HeadLoss.apply(
+        *(hidden, head.weight, head.bias, targets, cap, with_gradients, weights, None, temperature)
+    )
 
 
 def objective_of_losses(
@@ -103,7 +110,7 @@ def _identity(hidden: torch.Tensor) -> torch.Tensor:
 class _HeadLoss(torch.autograd.Function):
     """Hidden states (N, H), the head's weight (V, H) and bias (V), targets (N) → the sum of the loss, in
     which each target counts with its weight, float32 (N); None: with 1. `losses`, float32 (N), is filled
-    with the loss of each.
+    with the loss of each. The logits are divided by `temperature`.
 
     The forward pass computes the gradients too, as for an incoming gradient of one: the loss and the
     gradients need the logits, and computing those twice would cost a third more.
@@ -120,6 +127,7 @@ class _HeadLoss(torch.autograd.Function):
         with_gradients: bool,
         weights: torch.Tensor | None = None,
         losses: torch.Tensor | None = None,
+        temperature: float = 1.0,
     ) -> torch.Tensor:
         kind = hidden.device.type
         compute_dtype = (
@@ -128,7 +136,7 @@ class _HeadLoss(torch.autograd.Function):
         with torch.autocast(kind, enabled=False):
             return _forward(
                 *(ctx, hidden, weight, bias, targets, cap, with_gradients, compute_dtype),
-                *(weights, losses),
+                *(weights, losses, temperature),
             )
 
     @staticmethod
@@ -138,7 +146,7 @@ class _HeadLoss(torch.autograd.Function):
         # The gradients are dropped here, because the loss, and with it this context, may live longer.
         kept, ctx.gradients = ctx.gradients, ()
         scaled = [None if each is None else each.mul_(factor) for each in kept]
-        return (*scaled, None, None, None, None, None)
+        return (*scaled, None, None, None, None, None, None)
 
 
 def _forward(
@@ -152,6 +160,7 @@ def _forward(
     compute_dtype: torch.dtype,
     weights: torch.Tensor | None,
     losses: torch.Tensor | None,
+    temperature: float,
 ) -> torch.Tensor:
     of_hidden, of_weight, of_bias = (with_gradients and need for need in ctx.needs_input_grad[:3])
     hidden_gradient = torch.empty_like(hidden) if of_hidden else None
@@ -171,6 +180,8 @@ def _forward(
             logits.div_(cap).tanh_()
             cap_slope = 1 - logits.square()
             logits.mul_(cap)
+        if temperature != 1.0:
+            logits.div_(temperature)
         sums = logits.logsumexp(1)
         each = sums - logits.gather(1, expected[:, None])[:, 0]
         if losses is not None:
@@ -183,6 +194,8 @@ def _forward(
         logits[torch.arange(len(expected), device=expected.device), expected] -= 1
         if cap_slope is not None:
             logits.mul_(cap_slope)
+        if temperature != 1.0:
+            logits.div_(temperature)
         if weights is not None:
             logits.mul_(weights[chunk, None])
         if bias_gradient is not None:

@@ -2,8 +2,8 @@
 
 A task turns the bytes of samples into a batch, and a batch into a loss. Everything else (the choice
 of samples, how gradients become updates, evaluation over held-out samples) is the same for every
-task. Built in are those of `language_tasks`, `preference_task` and `image_tasks`; others come from
-packages that the owner has installed (`task_names`).
+task. Built in are those of `language_tasks`, `preference_task`, `group_rewards` and `image_tasks`;
+others come from packages that the owner has installed (`task_names`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from ....protocol.wire.manifest import Manifest
 from ...errors import UserError
+from ...storage.blob_store import BlobStore
 from ...training.errors import TrainerFailed
-from ...training.task_names import CAUSAL_LM, DIFFUSION, DPO, MASKED_LM, SFT, entry_point
+from ...training.task_names import CAUSAL_LM, DIFFUSION, DPO, GRPO, MASKED_LM, SFT, entry_point
+from .group_rewards import GroupRewards
 from .image_tasks import Diffusion
 from .language_tasks import CausalLM, InstructionTuning, MaskedLM
 from .preference_task import DirectPreference
@@ -29,6 +31,7 @@ __all__ = [
     "HasMargins",
     "HasProbe",
     "Loss",
+    "NeedsBlobs",
     "StoredSample",
     "Task",
     "open_task",
@@ -90,10 +93,21 @@ class HasProbe(Protocol):
         ...
 
 
+@runtime_checkable
+class NeedsBlobs(Protocol):
+    """A task that reads blobs of the swarm besides samples, such as the tokenizer. They are on the disk
+    when a loss of samples is computed."""
+
+    def use_blobs(self, store: BlobStore) -> None:
+        """Keep the store for later."""
+        ...
+
+
 _BUILT_IN: dict[str, Callable[[Manifest, PretrainedConfig], Task]] = {
     CAUSAL_LM: CausalLM,
     SFT: InstructionTuning,
     DPO: DirectPreference,
+    GRPO: GroupRewards,
     MASKED_LM: MaskedLM,
     DIFFUSION: Diffusion,
 }

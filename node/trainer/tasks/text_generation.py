@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from ...training.text_request import ChatMessage, TextRequest, TextStart
 from ...training.tokenizer_settings import TokenizerSettings
 from ..models.swarm_tokenizer import open_tokenizer, special_ids, text_ends, tokenise
 from ..training_session import TrainingSession
+from .group_sampling import keeps_logits
 from .language_tasks import MaskedLM
 
 # Lower temperatures count as this one: the scores could overflow at them, and the likeliest token is
@@ -163,7 +163,7 @@ def _write(
     for token in ids:
         stream.step(source.tokenizer, token)
     # The scores after every token of a long prompt would take gigabytes, and only the last ones count.
-    last = {"logits_to_keep": 1} if _keeps_logits(source.model) else {}
+    last = {"logits_to_keep": 1} if keeps_logits(source.model) else {}
     inputs, past = ids, None
     for _ in range(max_tokens):
         batch = torch.tensor([inputs], device=source.device)
@@ -176,10 +176,6 @@ def _write(
             return
         inputs = [token]
         yield stream.step(source.tokenizer, token) or ""
-
-
-def _keeps_logits(model: Any) -> bool:
-    return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
 def _draw(
