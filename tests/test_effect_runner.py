@@ -198,6 +198,9 @@ class World:
     def expect(self, round: int, update: ContentId) -> None:
         pass
 
+    def stop_steps(self) -> None:
+        pass
+
     async def forward_expected(self) -> None:
         await trio.lowlevel.checkpoint()
 

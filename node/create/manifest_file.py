@@ -281,6 +281,14 @@ class ManifestFile:
     audits: AuditsSpec | None = None
     committees: CommitteesSpec | None = None
 
+    def __post_init__(self) -> None:
+        # The manifest checks this as well, but only once all texts have been read.
+        self.rounds.check_local_steps(
+            audited=self.audits is not None,
+            with_committees=self.committees is not None,
+            noisy=self.data.max_epsilon is not None,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class FoundersFile(ManifestFile):

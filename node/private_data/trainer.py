@@ -76,6 +76,13 @@ def check_choices(privacy: PrivacySettings, trainer: TrainerSettings, manifest: 
             "--epsilon does not support several devices yet: gradients are clipped one by one",
             "name one device with --device",
         )
+    if manifest.rounds.local_steps > 1:
+        raise UserError(
+            ExitCode.USAGE,
+            f"--epsilon does not work in the swarm {manifest.name!r}, whose members take several steps "
+            "of their own a round: noise is added to one gradient a round",
+            "leave --epsilon out, or join a swarm with local_steps = 1",
+        )
     if find_spec("opacus") is None:
         raise UserError(
             ExitCode.TRAINER,

@@ -227,6 +227,7 @@ class Runner:
             return
         self.telemetry.enter("leaving")
         self._leave_by = trio.current_time() + patience
+        self._trainer_supervisor.stop_steps()
         self._dispatch(LeaveRequested())
 
     def note_served(self, peer: PeerId, *, blob: bool = False) -> None:

@@ -20,7 +20,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..training.frames import EXPECT, ExpectedUpdate, FrameDecoder, FrameError, encode_frame
+from ..training.frames import (
+    EXPECT,
+    STOP,
+    ExpectedUpdate,
+    FrameDecoder,
+    FrameError,
+    StopSteps,
+    encode_frame,
+)
 from ..training.sandbox import confine
 from ..util.operating_system import lower_priority
 
@@ -70,7 +78,8 @@ def main() -> None:
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     # The thread starts before torch is imported: that takes seconds, and the parent may die meanwhile.
     expected: queue.SimpleQueue[ExpectedUpdate] = queue.SimpleQueue()
-    reading = arguments.requests, requests, expected
+    stop = StopSteps()
+    reading = arguments.requests, requests, expected, stop
     threading.Thread(target=_read, args=reading, daemon=True).start()
 
     answers = _Answers(arguments.answers)
@@ -78,7 +87,7 @@ def main() -> None:
     # does if a device's context is dead); nothing is left to save.
     try:
         worker = _new_worker(answers, expected, arguments if arguments.several else None)
-        worker.sandbox = enforced
+        worker.sandbox, worker.stop_steps = enforced, stop
         while (request := requests.get())["method"] != "exit":
             answer = worker.answer(request)
             if answer is not None:
@@ -124,15 +133,18 @@ def _read(
     descriptor: int,
     requests: queue.SimpleQueue[dict[str, Any]],
     expected: queue.SimpleQueue[ExpectedUpdate],
+    stop: StopSteps,
 ) -> None:
     """Queue the requests that arrive through the pipe, and in a queue of their own the updates to be
-    decoded early; end the process when the pipe closes."""
+    decoded early; note in `stop` which local steps end; end the process when the pipe closes."""
     decoder = FrameDecoder()
     while data := os.read(descriptor, _READ_BYTES):
         try:
             for request in decoder.feed(data):
                 if request["method"] == EXPECT:
                     expected.put(ExpectedUpdate(**request["arguments"]))
+                elif request["method"] == STOP:
+                    stop.round = StopSteps(**request["arguments"]).round
                 else:
                     requests.put(request)
         except FrameError as error:

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 
 from ...crypto.hashing import ContentId
 from ...protocol.codec.outlier_filter import audit_seed, contradicted
+from ...protocol.codec.schedule import learning_rate
 from ...protocol.codec.update import decode_update, manifest_layout
 from ...protocol.wire.blobs import BlobList
 from ...protocol.wire.errors import ProtocolError
@@ -30,7 +31,7 @@ from ..settings.components import Compile
 from ..storage.blob_store import BlobStore
 from ..training.answers import Judgement
 from ..training.errors import TrainerFailed
-from ..training.frames import TrainedUpdate
+from ..training.frames import StopSteps, TrainedUpdate
 from ..training.local_policy import DEFAULT_POLICY, LocalPolicy
 from ..training.memory_model import Workload, max_decoded_updates
 from ..training.memory_options import AUDIT_BYTES, MemoryOptions
@@ -56,6 +57,7 @@ from .models.model import check_inputs, enable_checkpointing, layers_of
 from .models.probe import prove
 from .optimizer.dp_gradient import private_gradient
 from .optimizer.exact_step import apply_step
+from .optimizer.local_steps import LocalSteps
 from .optimizer.mixed_precision import MixedPrecision, all_finite
 from .optimizer.optimizer import LocalOptimizer
 from .optimizer.update_bodies import body_decoder, coefficients_of, make_body, step_updates
@@ -136,12 +138,22 @@ class TrainingSession:
         self.optimizer = LocalOptimizer(
             self.part.layout, self.part.parameters, own, self.options.state
         )
+        self._local_steps = (
+            LocalSteps(self.part.layout, self.part.parameters, self.options.state)
+            if manifest.rounds.local_steps > 1
+            else None
+        )
+        if self._local_steps is not None and policy.clipping is not None:
+            # The node refuses this before it starts a trainer.
+            raise TrainerFailed("internal", "local steps have no differential privacy")
         self.micro_batch = self._planned_micro_batch = choice.micro_batch
         self._fitted_in_a_row, self._before_growing = 0, _BEFORE_GROWING
         self._just_grew = False
         self._computing_bytes = sum(part.device for part in choice.needs.phases[0])
         if self.options.checkpointing:
             enable_checkpointing(self.model)
+        self.stop_steps = StopSteps()
+        """The round whose local steps end after the present one, because the node leaves."""
         self.left_out = 0
         """Number of updates that the outlier filter left out of the last step."""
         shards = None if policy.blobs is None else (BlobStore(Path(policy.blobs)), policy.shards)
@@ -194,7 +206,8 @@ class TrainingSession:
     ) -> TrainedUpdate:
         """Compute the gradient over these samples and take this round's update from the momentum.
 
-        Without samples, or if none has a target, the update comes from the momentum alone, and the
+        With local steps, what they moved takes the gradient's place (`optimizer.local_steps`). Without
+        samples, or if none has a target, the update comes from the momentum alone, and the
         loss is 0 over 0 tokens. A gradient that is not finite is left out, because it would stay in
         the momentum for ever. With `audits`, the gradient is kept, so that `audit` can be called until
         the parameters change.
@@ -207,9 +220,15 @@ class TrainingSession:
         self._clear_gradients()
         # With differential privacy a round without data must look like any other, so noise is sent.
         noisy = self._policy.clipping is not None
-        if samples or noisy:
-            loss, counted = self.gradient(round_number, samples)
-        gradients = self.part.gradients() if counted or noisy else []
+        gradients: Sequence[torch.Tensor | None]
+        steps, rate = self._local_steps, self._local_rate(round_number)
+        # Without a rate nothing would move; the round's shared step moves nothing either.
+        if steps is not None and len(samples) > 1 and rate > 0:
+            loss, counted, gradients = self._take_local_steps(steps, round_number, samples, rate)
+        else:
+            if samples or noisy:
+                loss, counted = self.gradient(round_number, samples)
+            gradients = self.as_moved(self.part.gradients() if counted or noisy else [])
         self._audit_cache.drop_own()
         if audits and counted and math.isfinite(loss) and self._has_room_to_audit():
             self._audit_cache.keep_own(round_number, SavedGradient(gradients, self.device))
@@ -297,6 +316,72 @@ class TrainingSession:
                 # This reuses the code that was compiled for the original.
                 layer.compile()
         return copied
+
+    def as_moved(self, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """Return what takes the gradient's place in a swarm with local steps if a member takes only one,
+        and the gradients themselves in others. The gradients are overwritten."""
+        if self._local_steps is None or not gradients:
+            return gradients
+        return self._local_steps.single(gradients, self.manifest.rounds.local_steps)
+
+    def _take_local_steps(
+        self, steps: LocalSteps, round_number: int, samples: Sequence[int], rate: float
+    ) -> tuple[float, int, Sequence[torch.Tensor | None]]:
+        """Take this member's own steps on its share; return the mean loss, the number of targets, and
+        what the steps moved, in units of all the steps that the manifest defines.
+
+        The parameters are afterwards what they were, to the bit. A step whose gradient is not finite is
+        left out; if all are, the loss is not finite either.
+        """
+        planned = self.manifest.rounds.local_steps
+        count = min(planned, len(samples))
+        total, counted, taken, invalid = 0.0, 0, 0, 0
+        gradients: Sequence[torch.Tensor | None] = []
+        # Set again once the parameters are restored: after any other failure they must not be used.
+        self._loaded = False
+        steps.begin()
+        try:
+            for step in range(count):
+                batch = samples[len(samples) * step // count : len(samples) * (step + 1) // count]
+                loss, targets = self.gradient(round_number, batch)
+                if not targets:
+                    continue
+                gradients = self.part.gradients()
+                if not self.part.everywhere(math.isfinite(loss) and all_finite(gradients)):
+                    _log.warning(
+                        "the gradient of local step %d of %d in round %d is not finite and is left out",
+                        *(step + 1, count, round_number),
+                    )
+                    invalid += targets
+                    continue
+                total, counted, taken = total + loss * targets, counted + targets, taken + 1
+                steps.step(gradients, rate)
+                self.part.broadcast()
+                if not self.part.everywhere(round_number != self.stop_steps.round):
+                    _log.info(
+                        "round %d ends after %d of %d local steps", round_number, taken, count
+                    )
+                    break
+            moved = steps.displacement(gradients, planned * rate) if taken else []
+        except TrainerFailed:
+            # It is raised at all ranks.
+            self._restore(steps)
+            raise
+        self._restore(steps)
+        if not taken:
+            return (math.nan if invalid else 0.0), invalid, []
+        return total / counted, counted, moved
+
+    def _restore(self, steps: LocalSteps) -> None:
+        steps.restore()
+        self.part.broadcast()
+        self._loaded = True
+
+    def _local_rate(self, round_number: int) -> float:
+        """Return the learning rate of each local step of a round."""
+        rounds = self.manifest.rounds
+        whole = learning_rate(self.manifest.schedule, max(1, round_number))
+        return whole * rounds.local_rate / rounds.local_steps
 
     def finish(
         self,

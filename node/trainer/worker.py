@@ -26,7 +26,7 @@ from ..settings.setting import from_plain_settings
 from ..settings.values import is_device_list
 from ..storage.blob_store import BlobStore
 from ..training.errors import FailureKind, TrainerFailed
-from ..training.frames import ExpectedUpdate
+from ..training.frames import ExpectedUpdate, StopSteps
 from ..training.gguf_formats import GgufType
 from ..training.graphics_cards import gpu_vendor
 from ..training.local_policy import LocalPolicy
@@ -82,6 +82,8 @@ class Worker:
         self._expected = expected
         self.sandbox: tuple[str, ...] = ()
         """The restrictions that the sandbox enforces on this process: keys of `sandbox.RESTRICTIONS`."""
+        self.stop_steps = StopSteps()
+        """The round whose local steps end early; another thread sets it."""
         self._session: TrainingSession | None = None
         self._store: BlobStore | None = None
         self._background: BackgroundGradient | None = None
@@ -160,6 +162,7 @@ class Worker:
         check_exactness(chosen, manifest_layout(manifest))
         self._store = BlobStore(Path(request.blobs))
         self._session = self._new_session(manifest, self._store, chosen, request)
+        self._session.stop_steps = self.stop_steps
         self._session.prove()
         if self._expected is not None:
             self._session.updates.start(self._expected)

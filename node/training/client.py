@@ -32,9 +32,11 @@ from .environment import drop_if_large, environment
 from .errors import FAILURE_KINDS, TrainerDied, TrainerFailed
 from .frames import (
     EXPECT,
+    STOP,
     ExpectedUpdate,
     FrameDecoder,
     FrameError,
+    StopSteps,
     TrainedUpdate,
     encode_frame,
 )
@@ -260,6 +262,14 @@ class TrainerClient:
         is quicker. It may be sent while a call is in progress, and has no answer."""
         try:
             await self._send(-1, EXPECT, asdict(update))
+        except trio.ClosedResourceError:
+            raise TrainerDied("the trainer was closed during a call") from None
+
+    async def stop_steps(self, stop: StopSteps) -> None:
+        """Let the `train` in progress, if it is that of this round, end after the present local step. It
+        has no answer."""
+        try:
+            await self._send(-1, STOP, asdict(stop))
         except trio.ClosedResourceError:
             raise TrainerDied("the trainer was closed during a call") from None
 

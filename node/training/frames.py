@@ -20,6 +20,9 @@ EXPECT = "expect"
 """The method of a message that carries an `ExpectedUpdate`: it has no answer and may be sent during a
 call."""
 
+STOP = "stop"
+"""The method of a message that carries a `StopSteps`: it has no answer and may be sent during a call."""
+
 _HEADER_BYTES = 4
 
 
@@ -44,6 +47,14 @@ class ExpectedUpdate:
 
     round: int
     update: ContentId
+
+
+@dataclass
+class StopSteps:
+    """The end of local steps: those of this round's update end after the present one, and what the
+    finished steps moved is sent."""
+
+    round: int = -1
 
 
 class FrameError(ValueError):

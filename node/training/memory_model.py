@@ -74,6 +74,7 @@ class LayerActivations:
 
 # The names of the states that a member keeps from round to round.
 MOMENTUM, SECOND_MOMENT, SMOOTHED = "momentum", "second moment", "smoothed gradient"
+LOCAL_MOMENTUM = "momentum of local steps"
 
 # Each head keeps the logarithm of its softmax sums; all heads share the rotary sines and cosines.
 _LLAMA = LayerActivations(hidden=24, inner=16, heads=5, keys=8, queries=8)
@@ -204,6 +205,8 @@ class Workload:
     completions: int = 0
     """Number of completions that are sampled of each sample, and then trained on, each as long as a
     sequence; 0: a sample is trained on as it is."""
+    local_steps: int = 1
+    """Number of a member's own steps in a round."""
 
     @staticmethod
     def of(manifest: Manifest) -> Workload:
@@ -217,6 +220,7 @@ class Workload:
             audited=manifest.audits is not None,
             with_committees=manifest.committees is not None,
             completions=completions(manifest.task, manifest.task_settings),
+            local_steps=manifest.rounds.local_steps,
         )
 
     @property
@@ -329,10 +333,15 @@ def _needs_of(
         kept[SECOND_MOMENT] = as_parameters
     if work.optimizer.smoothing:
         kept[SMOOTHED] = as_parameters
+    if work.local_steps > 1:
+        kept[LOCAL_MOMENTUM] = as_parameters
     sizes = {
         name: sum(stored_bytes(*shape, precision) for shape in shapes)
         for name, shapes in kept.items()
     }
+    if work.local_steps > 1:
+        # A copy, from which the parameters are restored to the bit, so never in fewer bits.
+        sizes["parameters before local steps"] = 4 * sum(r * c for r, c in as_parameters)
     in_main_memory = options.state.place == "host" and device != "cpu"
     states = [
         MemoryItem(name=name, host=size) if in_main_memory else MemoryItem(name=name, device=size)

@@ -13,6 +13,7 @@ from ..settings.components import Split
 from .architectures import makes_images
 from .errors import TrainerFailed
 from .memory_model import (
+    LOCAL_MOMENTUM,
     MOMENTUM,
     SECOND_MOMENT,
     SMOOTHED,
@@ -58,7 +59,7 @@ class MemoryPlan:
     def summary(self) -> str:
         """The storage of the state and its cost, in words."""
         state = self.options.state
-        names = (MOMENTUM, SECOND_MOMENT, SMOOTHED)
+        names = (MOMENTUM, SECOND_MOMENT, SMOOTHED, LOCAL_MOMENTUM)
         *others, last = (part.name for part in self.needs.permanent if part.name in names)
         kept = f"{', '.join(others)} and {last}" if others else last
         parts = [f"{kept} in {_PRECISIONS[state.precision]}"]

@@ -39,7 +39,7 @@ from .client import (
     open_trainer,
 )
 from .counted_bodies import counted_bodies
-from .frames import ExpectedUpdate
+from .frames import ExpectedUpdate, StopSteps
 from .restart_policy import RestartPolicy
 from .start_report import report_start
 from .task_names import DIFFUSION
@@ -175,19 +175,28 @@ class TrainerSupervisor:
         self._wake = trio.Event()
         self._reload = False
         self._applied = -1
+        # The round whose update the trainer computes now; None: none.
+        self._training_round: int | None = None
         self._trainer: TrainerClient | None = None
         # When the trainer that is starting now was started; None: none is starting.
         self._starting_since: float | None = None
         self._starts = trio.Event()
-        self._expected_sender, self._expected_receiver = trio.open_memory_channel[ExpectedUpdate](
-            MAX_MEMBERS
-        )
+        self._expected_sender, self._expected_receiver = trio.open_memory_channel[
+            ExpectedUpdate | StopSteps
+        ](MAX_MEMBERS)
 
     def expect(self, round: int, update: ContentId) -> None:
         """Note that an update of `round` is in the store, so that the trainer may decode it early."""
         # If the channel is full, the update is decoded only when its step is taken.
         with suppress(trio.WouldBlock):
             self._expected_sender.send_nowait(ExpectedUpdate(round, update))
+
+    def stop_steps(self) -> None:
+        """Let the trainer end its local steps after the present one: what the finished ones moved may
+        still count before this node has left."""
+        if self._manifest.rounds.local_steps > 1 and self._training_round is not None:
+            with suppress(trio.WouldBlock):
+                self._expected_sender.send_nowait(StopSteps(self._training_round))
 
     def train(self, effect: Train) -> None:
         """Queue the computation of an update. If it is `long`, it runs in the background while other
@@ -249,12 +258,16 @@ class TrainerSupervisor:
         self._starting_since, self._starts = None, trio.Event()
 
     async def forward_expected(self) -> None:
-        """Pass expected updates to the running trainer, for ever."""
-        async for update in self._expected_receiver:
+        """Pass expected updates, and the end of local steps, to the running trainer, for ever."""
+        async for message in self._expected_receiver:
             # If the trainer has died, the call in progress reports it.
             with suppress(TrainerDied):
-                if self._trainer is not None:
-                    await self._trainer.expect(update)
+                if self._trainer is None:
+                    continue
+                if isinstance(message, StopSteps):
+                    await self._trainer.stop_steps(message)
+                else:
+                    await self._trainer.expect(message)
 
     async def _serve(self, trainer: TrainerClient, reports: Reports, certified_only: bool) -> None:
         while True:
@@ -322,7 +335,11 @@ class TrainerSupervisor:
             if effect.long:
                 trained = await trainer.train_in_background(round_, samples)
             else:
-                trained = await trainer.train(round_, samples, audits=audits)
+                self._training_round = round_
+                try:
+                    trained = await trainer.train(round_, samples, audits=audits)
+                finally:
+                    self._training_round = None
         except TrainerFailed as failure:
             if failure.kind != "missing_data":
                 raise

@@ -378,6 +378,10 @@ class RoundSpec:
     """Whether updates are computed a round ahead, on parameters one round old, so that each round learns
     less. This is worth it if the trainer would otherwise wait for a third of the time or more
     (docs/optimizer.md)."""
+    local_steps: Annotated[int, Range(1, 4096)] = field(default=1, metadata=ADDITION)
+    """Steps of its own that a member takes on its share of a round (docs/optimizer.md)."""
+    local_rate: Annotated[float, Range(2.0**-10, 1024.0)] = field(default=1.0, metadata=ADDITION)
+    """Length of a round's local steps together, in lengths of the shared step."""
 
     def __post_init__(self) -> None:
         for what in ("collect", "slot"):
@@ -386,6 +390,24 @@ class RoundSpec:
                 raise ValueError(
                     f"{what}_min_seconds ({low:g}) exceeds {what}_max_seconds ({high:g})"
                 )
+        if self.local_steps > self.sequences:
+            raise ValueError(
+                f"local_steps ({self.local_steps}) exceeds sequences ({self.sequences}): no member "
+                "would have a sequence for each step"
+            )
+        if self.local_steps == 1 and self.local_rate != 1.0:
+            raise ValueError("local_rate needs local_steps of 2 or more")
+
+    def check_local_steps(self, *, audited: bool, with_committees: bool, noisy: bool) -> None:
+        """Raise `ValueError` if local steps cannot be combined with the rest of a manifest; `noisy`:
+        differential privacy is required."""
+        for applies, what in (
+            (audited, "[audits]: an audit recomputes one sample, not the steps of a share"),
+            (with_committees, "[committees]: sign votes keep no error feedback"),
+            (noisy, "data.max_epsilon: noise is added to one gradient a round"),
+        ):
+            if applies and self.local_steps > 1:
+                raise ValueError(f"rounds.local_steps above 1 does not work with {what}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -469,6 +491,12 @@ class Manifest:
             raise ValueError(
                 'optimizer.update_weight = "share" does not work with private data: use "equal"'
             )
+        private = self.data.private
+        self.rounds.check_local_steps(
+            audited=self.audits is not None,
+            with_committees=self.committees is not None,
+            noisy=private is not None and private.max_epsilon is not None,
+        )
         if self.committees is not None:
             self.committees.check(
                 audited=self.audits is not None,

@@ -12,7 +12,7 @@ from distro_node.node.private_data import trainer
 from distro_node.node.private_data.trainer import check_choices
 from distro_node.node.settings.components import PrivacySettings, TrainerSettings
 from distro_node.node.settings.values import parse_private_path
-from distro_node.protocol.wire.manifest import Manifest, OptimizerSpec, PrivateSpec
+from distro_node.protocol.wire.manifest import Manifest, OptimizerSpec, PrivateSpec, RoundSpec
 from simulation.toy import toy_manifest
 
 
@@ -75,6 +75,9 @@ def test_noise_takes_one_device_and_an_accountant(
     some = PrivacySettings(data=(tmp_path,), epsilon=1.0)
     for several in (TrainerSettings(device="cpu,cpu"), TrainerSettings(under_torchrun=True)):
         assert code_of(some, private(), several) == ExitCode.USAGE
+    steps = replace(private(), rounds=RoundSpec(local_steps=2))
+    assert code_of(some, steps) == ExitCode.USAGE
+    check_choices(PrivacySettings(data=(tmp_path,)), ONE_DEVICE, steps)
     monkeypatch.setattr(trainer, "find_spec", lambda name: None)
     assert code_of(some, private()) == ExitCode.TRAINER
 

@@ -23,9 +23,9 @@ from distro_node.node.training.client import (
     TrainerSpec,
     open_trainer,
 )
-from distro_node.node.training.frames import ExpectedUpdate
+from distro_node.node.training.frames import ExpectedUpdate, StopSteps
 from distro_node.protocol.wire.blobs import decode_blob_list
-from distro_node.protocol.wire.manifest import Manifest
+from distro_node.protocol.wire.manifest import Manifest, RoundSpec
 from trainer.faulty_trainer import DEAD, command_of
 from trainer.support import make_manifest, make_session, refused
 
@@ -57,6 +57,18 @@ async def until_ended(pid: int) -> None:
     with trio.fail_after(60):
         while not ended(pid):  # noqa: ASYNC110 (not our child: nothing would wake us)
             await trio.sleep(0.02)
+
+
+async def test_local_steps_end_early_for_the_round_that_is_named(tmp_path: Path) -> None:
+    root = tmp_path / "blobs"
+    manifest, chunks = make_manifest(root, rounds=RoundSpec(local_steps=4))
+    async with open_trainer(spec_of(root, manifest)) as trainer:
+        await trainer.load(chunks)
+        whole = await trainer.train(1, range(8))
+        # Both come through the same pipe, so the first step of the round finds it.
+        await trainer.stop_steps(StopSteps(2))
+        assert (await trainer.train(2, range(8))).tokens == whole.tokens // 4 == 2 * 32
+        assert (await trainer.train(3, range(8))).tokens == whole.tokens
 
 
 @pytest.mark.usefixtures("cold_trainers")

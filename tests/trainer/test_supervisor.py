@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from distro_node.crypto.hashing import content_id
 from distro_node.node.errors import ExitCode, UserError, leaves
 from distro_node.node.storage.blob_store import BlobStore
@@ -24,7 +25,7 @@ from distro_node.node.training.client import (
     TrainerFailed,
     TrainerSpec,
 )
-from distro_node.node.training.frames import ExpectedUpdate
+from distro_node.node.training.frames import ExpectedUpdate, StopSteps
 from distro_node.node.training.supervisor import SequenceDraw, TrainerSupervisor
 from distro_node.node.training.text_request import TextRequest, TextStart
 from distro_node.node.util.progress import Progress
@@ -71,6 +72,7 @@ class FakeSupervisor:
         prompt: str | None = None,
         evaluate_every: int = 1000,
         draw: SequenceDraw | None = None,
+        local_steps: int = 1,
     ) -> None:
         # How often each failure happens: a death, lost data, no device, an error after the first round;
         # a lack of memory by the kind of work, and where several devices lack it, with which number of
@@ -87,6 +89,8 @@ class FakeSupervisor:
         # What happened.
         self.specs: list[TrainerSpec] = []
         self.expected: list[ExpectedUpdate] = []
+        self.stops: list[StopSteps] = []
+        self.while_training: Callable[[], Any] = trio.lowlevel.checkpoint
         self.prompts: list[str] = []
         self.applied_rounds: list[int] = []
         self.trained_on: dict[int, int] = {}
@@ -101,7 +105,7 @@ class FakeSupervisor:
         # Of trainers, snapshots and the member only the attributes with the same names here are used.
         fake: Any = self
         self.supervisor = TrainerSupervisor(
-            manifest=toy_manifest(),
+            manifest=toy_manifest(local_steps=local_steps),
             spec=TrainerSpec(manifest=b"", blobs=tmp_path),
             store=self.store,
             snapshots=fake,
@@ -148,6 +152,9 @@ class FakeSupervisor:
     async def expect(self, update: ExpectedUpdate) -> None:
         self.expected.append(update)
 
+    async def stop_steps(self, stop: StopSteps) -> None:
+        self.stops.append(stop)
+
     async def load(self, chunks: object) -> int:
         await self.before_load()
         self.parameters = LOADED_ROUND
@@ -168,6 +175,7 @@ class FakeSupervisor:
             raise TrainerFailed("missing_data", "a chunk is damaged")
         self.trained_on[round_] = self.parameters
         self.trained_samples.append(samples)
+        await self.while_training()
         return TrainedUpdate(b"", 0.0, 0, 1, 0.0, 0.0)
 
     async def train_in_background(self, round_: int, samples: object) -> TrainedUpdate | None:
@@ -303,6 +311,35 @@ async def test_the_trainer_learns_which_updates_have_arrived(fake: Any) -> None:
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert fake.expected == [ExpectedUpdate(2, update)]
+
+
+@pytest.mark.parametrize("local_steps", [1, 4])
+async def test_a_node_that_leaves_ends_the_steps_of_the_update_in_progress(
+    tmp_path: Path, local_steps: int
+) -> None:
+    """And no others: between two updates there is nothing to end."""
+    fake: Any = FakeSupervisor(tmp_path, local_steps=local_steps)
+    left: list[int] = []
+
+    async def leave_meanwhile() -> None:
+        left.extend(fake.trained_on)
+        fake.supervisor.stop_steps()
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def trained(what: Train, made: TrainedUpdate) -> None:
+        fake.supervisor.apply(apply_effect(what.round))
+
+    fake.while_training, fake.trained = leave_meanwhile, trained
+    fake.loaded = lambda round, *_: fake.supervisor.train(train_effect(round + 1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.supervisor.forward_expected)
+        fake.supervisor.stop_steps()
+        await fake.run()
+        fake.supervisor.stop_steps()
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert left == [FIRST]
+    assert fake.stops == ([StopSteps(FIRST)] if local_steps > 1 else [])
 
 
 async def test_the_seconds_of_a_start_go_on(fake: Any) -> None:

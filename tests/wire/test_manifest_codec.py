@@ -15,6 +15,7 @@ from distro_node.protocol.wire.manifest import (
     PROTOCOL_VERSION,
     AdmissionSpec,
     AuditsSpec,
+    CommitteesSpec,
     Manifest,
     ParameterSpec,
     PrivateSpec,
@@ -110,6 +111,29 @@ def test_keys_are_all_there_in_their_order() -> None:
         ),
         (lambda: RoundSpec(collect_min_seconds=9.0, collect_max_seconds=8.0), "exceeds"),
         (lambda: RoundSpec(slot_min_seconds=90.0, slot_max_seconds=80.0), "exceeds"),
+        (lambda: RoundSpec(sequences=8, local_steps=9), "a sequence for each step"),
+        (lambda: RoundSpec(local_rate=2.0), "local_rate needs local_steps"),
+        (
+            lambda: dataclasses.replace(AUDITED_MANIFEST, rounds=RoundSpec(local_steps=2)),
+            r"local_steps above 1 does not work with \[audits\]",
+        ),
+        (
+            lambda: dataclasses.replace(
+                MANIFEST, rounds=RoundSpec(local_steps=2), committees=CommitteesSpec()
+            ),
+            r"local_steps above 1 does not work with \[committees\]",
+        ),
+        (
+            lambda: dataclasses.replace(
+                MANIFEST,
+                rounds=RoundSpec(local_steps=2),
+                optimizer=dataclasses.replace(MANIFEST.optimizer, outlier_filter=False),
+                data=dataclasses.replace(
+                    MANIFEST.data, shards=(), private=PrivateSpec(epoch=8, max_epsilon=3.0)
+                ),
+            ),
+            "local_steps above 1 does not work with data.max_epsilon",
+        ),
         (lambda: AdmissionSpec(policy="invite"), "issuer"),
         (lambda: AdmissionSpec(issuer=MANIFEST.founder), "issuer"),
         (
@@ -168,6 +192,17 @@ def test_what_was_added_is_not_there_unless_it_is_used() -> None:
     assert ADDITIONS.swarm != MANIFEST.swarm
     assert decode_manifest(ADDITIONS.encode(), ADDITIONS.swarm).rounds.overlap
     assert refused(PLAIN | {"rounds": PLAIN["rounds"] | {"overlap": 1}})[0] == "invalid"
+
+
+def test_local_steps_are_not_sent_where_there_is_one() -> None:
+    assert not {"local_steps", "local_rate"} & {*PLAIN["rounds"]}
+    assert refused(PLAIN | {"rounds": PLAIN["rounds"] | {"local_steps": 1}})[0] == "malformed"
+    for wrong in (0, 4097, 1.5):
+        assert refused(PLAIN | {"rounds": PLAIN["rounds"] | {"local_steps": wrong}})[0] == "invalid"
+    rounds = dataclasses.replace(MANIFEST.rounds, local_steps=4, local_rate=0.5)
+    local = dataclasses.replace(MANIFEST, rounds=rounds)
+    assert local.swarm != MANIFEST.swarm
+    assert decode_manifest(local.encode(), local.swarm) == local
 
 
 def test_smoothing_is_not_sent_where_nothing_is_smoothed() -> None:

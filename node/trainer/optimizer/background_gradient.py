@@ -46,7 +46,8 @@ class BackgroundGradient:
         if self._error is not None:
             raise self._error
         assert self._found is not None
-        gradients = [parameter.grad for parameter in self._shadow.parameters]
+        # It is the gradient of one sequence, so with local steps it makes one of them.
+        gradients = self._session.as_moved([each.grad for each in self._shadow.parameters])
         return self._session.finish(self._round, *self._found, gradients, self._seconds)
 
     def _compute(self) -> None:

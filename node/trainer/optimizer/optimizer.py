@@ -361,7 +361,7 @@ def transformed_stripe(
     rounds = _QUINTIC_ROUNDS.get(spec.preconditioner)
     if rounds is not None and tensor.sides == 2:
         # The transform multiplies by orthogonal matrices on both sides, so the order does not matter.
-        coefficients = orthogonalise(coefficients, rounds, _quintic_type(gradient.device))
+        coefficients = orthogonalise(coefficients, rounds, quintic_type(gradient.device))
     return coefficients.view(stripe.count, -1)
 
 
@@ -375,7 +375,7 @@ def _signs(values: npt.NDArray[np.float32], round_number: int) -> npt.NDArray[np
     return np.where(values == 0, at_zero, np.sign(values)).astype(np.int8)
 
 
-def _quintic_type(device: torch.device) -> torch.dtype:
+def quintic_type(device: torch.device) -> torch.dtype:
     """Return bfloat16 if the device has units for it, otherwise float32. bfloat16 suffices, because the
     singular values only have to come close to 1 (Muon's own iterations use it), and it halves the
     memory traffic. Members need not agree on it: an update's signs are the member's own choice."""
