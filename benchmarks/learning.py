@@ -54,6 +54,9 @@ _DEFAULT, _SIGNS = OPTIMIZERS["default"], OPTIMIZERS["signs"]
 _SPARSELOCO = LocalSteps(steps=10, outer_rate=1.0, outer_momentum=0.0, chosen=64)
 # Of a displacement: an error feedback that keeps 0.95, and the exact scaled step.
 _EXCHANGE = OptimizerSpec(momentum=0.95, preconditioner="none", step="scaled")
+# What takes the gradient's place is even already; an error feedback that keeps 0.95.
+_OF_STEPS = replace(_DEFAULT, preconditioner="none", smoothing=0.0, momentum=0.95)
+_EVENED = replace(_DEFAULT, smoothing=0.0, momentum=0.95)
 _SWIFT = replace(_DEFAULT, smoothing=0.5, momentum=0.95)
 
 WAYS: dict[str, tuple[Method, float]] = {
@@ -88,10 +91,24 @@ WAYS: dict[str, tuple[Method, float]] = {
             ("MuLoCo", LocalSteps(steps=1, inner=Muon())),
             ("SparseLoCo", _SPARSELOCO),
             ("SparseLoCo with Muon", replace(_SPARSELOCO, inner=Muon())),
-            (
-                "program's exchange, Muon",
-                LocalSteps(steps=1, inner=Muon(), outer_rate=1.0, exchange=_EXCHANGE),
+            *(
+                (
+                    f"program's exchange, {type(inner).__name__}",
+                    LocalSteps(steps=1, inner=inner, outer_rate=1.0, exchange=_EXCHANGE),
+                )
+                for inner in (Muon(), AdamW())
             ),
+        )
+    },
+    **{
+        f"{name}, H = {steps}": (replace(method, local_steps=steps), 4e-3)
+        for steps in (4, 15, 30)
+        for name, method in (
+            ("local steps", Program(optimizer=_OF_STEPS)),
+            ("local steps, momentum kept", Program(optimizer=_OF_STEPS, keeps_momentum=True)),
+            ("local steps, made even", Program(optimizer=_EVENED)),
+            ("local steps, default's exchange", Program(optimizer=_DEFAULT)),
+            ("default, one gradient", Program(optimizer=_DEFAULT, moves=False)),
         )
     },
     "shared masks": (SharedMasks(optimizer=_DEFAULT), 4e-3),

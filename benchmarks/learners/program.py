@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from distro_node.node.create.manifest_file import OptimizerTable
 from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.local_steps import LocalSteps
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer, Taken
 from distro_node.protocol.codec.outlier_filter import contradicted
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
@@ -39,6 +40,13 @@ class Program:
     """Share of members whose update misses the round and goes back into their momentum."""
     absent: float = 0.0
     """Share of members that compute and send nothing."""
+    local_steps: int = 1
+    """Rounds of the setting that make one of the program's: a member takes a step of its own on its
+    share of each, and then all exchange."""
+    moves: bool = True
+    """False: in place of these steps, one gradient over all these shares."""
+    keeps_momentum: bool = False
+    """Whether the momentum of a member's own steps is kept from exchange to exchange."""
 
     def learner(self, trial: Trial) -> ProgramLearner:
         """Return the members of a run."""
@@ -97,25 +105,38 @@ class ProgramLearner(Workers):
         overlapping = self.parameters if way.overlap else []
         self._old = [parameter.clone() for parameter in overlapping]
         self._last_step = [torch.zeros_like(parameter) for parameter in overlapping]
+        count = trial.setting.members if way.local_steps > 1 else 0
+        self._local = [LocalSteps(self.layout, self.parameters) for _ in range(count)]
+        self.sent /= way.local_steps
 
     def tensors(self) -> list[torch.Tensor]:
         """Return all state besides the parameters."""
-        return [*super().tensors(), *self._old, *self._last_step]
+        kept = [state for steps in self._local for state in steps.momentum]
+        inner = [part for state in kept for part in state.parts().values()]
+        return [*super().tensors(), *self._old, *self._last_step, *inner]
+
+    def resume(self, number: int) -> None:
+        """Set the number of gradients in the second moments."""
+        super().resume(number // self._way.local_steps)
 
     def step(self, rate: float, number: int) -> dict[str, float]:
         """Train one round; return what members have in common (`in_common`), in some of the rounds."""
         way, trial, count = self._way, self.trial, self.trial.setting.members
+        if number % way.local_steps and number < trial.setting.rounds:
+            return {}
+        rounds = range(number - (number - 1) % way.local_steps, number + 1)
+        shares = [list(each) for each in zip(*map(trial.shares, rounds), strict=True)]
         chance = np.random.default_rng((trial.seed, number, count))
         absent = set(chance.permutation(count)[: round(way.absent * count)].tolist())
         late = set(chance.permutation(count)[: round(way.late * count)].tolist())
         sent: list[DecodedUpdate] = []
         taken: list[Taken] = []
         with self._where_gradients_are_taken():
-            for index, share in enumerate(trial.shares(number)):
+            for index, share in enumerate(shares):
                 if index in absent:
                     continue
                 worker = self.workers[index]
-                worker.accumulate(trial.gradients(share, number))
+                worker.accumulate(self._moved(index, share, rate, number))
                 own = worker.take(number)
                 if index in late:
                     worker.refund(number)
@@ -133,8 +154,26 @@ class ProgramLearner(Workers):
         for worker in self.workers:
             worker.damp(updates)
         self._remember()
-        self.apply(updates, rate)
+        # As long as the steps of a member's own together.
+        self.apply(updates, float(np.float32(rate * len(rounds))))
         return figures
+
+    def _moved(
+        self, index: int, batches: Sequence[np.ndarray], rate: float, number: int
+    ) -> list[torch.Tensor]:
+        """Return what takes the gradient's place: what a member's steps on these batches moved."""
+        trial = self.trial
+        if not self._local or not self._way.moves:
+            return trial.gradients(np.concatenate(batches), number)
+        steps = self._local[index]
+        steps.begin(keep_momentum=self._way.keeps_momentum)
+        gradients = []
+        for batch in batches:
+            gradients = trial.gradients(batch, number)
+            steps.step(gradients, rate)
+        moved = steps.displacement(gradients, rate * len(batches))
+        steps.restore()
+        return moved
 
     @contextmanager
     def _where_gradients_are_taken(self) -> Iterator[None]:
