@@ -31,6 +31,7 @@ WAYS = (
     *("dense Muon", "dense AdamW", "default", "signs"),
     *("default, overlap, 0.5 of a step ahead", "default, half are late", "MuLoCo, 4 local steps"),
     *("SparseLoCo, 4 local steps", "program's exchange, Muon, 4 local steps", "shared masks"),
+    *("local steps, momentum kept, H = 4", "default, one gradient, H = 4"),
 )
 
 
@@ -301,6 +302,26 @@ def test_one_local_step_with_everything_sent_is_dense_training(learning: Any) ->
         checkpoint = part("checkpoint").Checkpoint(None, {})
         losses.append(part("way").train(method, RATE, trial, checkpoint).curve[-1][1])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_members_exchange_once_in_all_their_local_steps(learning: Any) -> None:
+    """The shared parameters move in every fourth round alone, with and without steps."""
+    moved, gathered = (
+        learning.WAYS[f"{name}, H = 4"][0] for name in ("local steps", "default, one gradient")
+    )
+    for method in (moved, gathered):
+        trial = small_trial(learning)
+        learner = method.learner(trial)
+        before = [parameter.detach().clone() for parameter in trial.parameters]
+        for number in range(1, 5):
+            changed = [
+                not torch.equal(parameter, old)
+                for parameter, old in zip(trial.parameters, before, strict=True)
+            ]
+            assert not any(changed)
+            learner.step(RATE, number)
+        assert not torch.equal(trial.parameters[0], before[0])
+        assert learner.sent == learning.WAYS["default"][0].learner(trial).sent / 4
 
 
 def test_masks_are_alike_and_every_coefficient_has_its_turn(learning: Any) -> None:
