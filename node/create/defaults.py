@@ -45,13 +45,20 @@ def default_optimizer(
     the swarm has committees and the file sets `momentum`, which they do not use.
     """
     table, given = file.optimizer, file.given_keys
-    if "optimizer.preconditioner" not in given and (
+    takes_steps = file.rounds.local_steps > 1
+    if "optimizer.preconditioner" not in given and takes_steps:
+        # A step's direction is nearly orthogonal already; the momentum is then error feedback
+        # (2026-11-29-local-steps.json in benchmarks/results).
+        table = replace(table, preconditioner="none")
+    elif "optimizer.preconditioner" not in given and (
         file.audits is not None or file.data.policy == "private"
     ):
         # With audits: byzantine members harm its sign steps less than the scaled steps of `muon`. With
         # private data: the effect of privacy's noise was measured with it.
         table = replace(table, preconditioner="orthogonal")
     defaults = _preconditioner_defaults(table)
+    if takes_steps and table.preconditioner == "none":
+        defaults["step"] = "scaled"
     if not _may_weight_by_share(file):
         defaults["update_weight"] = "equal"
     if file.committees is not None:
@@ -82,9 +89,11 @@ def default_schedule(file: FoundersFile, optimizer: OptimizerSpec, parameters: i
     Its peak rate is the one that learned best, unless the file gives one, or has an optimizer for
     which no best rate was measured.
     """
-    if "schedule.peak" in file.given_keys or optimizer.preconditioner not in ("orthogonal", "muon"):
+    steps = file.rounds.local_steps
+    measured = optimizer.preconditioner in ("orthogonal", "muon") or steps > 1
+    if "schedule.peak" in file.given_keys or not measured:
         return file.schedule
-    return replace(file.schedule, peak=default_rate(parameters, optimizer.step))
+    return replace(file.schedule, peak=default_rate(parameters, optimizer.step, steps))
 
 
 def _preconditioner_defaults(table: OptimizerTable) -> dict[str, Any]:

@@ -219,16 +219,16 @@ class OptimizerTable(OptimizerSpec):
     """The share of its momentum that a member keeps from round to round. Default: 0.97 with `muon`,
     else 0.95."""
     preconditioner: Preconditioner = "muon"
-    """How a gradient is preconditioned (docs/optimizer.md). Default: `orthogonal` where work is
-    audited or data is private, else `muon`. Where work is audited, `muon` and `smoothing` need
-    updates of 1,936 coefficients or more: a million parameters at k = 8."""
+    """How a gradient is preconditioned (docs/optimizer.md). Default: `none` with `local_steps`,
+    `orthogonal` where work is audited or data is private, else `muon`. Where work is audited, `muon`
+    and `smoothing` need updates of 1,936 coefficients or more: a million parameters at k = 8."""
     smoothing: Annotated[float, Range(0.0, 0.9999)] = 0.7
     """The share of its last smoothed gradient that a member adds to the next gradient, for one more
     number per parameter. Default: 0.7 with `muon`, else 0."""
     step: Step = "scaled"
     """How a step uses the sum of all updates. `sign`: every parameter moves by the learning rate.
     `scaled`: those of a matrix move in proportion to the sum, by about the learning rate on average
-    and twice that at most. Default: `scaled` with `muon`, else `sign`."""
+    and twice that at most. Default: `scaled` with `muon` or `local_steps`, else `sign`."""
     update_weight: UpdateWeightRule = "share"
     """How often an update counts in the step. `equal`: each once. `share`: twice if its author had
     at least the mean number of the round's sequences; where all had the same number, once. Default:

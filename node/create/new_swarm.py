@@ -298,7 +298,12 @@ def _new_swarm(
     warnings = []
     # The best rates were measured for language models trained as a whole, without adapters.
     if manifest.adapter is None and not draft.images:
-        warnings.append(rate_warning(manifest.schedule, manifest.elements, manifest.optimizer.step))
+        warnings.append(
+            rate_warning(
+                *(manifest.schedule, manifest.elements, manifest.optimizer.step),
+                manifest.rounds.local_steps,
+            )
+        )
     if draft.special.chat_date is not None and file.data.chat_date is None:
         warnings.append(
             f"the chat template writes the date, which is fixed to {draft.special.chat_date} for all "

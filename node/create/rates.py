@@ -23,12 +23,15 @@ _BEST_RATES: dict[Step, tuple[tuple[int, float], ...]] = {
 _FAR_FACTOR = 5.0
 
 
-def default_rate(parameters: int, step: Step) -> float:
+def default_rate(parameters: int, step: Step, local_steps: int = 1) -> float:
     """Return the peak rate to start with for a model of this size, interpolated between the
-    measurements.
+    measurements. With local steps it is the sum of theirs: each has the rate that a round of one step
+    has (2026-11-29-local-steps.json).
 
     It is rounded to two digits, so that messages and manifest have the same number.
     """
+    if local_steps > 1:
+        return min(1.0, float(f"{default_rate(parameters, step) * local_steps:.2g}"))
     found = _BEST_RATES[step]
     size = min(max(parameters, found[0][0]), found[-1][0])
     for (small, high), (large, low) in itertools.pairwise(found):
@@ -38,9 +41,11 @@ def default_rate(parameters: int, step: Step) -> float:
     return found[-1][1]
 
 
-def rate_warning(schedule: ScheduleSpec, parameters: int, step: Step) -> str | None:
+def rate_warning(
+    schedule: ScheduleSpec, parameters: int, step: Step, local_steps: int = 1
+) -> str | None:
     """Return a warning about a schedule's peak rate; None if it is close to `default_rate`."""
-    best = default_rate(parameters, step)
+    best = default_rate(parameters, step, local_steps)
     if best / _FAR_FACTOR <= schedule.peak <= best * _FAR_FACTOR:
         return None
     which = "above" if schedule.peak > best else "below"

@@ -23,6 +23,7 @@ NOW, OLDER = ("muon", 0.97, 0.7, "scaled"), ("orthogonal", 0.95, 0.0, "sign")
 # With k = 8 an update has 8 coefficients of each block.
 ENOUGH = MUON_MINIMUM // 8
 AUDITED = "[audits]\n"
+STEPS = "[rounds]\nlocal_steps = 4\n"
 
 
 def model(blocks: int) -> list[ParameterSpec]:
@@ -75,6 +76,12 @@ def test_members_with_private_data_are_not_audited(tmp_path: Path) -> None:
         ("[optimizer]\npreconditioner = 'rms'\nstep = 'scaled'", ("rms", 0.95, 0.0, "scaled")),
         ("policy = 'private'", OLDER),
         (AUDITED, OLDER),
+        (STEPS, ("none", 0.95, 0.0, "scaled")),
+        (f"policy = 'private'\n{STEPS}", ("none", 0.95, 0.0, "scaled")),
+        (
+            f"[optimizer]\npreconditioner = 'muon'\nmomentum = 0.9\n{STEPS}",
+            ("muon", 0.9, 0.7, "scaled"),
+        ),
     ],
 )
 def test_the_settings_go_together(
@@ -112,6 +119,8 @@ def test_nobody_makes_a_swarm_whose_audits_accuse_the_honest(said: str, tmp_path
         ("[audits]", 139_584, 8e-3),
         ("[optimizer]\nstep = 'sign'", 918_656, 6e-3),
         ("", 2 * 10**9, 4e-4),
+        (STEPS, 139_584, 2e-2),
+        ("[rounds]\nsequences = 1000\nlocal_steps = 1000", 139_584, 1.0),
         # For these no best value was measured.
         ("[optimizer]\npreconditioner = 'rms'", 139_584, 2e-3),
         ("[optimizer]\npreconditioner = 'none'", 139_584, 2e-3),
