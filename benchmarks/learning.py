@@ -142,6 +142,18 @@ STUDIES: dict[str, dict[str, Any]] = {
     "local-steps": {
         "ways": [*_PEERS, "default", *(way for way in WAYS if way.endswith(" local steps"))]
     },
+    # 32, 120 and 240 coefficients of a block are the bytes of 8 in every round, at 4, 15 and 30 steps.
+    "own-steps": {
+        "ways": [
+            "default",
+            *(way for way in WAYS if ", H = " in way),
+            *(f"program's exchange, {inner}, 4 local steps" for inner in ("Muon", "AdamW")),
+        ],
+        "size": ["tiny"],
+        "members": [2],
+        "rounds": [240],
+        "top_k": [8, 32, 120, 240],
+    },
     "masks": {
         "ways": [MUON, "default", *(way for way in WAYS if way.startswith("shared masks"))],
         "top_k": [8, 64],
