@@ -151,6 +151,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--tuning-seed", type=int, default=100)
+    parser.add_argument(
+        "--peaks", type=float, nargs=len(WAYS), help=f"known rates of {', '.join(WAYS)}: not tuned"
+    )
     parser.add_argument("--work", type=Path, required=True, help="a folder for the tokenizer")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -165,13 +168,13 @@ def main() -> None:
         rounds=arguments.rounds,
     )
     ways: dict[str, Any] = {}
-    for name, (method, peaks) in WAYS.items():
-        tuned = [run(setting, method, peak, arguments.tuning_seed, store) for peak in peaks]
-        peak = max(tuned, key=lambda each: each["reward"])["peak"]
-        print(
-            f"{name}: {[(each['peak'], each['reward'], each['seconds']) for each in tuned]}",
-            flush=True,
-        )
+    for place, (name, (method, peaks)) in enumerate(WAYS.items()):
+        tuned = []
+        if arguments.peaks is None:
+            tuned = [run(setting, method, peak, arguments.tuning_seed, store) for peak in peaks]
+            peak = max(tuned, key=lambda each: each["reward"])["peak"]
+        else:
+            peak = arguments.peaks[place]
         runs = [run(setting, method, peak, seed, store) for seed in arguments.seeds]
         rewards = [each["reward"] for each in runs]
         ways[name] = {

@@ -215,7 +215,7 @@ def test_the_gradient_survives_sampling_under_autocast(tmp_path: Path) -> None:
     session.model.train()
     with torch.autocast("cpu", torch.bfloat16):
         session.task.loss(session.model, batch).total.backward()
-    # Weights that were cast while sampling, without a graph, would have no gradient.
+    # A weight whose cast was kept from sampling, without a graph, would have no gradient.
     assert all(p.grad is not None and p.grad.any() for p in session.parameters)
     assert session.model.training
 

@@ -101,5 +101,5 @@ def _evaluating(model: Any) -> Iterator[None]:
             yield
     finally:
         model.train(was_training)
-        # Weights that autocast has cast without gradients would be used by what follows.
+        # Autocast may have kept weights that were cast without a graph; what follows needs one.
         torch.clear_autocast_cache()
