@@ -356,6 +356,7 @@ def test_nothing_is_echoed_past_it(checkout: Path) -> None:
         "node/create/manifest_reference.py": "for the documents",
         "node/cli/try_out.py": "a model's text, piece by piece; scores of the user's own tasks",
         "node/control/screen.py": "harmless",
+        "node/control/terminal.py": "a console for what its callers have made harmless",
         "node/demo/__init__.py": "harmless",
         "node/demo/view.py": "harmless",
         "node/telemetry/logs.py": "harmless",
@@ -364,11 +365,15 @@ def test_nothing_is_echoed_past_it(checkout: Path) -> None:
         "node/telemetry/status_reference.py": "for the documents",
         "node/doctor/computer.py": "a program of its own, for the doctor alone",
         "node/trainer/__main__.py": "into the node's log",
+        "node/training/cuda_driver.py": "a program of its own, for the daemon alone: numbers",
         "node/training/sandbox.py": "a program of its own, for the doctor alone",
         "node/util/standard_streams.py": "flushes what others have written, and says when it cannot",
         "node/private_data/__main__.py": "JSON for the daemon, which shows it as its own",
     }
-    outputs = re.compile(r"typer\.echo|\bprint\(|\bConsole\(|sys\.std(err|out)\b|lastResort")
+    outputs = re.compile(
+        r"typer\.echo|\bprint\(|\bConsole\(|sys\.std(err|out)\b|lastResort"
+        r"|streams import announce|stdout_console\("
+    )
     writing = {
         path.relative_to(checkout).as_posix()
         for path in (checkout / "node").rglob("*.py")

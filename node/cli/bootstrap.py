@@ -6,14 +6,13 @@ import functools
 from collections.abc import Sequence
 from json import dumps
 
-import typer
-
 from ..errors import ExitCode, UserError
 from ..settings.components import ConsoleSettings, PeeringSettings
 from ..settings.tree import BootstrapOptions, ObserverSettings
 from ..storage.data_dir import DataDir
 from ..telemetry.logs import configure_logging
 from ..util.operating_system import ENDING_SIGNALS
+from ..util.standard_streams import announce
 from .options import Json, find_passphrase
 from .settings_parameters import with_settings
 
@@ -103,9 +102,10 @@ def bootstrap(options: BootstrapOptions, json: Json = False) -> None:
 
 def _print_addresses(json: bool, addresses: Sequence[str]) -> None:
     if json:
-        typer.echo(dumps({"addresses": list(addresses)}))
+        announce(dumps({"addresses": list(addresses)}))
         return
-    typer.echo("The addresses of this bootstrap peer are\n")
-    for address in addresses:
-        typer.echo(f"    {address}")
-    typer.echo("\nGive one of these to `distro-node create --bootstrap` or `join --bootstrap`.")
+    listed = "".join(f"    {address}\n" for address in addresses)
+    announce(
+        f"The addresses of this bootstrap peer are\n\n{listed}\n"
+        "Give one of these to `distro-node create --bootstrap` or `join --bootstrap`."
+    )

@@ -75,8 +75,13 @@ class _Commands(TyperGroup):
     """The group of commands, in the order in which they were registered."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        with _harmless_usage():
-            return super().make_context(*arguments, **options)
+        try:
+            with _harmless_usage():
+                return super().make_context(*arguments, **options)
+        except BrokenPipeError:
+            # The help is printed while the arguments are read.
+            drop_unwritten()
+            raise typer.Exit from None
 
     def invoke(self, ctx: Any) -> Any:
         try:

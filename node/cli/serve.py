@@ -18,6 +18,7 @@ from ..settings.values import (
 )
 from ..storage.data_dir import DataDir
 from ..telemetry.logs import configure_logging
+from ..util.standard_streams import announce as announce_line
 from .options import (
     BestState,
     DataDirectory,
@@ -152,9 +153,9 @@ def serve(
     configure_logging(level=LogLevel.INFO)
 
     def announce(served: Address, name: ModelName) -> None:
-        typer.echo(f"Serving {name.full} at {served.url}v1")
+        announce_line(f"Serving {name.full} at {served.url}v1")
         if not served.guard.free_reading and key is None:
-            typer.echo(f"  key: {served.guard.token}")
+            announce_line(f"  key: {served.guard.token}")
 
     settings = ServeSettings(
         source=source,

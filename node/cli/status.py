@@ -109,13 +109,13 @@ def _after_a_run(error: UserError, data: DataDir) -> UserError:
 
 
 def _show(status: Status | BootstrapStatus) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from ..control.status_rows import rows
+    from ..control.terminal import stdout_console
     from ..util.sanitize import harmless
 
-    console = Console()
+    console = stdout_console()
     for row in rows(status):
         # Text accepts no markup; soft wrapping keeps ids and addresses in one piece, so they can be
         # copied.

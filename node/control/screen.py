@@ -78,13 +78,14 @@ async def show_screen(status: Callable[[], Status]) -> None:
 
     try:
         await _in_thread(begin)
-        while True:
+        while redraws(console):
             now = status()
             curves.take(now)
             await _in_thread(draw, now)
             await trio.sleep(_REDRAW_SECONDS)
-    except OSError as error:
         # The terminal is gone; the node goes on, or leaves politely if told to.
+        _log.info("the screen cannot be drawn any more: the terminal is gone")
+    except OSError as error:
         _log.info("the screen cannot be drawn any more: %s", error.strerror)
     finally:
         with trio.move_on_after(_RESTORE_SECONDS) as scope, contextlib.suppress(OSError):

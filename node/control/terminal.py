@@ -14,6 +14,21 @@ if TYPE_CHECKING:
 _BARS = "▁▂▃▄▅▆▇█"
 
 
+def stdout_console() -> Console:
+    """Return a console on stdout. `rich` would end the program with exit code 1 if the reader of a pipe
+    has ended; this one raises the `BrokenPipeError`."""
+    from rich.console import Console
+
+    class Raising(Console):
+        """A console that leaves a broken pipe to the caller."""
+
+        def on_broken_pipe(self) -> None:
+            """Raise the error that is being handled."""
+            raise
+
+    return Raising(highlight=False)
+
+
 def size_text(count: float) -> str:
     """Return a number of bytes for people: three digits and a unit, `12.3 kB`."""
     for unit in ("B", "kB", "MB", "GB"):

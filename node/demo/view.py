@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..control.status_rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN
-from ..control.terminal import redraws, size_text, sparkline, wrapped
+from ..control.terminal import redraws, size_text, sparkline, stdout_console, wrapped
 from ..telemetry.status import LineStatus
 from ..util.sanitize import UNREADABLE, harmless, harmless_piece
 from .outcome import DemoPromise, reduction
@@ -166,7 +166,7 @@ def print_results(
 ) -> None:
     """Print the results to stdout: nodes, promises, figures, the text that the model wrote, and
     files."""
-    console = Console(highlight=False)
+    console = stdout_console()
     nodes = Table("node", "peer", "first", "last", "counted", "fingerprint", "end")
     for node in summary["nodes"]:
         keys = ("first_round", "last_round", "rounds_contributed", "final_fingerprint", "exit")

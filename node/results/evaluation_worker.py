@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from ..util.first_line import first_line
 from ..util.operating_system import lower_priority
+from ..util.standard_streams import open_standard_streams
 
 _CONNECT_SECONDS = 5.0
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
@@ -34,6 +35,8 @@ _TASK_NAME = re.compile(r"^task:\s*[\"']?([\w.-]{1,128})[\"']?\s*(?:#.*)?$", re.
 
 def main() -> None:
     """Read the request, measure, write the answer. The exit code is 0 whenever there is an answer."""
+    # What the libraries print must not end them when nobody reads it any more.
+    open_standard_streams()
     parser = argparse.ArgumentParser()
     parser.add_argument("--request", type=Path, required=True)
     parser.add_argument("--answer", type=Path, required=True)

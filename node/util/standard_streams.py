@@ -1,15 +1,20 @@
 """Standard streams that accept any text: closed ones discard it, and missing characters are replaced.
 
-A service manager may start a program without standard streams, and a terminal may lack the characters of
-a swarm's name. Neither is a reason to fail.
+A service manager may start a program without standard streams, a terminal may lack the characters of a
+swarm's name, and what reads a log may end. None of these is a reason to fail.
 """
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
+import logging
 import os
 import sys
+from typing import Any
+
+_log = logging.getLogger(__name__)
 
 _HANDLER = "distro-node-plain"
 # ASCII replacements for the characters that our commands write; all others become a question mark.
@@ -32,7 +37,7 @@ _ASCII = {
 
 def open_standard_streams() -> None:
     """Open closed ones of stdin, stdout and stderr at the null device, and let all three replace
-    characters that their encoding lacks."""
+    characters that their encoding lacks. What cannot be written to stderr is discarded."""
     _open_missing_descriptors()
     codecs.register_error(_HANDLER, _replace)
     if sys.stdin is None:
@@ -45,6 +50,26 @@ def open_standard_streams() -> None:
             stream.reconfigure(errors=_HANDLER)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
+    if isinstance(sys.stderr, io.TextIOWrapper) and _is_a_file(sys.stderr):
+        # Programs may have used the old one: what it still holds comes first.
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+        sys.stderr = io.TextIOWrapper(
+            io.BufferedWriter(_Discarding(2, "w", closefd=False)),
+            encoding=sys.stderr.encoding,
+            errors=_HANDLER,
+            line_buffering=True,
+        )
+
+
+def announce(text: str) -> None:
+    """Print a line of a program that runs on. If stdout takes none (a pipe whose reader has ended, a
+    full disk), log a warning: what the program does for others does not depend on who reads that."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        _log.warning("nothing can be written to standard output: %s", error.strerror)
+        drop_unwritten()
 
 
 def drop_unwritten() -> None:
@@ -54,6 +79,24 @@ def drop_unwritten() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+class _Discarding(io.FileIO):
+    """A file that takes everything, and loses what the system does not take."""
+
+    def write(self, data: Any, /) -> int:
+        """Write, and return the number of bytes given."""
+        try:
+            written = super().write(data)
+        except OSError:
+            written = None
+        # A terminal that another program made non-blocking takes nothing for a moment (None).
+        return memoryview(data).nbytes if written is None else written
+
+
+def _is_a_file(stream: io.TextIOWrapper) -> bool:
+    # With PYTHONUNBUFFERED there is no buffer. While tests read what is written, it is something else.
+    return type(getattr(stream.buffer, "raw", stream.buffer)) is io.FileIO
 
 
 def _open_missing_descriptors() -> None:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import socket
 import subprocess
 import sys
+import threading
+import urllib.request
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli.test_receipt import stored
-from distro_node.node.errors import ExitCode
+from distro_node.node.control.command_socket import ask
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.telemetry.status import encode_status
 from distro_node.protocol.wire.manifest import Manifest
+from e2e.program import wait_for
+from results.support import make_swarm
 from simulation.chain import Chain
+from statuses import TRAINING
 
+PROGRAM = [sys.executable, "-m", "distro_node.node"]
 SHOWN = f"{sys.executable} -m distro_node.node contributions --data-dir node"
 
 
@@ -80,3 +94,143 @@ def test_an_argument_that_is_no_text_is_one_line(folder: Path) -> None:
     assert done.returncode == ExitCode.BAD_SWARM_ID
     assert b"bug" not in done.stderr
     assert len(done.stderr.splitlines()) == 2
+
+
+# --- commands to a running node ------------------------------------------------------------------
+
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "status": encode_status(TRAINING),
+    "pause": {},
+    "resume": {},
+    "leave": {},
+    "dashboard": {"url": "http://127.0.0.1:9466/", "link": "http://127.0.0.1:9466/#token=x"},
+}
+# The last one fails before it prints anything.
+CODES = {
+    **dict.fromkeys(("status", "pause", "resume", "leave", "dashboard --no-open"), ExitCode.OK),
+    "--help": ExitCode.OK,
+    "pause --help": ExitCode.OK,
+    "--version": ExitCode.OK,
+    "pause --nonsense": ExitCode.USAGE,
+    "evaluate --tasks gpt4all --swarm swarm-x": ExitCode.BAD_SWARM_ID,
+}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Yield the directory of a node that answers each command as a real one might."""
+    root = tmp_path_factory.mktemp("node")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(DataDir(root).socket))
+        listener.listen()
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    with listener.accept()[0] as client, client.makefile("rw") as lines:
+                        asked = json.loads(lines.readline())["command"]
+                        lines.write(json.dumps(ANSWERS[asked]) + "\n")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield root
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def broken(
+    arguments: Sequence[str], streams: Sequence[str], **environment: str
+) -> subprocess.Popen[bytes]:
+    """Start a command with these streams at a pipe whose reader has ended."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    where = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE) | dict.fromkeys(streams, writer)
+    try:
+        return subprocess.Popen(
+            [*PROGRAM, *arguments],
+            stdin=subprocess.DEVNULL,
+            env=os.environ | environment,
+            stdout=where["stdout"],
+            stderr=where["stderr"],
+        )
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize("command", CODES)
+@pytest.mark.parametrize("streams", ["stdout", "stdout,stderr", "2>&-", "<&- >&- 2>&-"])
+def test_lost_streams_change_no_exit_code(node: Path, command: str, streams: str) -> None:
+    environment = {"DISTRO_NODE_DATA_DIR": str(node)}
+    if "&" in streams:
+        done = run(node, f"{' '.join(PROGRAM)} {command} {streams}", **environment)
+        code, errors = done.returncode, done.stderr
+    else:
+        process = broken(command.split(), streams.split(","), **environment)
+        errors, code = process.communicate(timeout=120)[1] or b"", process.returncode
+    assert code == CODES[command], errors
+    # Usage errors have the library's usage before them.
+    assert bool(errors) == (CODES[command] != ExitCode.OK and streams == "stdout")
+    assert b"bug" not in errors
+    assert b"Traceback" not in errors
+
+
+def test_unbuffered_streams_may_be_lost_too(node: Path) -> None:
+    environment = {"DISTRO_NODE_DATA_DIR": str(node), "PYTHONUNBUFFERED": "1"}
+    for command in ("pause --nonsense", "pause"):
+        process = broken(command.split(), ["stdout", "stderr"], **environment)
+        assert process.wait(120) == CODES[command]
+
+
+@pytest.mark.parametrize("command", [name for name in CODES if CODES[name] is ExitCode.OK])
+def test_a_full_place_for_the_answer_is_reported(node: Path, command: str) -> None:
+    done = run(node, f"{' '.join(PROGRAM)} {command} >/dev/full", DISTRO_NODE_DATA_DIR=str(node))
+    assert done.returncode == ExitCode.DISK_FULL
+    assert done.stderr.startswith(b"error: ")
+
+
+# --- programs that run on ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streams", [">/dev/full", "<&- >&- 2>&-", "2>/dev/full"])
+@pytest.mark.e2e
+def test_a_bootstrap_peer_runs_on_without_its_streams(tmp_path: Path, streams: str) -> None:
+    data = DataDir(tmp_path / "peer")
+    arguments = ["bootstrap", "--data-dir", str(data.root), "--listen", "/ip4/127.0.0.1/tcp/0"]
+    shell = f'exec "$@" {streams}'
+    process = subprocess.Popen(
+        ["bash", "-c", shell, "bash", *PROGRAM, *arguments], stdout=subprocess.PIPE
+    )
+
+    def answered() -> bool:
+        assert process.poll() is None
+        with contextlib.suppress(UserError):
+            return bool(ask(data.socket, "status", 60.0)["line"]["addresses"])
+        return False
+
+    wait_for(answered, "the peer to listen")
+    process.terminate()
+    assert process.wait(120) == ExitCode.OK
+
+
+@pytest.mark.slow
+def test_a_model_is_served_whoever_reads_where(tmp_path: Path) -> None:
+    made = make_swarm(tmp_path / "node")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = "{}:{}".format(*free.getsockname())
+    options = ["--data-dir", str(made.data.root), "--address", address]
+    process = broken(["serve", *options], ["stdout", "stderr"])
+
+    def served() -> bool:
+        assert process.poll() is None
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://{address}/v1/models") as it,
+        ):
+            return it.status == 200
+        return False
+
+    wait_for(served, "the model to be served")
+    process.terminate()
+    assert process.wait(120) == ExitCode.OK

@@ -310,6 +310,31 @@ async def test_a_terminal_that_is_gone_ends_no_node(
     await show([TRAINING, after(18, 2.9)])
 
 
+async def test_a_terminal_that_hangs_up_is_not_drawn_on_any_more(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """What a program writes to a terminal that is gone may be discarded without an error."""
+
+    class Terminal(io.StringIO):
+        there = True
+
+        def isatty(self) -> bool:
+            return self.there
+
+    terminal, asked = Terminal(), 0
+    console = Console(file=terminal, _environ={"TERM": "xterm"}, width=80, height=24)
+    monkeypatch.setattr(screen, "Console", lambda **_: console)
+
+    def status() -> Status:
+        nonlocal asked
+        asked += 1
+        terminal.there = asked < 2
+        return TRAINING
+
+    await show_screen(status)
+    assert asked == 2
+
+
 def test_sizes() -> None:
     assert [size_text(n) for n in (0, 999, 1000, 12_345, 3_060_000, 999_999, 4.8e9, 5e15)] == [
         "0 B", "999 B", "1 kB", "12.3 kB", "3.06 MB", "1 MB", "4.8 GB", "5000.0 TB",
