@@ -46,6 +46,7 @@ from .telemetry.loop_lag import StallMeter
 from .telemetry.metrics import NODE_METRICS
 from .telemetry.status import NodeStatus
 from .telemetry.telemetry import Telemetry
+from .training.cuda_driver import has_cuda
 from .util.background import keep_running
 from .util.progress import Progress, ReportProgress
 
@@ -89,9 +90,10 @@ async def run_daemon(settings: DaemonSettings, model: ModelOfPage | None = None)
 
 async def _check_device(settings: TrainerSettings) -> None:
     """Raise `UserError` (`NO_DEVICE`) for a device that the owner named and that is not here. This takes
-    seconds; finding out only after the model was fetched would take minutes."""
+    seconds; finding out only after the model was fetched would take minutes. Where the driver's answer
+    is enough, PyTorch is loaded once, by the trainer."""
     named = {*settings.device.split(",")} - {"auto", "cpu"}
-    if named and not settings.under_torchrun:
+    if named and not settings.under_torchrun and not await has_cuda(named):
         _log.info("looking for the device %s: PyTorch takes some seconds to load", settings.device)
         await survey_device(settings.device)
 

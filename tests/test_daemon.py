@@ -46,6 +46,34 @@ async def test_a_device_is_searched_before_anybody_is_connected_to(
     assert not (tmp_path / "node").exists()
 
 
+async def test_a_device_that_the_driver_knows_is_not_searched_with_pytorch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch, which takes seconds to load, was loaded twice: for the search, and by the trainer."""
+    answers = [True, False]
+    searched = []
+
+    async def has_cuda(devices: set[str]) -> bool:
+        assert devices == {"cuda:0", "cuda:1"}
+        return answers.pop(0)
+
+    async def survey_device(name: str) -> None:
+        searched.append(name)
+
+    async def serve_owner(*_: object, **more: object) -> bool:
+        return True
+
+    monkeypatch.setattr(daemon, "has_cuda", has_cuda)
+    monkeypatch.setattr(daemon, "survey_device", survey_device)
+    monkeypatch.setattr(daemon, "serve_owner", serve_owner)
+    trainer = TrainerSettings(device="cuda:0,cuda:1")
+    settings = quiet_settings(Chain(0).manifest, tmp_path / "node", trainer=trainer)
+    assert await daemon.run_daemon(settings)
+    assert searched == []
+    assert await daemon.run_daemon(settings)
+    assert searched == ["cuda:0,cuda:1"]
+
+
 async def test_a_round_that_has_passed_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -283,6 +283,30 @@ def wait_for_signal() -> None:
         threading.Event().wait()
 
 
+class SystemLibrary:
+    """A library of the system, such as a driver's, whose functions return 0 when they succeed."""
+
+    def __init__(self, name: str) -> None:
+        """Load the library. Raises `OSError` if the system has none of this name."""
+        self._library = ctypes.CDLL(name)
+
+    def integer(self, function: str, *arguments: int) -> int:
+        """Call a function that writes an integer to where its first argument points; `arguments` are the
+        others. Raises `OSError` if it fails, or if there is no such function."""
+        value = ctypes.c_int()
+        self.call(function, ctypes.byref(value), *arguments)
+        return value.value
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call a function. Raises `OSError` if it fails, or if there is no such function."""
+        try:
+            failure = getattr(self._library, function)(*arguments)
+        except AttributeError:
+            raise OSError(f"the library lacks {function}") from None
+        if failure:
+            raise OSError(f"{function} failed with {failure}")
+
+
 def by_signal(texts: Mapping[str, str]) -> dict[int, str]:
     """Return texts by signal number instead of name, without the signals that this system lacks."""
     return {
