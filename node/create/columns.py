@@ -415,6 +415,18 @@ def _library(what: str) -> Any:
         import pyarrow.ipc
     except ImportError:
         raise needs("pyarrow", what) from None
-    # The system's pool grows large buffers in place; other pools copy them and hold both meanwhile.
-    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
+    _take_thrifty_pool(pyarrow)
     return pyarrow
+
+
+def _take_thrifty_pool(arrow: Any) -> None:
+    """Let Arrow allocate where large buffers grow in place and freed ones go back to the system at once.
+
+    The default pool copies a buffer that grows, and holds both meanwhile. The system's pool, for builds
+    without jemalloc, keeps some of what is freed (glibc).
+    """
+    if "jemalloc" in arrow.supported_memory_backends():
+        arrow.jemalloc_set_decay_ms(0)
+        arrow.set_memory_pool(arrow.jemalloc_memory_pool())
+    else:
+        arrow.set_memory_pool(arrow.system_memory_pool())
