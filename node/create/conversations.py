@@ -183,7 +183,7 @@ class ConversationTokenizer(FileTokenizer):
 
     def __init__(self, tokenizer: FileTokenizer, end: int | None) -> None:
         self._end = end
-        self._path = tokenizer.path
+        self._path, self._folder = tokenizer.path, tokenizer._folder
         self._read(tokenizer.definition)
         self._special = np.array(sorted(self.special()), np.int64)
 

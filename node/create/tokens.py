@@ -102,6 +102,8 @@ class FileTokenizer:
     """
 
     needs_utf8 = True
+    _folder: Path | None
+    """Where the file lies, with `tokenizer_config.json` perhaps; None if it was read from no file."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -111,6 +113,7 @@ class FileTokenizer:
         if len(definition) > MAX_TOKENIZER_BYTES:
             raise _unusable(path, f"has more than {MAX_TOKENIZER_BYTES >> 20} MB")
         self._path = path
+        self._folder = path.parent
         self._read(definition)
 
     @property
@@ -152,8 +155,9 @@ class FileTokenizer:
     def of(cls, definition: bytes) -> FileTokenizer:
         """Make a tokenizer from another one's `definition`."""
         tokenizer = cls.__new__(cls)
-        # Only for messages: there is no file.
+        # Only for messages: there is no file, and so nothing beside it.
         tokenizer._path = Path("tokenizer.json")
+        tokenizer._folder = None
         tokenizer._read(definition)
         return tokenizer
 
@@ -206,14 +210,7 @@ class FileTokenizer:
     def end_token(self) -> str | None:
         """Return the text of the token that ends a document: the one that `tokenizer_config.json` next
         to the file states, or one with a well-known name. None if the tokenizer has neither."""
-        try:
-            with open_regular(self._path.parent / "tokenizer_config.json") as file:
-                config = json.loads(file.read(_MAX_CONFIG_BYTES))
-            named = config.get("eos_token") if isinstance(config, dict) else None
-        except (OSError, ValueError, RecursionError):
-            named = None
-        if isinstance(named, dict):
-            named = named.get("content")
+        named = None if self._folder is None else _stated_end(self._folder)
         names = (named, *_END_TOKENS) if isinstance(named, str) else _END_TOKENS
         return next((name for name in names if name in self._ids), None)
 
@@ -229,6 +226,18 @@ def in_groups(texts: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
         held += len(text)
     if start < len(texts):
         yield texts[start:]
+
+
+def _stated_end(folder: Path) -> object:
+    """Return the end token that `tokenizer_config.json` in this folder states; None if it states none or
+    cannot be read."""
+    try:
+        with open_regular(folder / "tokenizer_config.json") as file:
+            config = json.loads(file.read(_MAX_CONFIG_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    named = config.get("eos_token") if isinstance(config, dict) else None
+    return named.get("content") if isinstance(named, dict) else named
 
 
 def _byte_level_definition() -> bytes:

@@ -14,6 +14,7 @@ from distro_node.node.create.checkpoint import (
     settings_for,
     tokenizer_file,
 )
+from distro_node.node.create.conversations import ConversationTokenizer
 from distro_node.node.create.corpus import end_tokens
 from distro_node.node.create.manifest_file import read_manifest_file
 from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer
@@ -133,6 +134,20 @@ def test_without_an_end_token_something_has_to_stand_between_documents(
     assert Founder(tmp_path, data='document_end = "w1 w2"').settings().eos_token is None
     write_tokenizer(base / "tokenizer.json", "</s>")
     assert Founder(tmp_path).settings().eos_token == "</s>"
+
+
+def test_a_tokenizer_without_a_file_asks_no_directory(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took the end token from `tokenizer_config.json` of whatever directory the command ran in."""
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "w1"}')
+    monkeypatch.chdir(tmp_path)
+    from_file = FileTokenizer(base / "tokenizer.json")
+    copied = FileTokenizer.of(from_file.definition)
+    assert (from_file.end_token(), copied.end_token()) == (None, None)
+    assert ConversationTokenizer(copied, None).end_token() is None
+    here = FileTokenizer((base / "tokenizer.json").rename(tmp_path / "tokenizer.json"))
+    assert here.end_token() == ConversationTokenizer(here, None).end_token() == "w1"
 
 
 @pytest.mark.parametrize(
