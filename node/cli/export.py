@@ -21,6 +21,7 @@ from .options import (
     joined_swarm,
     state_selector,
 )
+from .stage_display import stage_display
 
 if TYPE_CHECKING:
     from ..results.verify import Verified
@@ -107,7 +108,8 @@ def export(
         merged=merged,
         gguf=(quantise or GgufType.F16) if gguf else None,
     )
-    done = trio.run(export_swarm, settings)
+    with stage_display() as progress:
+        done = trio.run(export_swarm, settings, progress)
     url = None
     if push is not None:
         from ..results.hub_upload import push as put_on_hub
@@ -153,7 +155,8 @@ def verify(
     from ..results.verify import VerifySettings, verify_model
 
     settings = VerifySettings(directory=directory.absolute(), swarm=identifier, data_dir=data.root)
-    found = trio.run(verify_model, settings)
+    with stage_display() as progress:
+        found = trio.run(verify_model, settings, progress)
     if json:
         typer.echo(dumps(asdict(found)))
     else:

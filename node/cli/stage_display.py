@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..create.corpus import ShowProgress
+from ..util.progress import ShowProgress
 from ..util.sanitize import harmless
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +26,7 @@ from .options import (
     state_selector,
 )
 from .settings_parameters import option_of
+from .stage_display import stage_display
 
 _Device = Annotated[
     str, option_of(TrainerSettings, "device", help="The device to compute on, as with `join`.")
@@ -166,7 +167,10 @@ def generate(
         _show(text)
 
     async def run() -> None:
-        async with open_writer(settings) as writer:
+        async with AsyncExitStack() as stack:
+            # The display ends before the model writes.
+            with stage_display() as progress:
+                writer = await stack.enter_async_context(open_writer(settings, progress))
             if prompt is not None:
                 _show(prompt if writer.continues else f"{prompt}\n")
                 await writer.write(prompt, show_and_note)
@@ -290,7 +294,7 @@ def evaluate(
         threads=threads,
         seed=seed,
     )
-    scores = trio.run(evaluate_swarm, settings)
+    scores = trio.run(evaluate_swarm, settings, stage_display)
     if json:
         typer.echo(dumps(to_plain(scores, named=True)))
         return
@@ -314,7 +318,8 @@ def _draw(file: Path, **settings: Any) -> None:
 
     from ..results.image_grid import GridSettings, draw_grid
 
-    drawn = trio.run(draw_grid, GridSettings(to=file.absolute(), **settings))
+    with stage_display() as progress:
+        drawn = trio.run(draw_grid, GridSettings(to=file.absolute(), **settings), progress)
     typer.echo(f"Wrote images of the model after round {drawn.round:,} to {file}")
     if drawn.classes:
         typer.echo(f"  from left to right: {', '.join(map(harmless, drawn.classes))}")

@@ -22,6 +22,7 @@ from ..storage.data_dir import DataDir
 from ..training.chat import ChatTemplate
 from ..training.reward_rules import RewardRule
 from ..training.task_names import DPO, ImageSettings
+from ..util.progress import ShowProgress
 from .borders import Borders
 from .columns import Columns
 from .conversations import ConversationColumns, ConversationTokenizer
@@ -50,9 +51,6 @@ from .token_cache import ReadCounts, TokenCache, remove_others
 from .tokenisation import TokenisationOptions, cache_name, tokenise
 from .tokeniser_pool import open_pool
 from .tokens import Tokenizer
-
-ShowProgress = Callable[[str, int, int], None]
-"""Called with the name of the current task and its progress: done and total in one unit."""
 
 Sides = Literal["both", "training", "heldout"]
 """Which sides of the corpus are made: training, held out, or both. In a swarm with private data all

@@ -27,10 +27,10 @@ from ..training.answers import InitialModel
 from ..training.architectures import is_bidirectional
 from ..training.task_names import DIFFUSION, ImageSettings
 from ..training.tokenizer_settings import TokenizerSettings
+from ..util.progress import ShowProgress
 from .borders import Borders
 from .checkpoint import check_fit, settings_for, tokenizer_file
 from .corpus import (
-    ShowProgress,
     SourceFiles,
     TokenisedCorpus,
     end_tokens,

@@ -41,8 +41,9 @@ from ..training.client import TrainerSpec, open_trainer
 from ..training.error_messages import explain_trainer
 from ..training.errors import TrainerDied, TrainerFailed
 from ..training.initial_model import initialise_model
+from ..util.progress import ShowProgress
 from .checkpoint import tokenizer_warning
-from .corpus import ShowProgress, TokenisedCorpus
+from .corpus import TokenisedCorpus
 from .manifest_draft import ManifestDraft, read_draft
 from .manifest_file import DataTable, bad_manifest
 from .rates import rate_warning

@@ -24,8 +24,8 @@ from ..storage.blob_store import BlobStore
 from ..training.answers import InitialModel
 from ..training.client import TrainerClient, TrainerSpec, open_trainer
 from ..training.preference_pairs import PairLayout
+from ..util.progress import ShowProgress
 from ..util.regular_files import read_regular
-from .corpus import ShowProgress
 from .shards import ShardWriter
 
 # Pairs in one request to the trainer.

@@ -19,7 +19,7 @@ from ...protocol.wire.manifest import Manifest, PrivateSpec
 from ...protocol.wire.structure import StructureError
 from ..create.borders import Borders
 from ..create.conversations import ConversationTokenizer
-from ..create.corpus import ShowProgress, find_sources, read_corpus
+from ..create.corpus import find_sources, read_corpus
 from ..create.formats import Format
 from ..create.manifest_file import DataTable, ManifestFile, bad_manifest
 from ..create.tokenisation import TokenisationOptions, cache_name
@@ -31,6 +31,7 @@ from ..training.chat import BadTemplate, ChatTemplate
 from ..training.resource_limits import limited
 from ..training.task_names import SFT
 from ..training.tokenizer_settings import TokenizerSettings, decode_settings
+from ..util.progress import ShowProgress
 from .exclusions import exclusions_in, skipped_files
 from .store import PrivateFolder, PrivateIndex, read_index, write_state
 

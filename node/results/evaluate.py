@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from ..storage.data_dir import DataDir
 from ..telemetry.task_scores import TaskScores, read_scores
 from ..training.task_names import DIFFUSION, DPO, GRPO, MASKED_LM, SFT
 from ..training.tokenizer_settings import CHAT_TEMPLATE_NAME
+from ..util.progress import ShowProgress, show_nothing
 from .export import write_model
 from .saved_state import read_swarm, reconstructed
 
@@ -62,7 +65,10 @@ class EvaluateSettings:
     seed: int = 0
 
 
-async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
+async def evaluate_swarm(
+    settings: EvaluateSettings,
+    stages: Callable[[], AbstractContextManager[ShowProgress]] = lambda: nullcontext(show_nothing),
+) -> TaskScores:
     """Measure a state, add the scores to the history, and send them to the node if it runs.
 
     Raises `UserError`: `EVALUATION` for tasks that cannot be measured, `HUB` for tasks that need the
@@ -82,10 +88,16 @@ async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
     with tempfile.TemporaryDirectory(prefix="distro-evaluate-") as folder:
         model = Path(folder) / "model"
         model.mkdir()
-        async with reconstructed(
-            stored, settings.selector, writable=(model,), threads=settings.threads
-        ) as state:
-            await write_model(state, model, merged=stored.manifest.adapter is not None)
+        # The display ends before lm-eval prints.
+        with stages() as progress:
+            async with reconstructed(
+                stored,
+                settings.selector,
+                writable=(model,),
+                threads=settings.threads,
+                progress=progress,
+            ) as state:
+                await write_model(state, model, merged=stored.manifest.adapter is not None)
             chat = asks_by_template(settings.chat, stored.manifest.task, model)
             state_facts = {
                 "swarm": swarm_text(stored.manifest.swarm),

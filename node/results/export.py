@@ -26,6 +26,7 @@ from ..storage.data_dir import DataDir
 from ..storage.disk_faults import not_writable
 from ..training.error_messages import no_gguf
 from ..training.gguf_formats import GgufType, unsupported_family
+from ..util.progress import ShowProgress, show_nothing
 from .loss_curve import CURVE_NAME
 from .model_card import PROVENANCE_NAME, card, loss_image, provenance, provenance_bytes
 from .saved_state import State, heldout_losses, read_swarm, reconstructed, task_scores
@@ -59,7 +60,7 @@ class Exported:
     """Checksum of the exported parameters, in hexadecimal."""
 
 
-async def export_swarm(settings: ExportSettings) -> Exported:
+async def export_swarm(settings: ExportSettings, progress: ShowProgress = show_nothing) -> Exported:
     """Write a state of the model with its card, as a Hugging Face checkpoint or as a GGUF file. Raises
     `UserError`."""
     check_target(settings.to)
@@ -73,7 +74,10 @@ async def export_swarm(settings: ExportSettings) -> Exported:
     if settings.gguf is not None:
         check_gguf(stored.manifest)
     with complete_directory(settings.to) as temporary:
-        async with reconstructed(stored, settings.selector, writable=(temporary,)) as state:
+        async with reconstructed(
+            stored, settings.selector, writable=(temporary,), progress=progress
+        ) as state:
+            progress("writing the model", 0, 1)
             await write_model(state, temporary, merged=settings.merged, gguf=settings.gguf)
             return Exported(
                 directory=settings.to,

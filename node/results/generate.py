@@ -18,6 +18,7 @@ from ..storage.data_dir import DataDir
 from ..training.client import TrainerFailed
 from ..training.task_names import DIFFUSION, MASKED_LM
 from ..training.text_request import TextRequest
+from ..util.progress import ShowProgress, show_nothing
 from .saved_state import State, read_swarm, reconstructed
 
 
@@ -75,7 +76,9 @@ class Writer:
 
 
 @asynccontextmanager
-async def open_writer(settings: GenerateSettings) -> AsyncIterator[Writer]:
+async def open_writer(
+    settings: GenerateSettings, progress: ShowProgress = show_nothing
+) -> AsyncIterator[Writer]:
     """Reconstruct the state and keep it ready. Raises `UserError`."""
     stored = await read_swarm(DataDir(settings.data_dir), settings.swarm)
     if stored.manifest.task == DIFFUSION:
@@ -85,6 +88,10 @@ async def open_writer(settings: GenerateSettings) -> AsyncIterator[Writer]:
             "use --grid FILE.png to generate images",
         )
     async with reconstructed(
-        stored, settings.selector, threads=settings.threads, device=settings.device
+        stored,
+        settings.selector,
+        threads=settings.threads,
+        device=settings.device,
+        progress=progress,
     ) as state:
         yield Writer(state, settings)

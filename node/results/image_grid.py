@@ -21,6 +21,7 @@ from ..storage.atomic_write import write_output
 from ..storage.data_dir import DataDir
 from ..storage.disk_faults import not_writable
 from ..training.task_names import DIFFUSION, ImageSettings, require_task
+from ..util.progress import ShowProgress, show_nothing
 from .saved_state import image_settings, read_swarm, reconstructed
 
 # Images per row; with more classes the columns no longer show the class.
@@ -59,7 +60,7 @@ class ImageGrid:
     """The class in each column; empty if there are no classes, or more of them than columns."""
 
 
-async def draw_grid(settings: GridSettings) -> ImageGrid:
+async def draw_grid(settings: GridSettings, progress: ShowProgress = show_nothing) -> ImageGrid:
     """Draw images and write them to a file.
 
     Raises `UserError`: `USAGE` if the swarm does not learn from images or the destination is no file
@@ -83,11 +84,18 @@ async def draw_grid(settings: GridSettings) -> ImageGrid:
         raise UserError(ExitCode.USAGE, f"{settings.to} {problem}", "name a file with --grid")
     pixels = []
     async with reconstructed(
-        stored, settings.selector, threads=settings.threads, device=settings.device
+        stored,
+        settings.selector,
+        threads=settings.threads,
+        device=settings.device,
+        progress=progress,
     ) as state:
         await state.trainer.begin_images(settings.count, seed=settings.seed, steps=settings.steps)
+        drawing = "drawing the images"
+        progress(drawing, 0, settings.count)
         while (image := await state.trainer.next_image()) is not None:
             pixels.append(image)
+            progress(drawing, len(pixels), settings.count)
         round_ = state.round
     columns = columns_for(len(pixels), images)
     sheet = png(pixels, images, columns)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from ..training.client import TrainerClient, TrainerDied, TrainerFailed, Trainer
 from ..training.error_messages import explain_trainer
 from ..training.replay import CannotReplay, StoredRun, replay
 from ..training.task_names import DIFFUSION, ImageSettings, built_in_settings
+from ..util.progress import ShowProgress, show_nothing
 from ..util.protocol_version import explain_version
 from ..util.regular_files import read_regular
 
@@ -124,6 +125,7 @@ async def reconstructed(
     readable: Sequence[Path] = (),
     threads: int | None = None,
     device: str = "cpu",
+    progress: ShowProgress = show_nothing,
 ) -> AsyncIterator[State]:
     """Start a low-priority trainer process that holds the reconstructed state. Raises `UserError`."""
     start, end = await trio.to_thread.run_sync(_plan, stored, selector)
@@ -137,8 +139,11 @@ async def reconstructed(
     )
     path = writable[0] if writable else stored.store.root
     try:
-        async with open_trainer(spec) as trainer:
+        async with showing_start(open_trainer(spec), progress) as trainer:
+            loading = "loading the model's state"
+            progress(loading, 0, 1)
             round_, fingerprint = await replay(trainer, stored, start, end)
+            progress(loading, 1, 1)
             yield State(
                 stored=stored, trainer=trainer, round=max(0, round_), fingerprint=fingerprint
             )
@@ -149,6 +154,18 @@ async def reconstructed(
         ) from None
     except (TrainerDied, TrainerFailed) as failure:
         raise explain_trainer(failure, path) from None
+
+
+@asynccontextmanager
+async def showing_start(
+    trainer: AbstractAsyncContextManager[TrainerClient], progress: ShowProgress
+) -> AsyncIterator[TrainerClient]:
+    """Start a trainer, which takes seconds because it loads PyTorch, and show that."""
+    starting = "starting the trainer"
+    progress(starting, 0, 1)
+    async with trainer as client:
+        progress(starting, 1, 1)
+        yield client
 
 
 async def is_superseded(state: State, stored: StoredSwarm, selector: StateSelector) -> bool:

@@ -22,11 +22,12 @@ from ..settings.components import TrainerSettings
 from ..storage.data_dir import DataDir
 from ..training.client import TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from ..training.error_messages import explain_trainer
+from ..util.progress import ShowProgress, show_nothing
 from ..util.regular_files import open_regular
 from ..util.sanitize import harmless
 from .loss_curve import CURVE_NAME
 from .model_card import PROVENANCE_NAME
-from .saved_state import StoredSwarm, read_swarm
+from .saved_state import StoredSwarm, read_swarm, showing_start
 
 _MAX_PROVENANCE_BYTES = 16 << 20
 # Files in which an export describes itself. What they claim is compared with the records, and no program
@@ -58,7 +59,7 @@ class Verified:
     """Other files in the directory that a program might read, and that were not verified."""
 
 
-async def verify_model(settings: VerifySettings) -> Verified:
+async def verify_model(settings: VerifySettings, progress: ShowProgress = show_nothing) -> Verified:
     """Find the round of the swarm that a directory's model comes from.
 
     Raises `UserError`: `NOT_THE_SWARMS` for a model that comes from none, or not from the claimed
@@ -90,7 +91,8 @@ async def verify_model(settings: VerifySettings) -> Verified:
         readable=(directory,),
     )
     try:
-        async with open_trainer(spec) as trainer:
+        async with showing_start(open_trainer(spec), progress) as trainer:
+            progress("comparing the weights", 0, 1)
             found = await trainer.compare_export(directory)
     except TrainerFailed as failure:
         if failure.kind == "bad_model":

@@ -30,3 +30,11 @@ class Progress:
 
 
 ReportProgress = Callable[[Progress], None]
+
+ShowProgress = Callable[[str, int, int], None]
+"""Called with the name of the current stage and its progress: done and total in one unit; 0 and 1 where
+a stage does not know how far it is."""
+
+
+def show_nothing(what: str, done: int, total: int) -> None:
+    """Show no progress."""

@@ -46,6 +46,7 @@ from distro_node.node.settings.tree import (
     StateSelector,
 )
 from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.util.progress import ShowProgress
 from distro_node.node.util.schedule import parse_hours
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.swarm_id import Invite, invite_text, swarm_text
@@ -508,7 +509,7 @@ def test_export_reports_what_it_wrote(command, home: Path, monkeypatch) -> None:
     manifest.touch()
     asked = []
 
-    async def export_swarm(settings: ExportSettings) -> Exported:
+    async def export_swarm(settings: ExportSettings, progress: ShowProgress) -> Exported:
         asked.append(settings)
         return Exported(
             directory=settings.to, round=12, parameters=3456, record="ab", fingerprint="cd"

@@ -452,6 +452,49 @@ class TestPlaces:
         assert [path.name for path in tmp_path.iterdir()] == ["whole"]
 
 
+class Stages:
+    """Each stage that was shown, with the last progress of each."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, tuple[int, int]] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        self.seen[what] = done, total
+
+
+async def test_what_takes_long_is_shown(finished: Made, tmp_path: Path) -> None:
+    """For ten seconds, while PyTorch was loaded, nothing was."""
+    exporting, verifying, writing = Stages(), Stages(), Stages()
+    await export_swarm(settings(finished, tmp_path / "model"), exporting)
+    assert exporting.seen == {
+        "starting the trainer": (1, 1),
+        "loading the model's state": (1, 1),
+        "writing the model": (0, 1),
+    }
+    asked = VerifySettings(
+        directory=tmp_path / "model",
+        swarm=finished.manifest.swarm,
+        data_dir=finished.data.root,
+    )
+    await verify_model(asked, verifying)
+    assert verifying.seen == {"starting the trainer": (1, 1), "comparing the weights": (0, 1)}
+    of = GenerateSettings(swarm=finished.manifest.swarm, data_dir=finished.data.root)
+    async with open_writer(of, writing):
+        assert set(writing.seen.values()) == {(1, 1)}
+
+
+def test_stages_leave_standard_output_alone(
+    finished: Made, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", "swarm ", "--max-tokens", "1", "--data-dir", str(finished.data.root)])
+    out, err = capfd.readouterr()
+    assert not ended.value.code
+    assert out.startswith("swarm ")
+    assert err.splitlines()[0] == "starting the trainer …"
+    assert "…" not in out
+
+
 async def test_a_model_writes_while_nothing_is_changed(finished: Made) -> None:
     before = {p: p.stat().st_mtime_ns for p in finished.data.root.rglob("*") if p.is_file()}
     asked = GenerateSettings(
