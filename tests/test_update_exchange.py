@@ -140,4 +140,4 @@ async def test_the_status_shows_that_a_state_is_fetched_before_its_first_byte() 
     fetcher: Any = SimpleNamespace(fetch=fetch)
     downloads = Downloads(unused, fetcher, unused, lambda: [unused], reported.append)
     cid, name = ContentId(bytes(32)), "the state of round 300"
-    assert await downloads.fetch_blob_list("snapshot", cid, 12, name, wanted=lambda: False) is None
+    assert await downloads.fetch_blob_list(cid, 12, name, wanted=lambda: False) is None

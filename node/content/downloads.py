@@ -58,13 +58,12 @@ class Downloads:
 
     async def fetch_blob_list(
         self,
-        kind: Literal["snapshot", "shard"],
         blob: ContentId,
         size: int,
         what: str,
         wanted: Wanted = lambda: True,
     ) -> BlobList | None:
-        """Return a blob list after fetching all of its chunks, `size` bytes in all.
+        """Return a snapshot's blob list after fetching all of its chunks, `size` bytes in all.
 
         Waits for a peer that has them. Returns None if there are connected peers, none of them has all
         of it, and `wanted` returns False.
@@ -79,15 +78,14 @@ class Downloads:
             # arrived, which may be minutes' worth over a slow line.
             return wanted() or not self._providers()
 
-        if kind == "snapshot":
-            # A large item is reported before its first byte arrives, which may take long if no peer has
-            # it. Otherwise the node would meanwhile show the previous item, which is done.
-            self._report(Progress(what=what, total=size))
+        # A snapshot is reported before its first byte arrives, which may take long if no peer has it.
+        # Otherwise the node would meanwhile show the previous item, which is done.
+        self._report(Progress(what=what, total=size))
         data = await self._fetch_wanted(blob, what, still_wanted)
         if data is None:
             return None
         # In a thread, because the longest lists name 131,072 chunks.
-        blobs = await trio.to_thread.run_sync(decode_blob_list, data, kind, size)
+        blobs = await trio.to_thread.run_sync(decode_blob_list, data, "snapshot", size)
 
         def progress(done: int, total: int) -> None:
             fetched = min(done * CHUNK_BYTES, blobs.size)

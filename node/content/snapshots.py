@@ -111,7 +111,7 @@ class Snapshots:
             return self._certified(self._ledger()) == snapshot
 
         blobs = await self._downloads.fetch_blob_list(
-            "snapshot", blob_of(snapshot), snapshot.size, name, wanted=newest
+            blob_of(snapshot), snapshot.size, name, wanted=newest
         )
         certified = self._is_certified(snapshot, self._ledger())
         if blobs is not None and certified:

@@ -267,7 +267,7 @@ async def fetch_base(context: JoinContext, manifest: Manifest) -> None:
     downloads = context.downloads(MirroredFetcher(context.fetcher, context.store, mirrors))
     try:
         size = 4 * adapter.base_elements
-        await downloads.fetch_blob_list("snapshot", adapter.base, size, "the base model")
+        await downloads.fetch_blob_list(adapter.base, size, "the base model")
     except ProtocolError as error:
         raise UserError(
             ExitCode.MANIFEST,
