@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -215,15 +216,14 @@ class ReputationTable:
 
     def copy(self) -> ReputationTable:
         """Return a copy that can grow independently."""
-        copy = ReputationTable.__new__(ReputationTable)
-        vars(copy).update(vars(self))
-        copy._states = {peer: state.copy() for peer, state in self._states.items()}
-        copy._disputes = {
+        made = copy(self)
+        made._states = {peer: state.copy() for peer, state in self._states.items()}
+        made._disputes = {
             low_audit: replace(dispute, reaudits=dict(dispute.reaudits))
             for low_audit, dispute in self._disputes.items()
         }
-        copy._audited = set(self._audited)
-        return copy
+        made._audited = set(self._audited)
+        return made
 
     def __getitem__(self, peer: PeerId) -> AuditState:
         """Return a member's state; an empty one if it has none."""

@@ -23,6 +23,7 @@ waits for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,8 +76,8 @@ class Momentum:
 
     def copy(self) -> Momentum:
         """Return an independent copy."""
-        made = Momentum.__new__(Momentum)
-        made._section, made._runs = self._section, [run.copy() for run in self._runs]
+        made = copy(self)
+        made._runs = [run.copy() for run in self._runs]
         return made
 
     def add(self, sums: Sequence[npt.NDArray[np.int32]], rotation_steps: int, step: int) -> None:
