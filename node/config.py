@@ -67,12 +67,26 @@ def command_options(command: Callable[..., Any]) -> dict[str, OptionKind]:
         info = next((item for item in metadata if isinstance(item, OptionInfo)), None)
         if info is None:
             continue
-        if typing.get_origin(inner) in (typing.Union, types.UnionType):
-            inner = next(part for part in typing.get_args(inner) if part is not types.NoneType)
-        multiple = typing.get_origin(inner) is list
-        kind = typing.get_args(inner)[0] if multiple else inner
+        kind, multiple = _kind_of(inner)
         options[name] = OptionKind(kind=kind, multiple=multiple, low=info.min, high=info.max)
     return options
+
+
+def path_parameters(command: Callable[..., Any]) -> set[str]:
+    """Return the names of the options and arguments of a command's function that are paths."""
+    hints = typing.get_type_hints(command, include_extras=True).items()
+    annotated = {name: hint for name, hint in hints if typing.get_origin(hint) is Annotated}
+    return {
+        name for name, hint in annotated.items() if _kind_of(typing.get_args(hint)[0])[0] is Path
+    }
+
+
+def _kind_of(hint: Any) -> tuple[Any, bool]:
+    """Return the type of a parameter's value, and whether the parameter takes a list of them."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
+    multiple = typing.get_origin(hint) is list
+    return (typing.get_args(hint)[0] if multiple else hint), multiple
 
 
 def load_defaults(
@@ -219,6 +233,8 @@ def _check(value: Any, kind: OptionKind) -> Any:
     expected, words = _expected(kind.kind)
     if type(value) not in expected:
         raise ValueError(f"expected {words}, got {value!r}")
+    if kind.kind is Path and not value:
+        raise ValueError("an empty path; `.` is the current directory")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"expected a finite number, got {value!r}")
     if issubclass(kind.kind, Enum):

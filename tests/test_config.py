@@ -89,6 +89,7 @@ def test_the_environment_stands_above_the_file(tmp_path: Path) -> None:
         ("[join]\nbootstrap = [1]", ["join.bootstrap", "a string"]),
         ("[join]\nlog-format = 'xml'", ["join.log-format", "text, json"]),
         ("log-level = 'loud'", ["log-level", "debug, info"]),
+        ("[join]\ndata-dir = ''", ["join.data-dir", "an empty path"]),
         ("[join]\ndata-dir = '/a'\ndata_dir = '/b'", ["twice"]),
         ("data-dir = '/a'\ndata_dir = '/b'", ["twice"]),
         ("[join\n", ["not TOML", "line 1"]),

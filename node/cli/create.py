@@ -97,7 +97,6 @@ def create(
     # trio, numpy and others are imported only now, so that --help is fast.
     import trio
 
-    from ..create.files import HUB
     from ..create.new_swarm import CreateSettings, create_swarm, dry_run
     from .stage_display import stage_display
 
@@ -105,7 +104,7 @@ def create(
     home = data_directory(data_dir)
     settings = CreateSettings(
         manifest=manifest,
-        data=tuple(each if each.startswith(HUB) else Path(each) for each in data or ()),
+        data=tuple(map(_data_place, data or ())),
         data_dir=home.root,
         passphrase=None if dry else find_passphrase(home, passphrase_file),
         device=device,
@@ -185,6 +184,21 @@ def create(
             "`distro-node bootstrap`\non a machine that they can reach, and add its address to the "
             f"link: {home.command(f'invite {swarm_text(swarm)} --bootstrap ADDRESS')}"
         )
+
+
+def _data_place(text: str) -> Path | str:
+    """Return the path of training data, or an address at the hub as it is. Raises `UserError` (`USAGE`)
+    for an empty text."""
+    from ..create.files import HUB
+
+    if not text:
+        # Everything in the current directory would be trained on.
+        raise UserError(
+            ExitCode.USAGE,
+            "the path given as --data is empty",
+            "name a file or a directory; `.` is the current directory",
+        )
+    return text if text.startswith(HUB) else Path(text)
 
 
 def _example() -> str:

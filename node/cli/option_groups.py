@@ -1,12 +1,15 @@
-"""The groups in which the help of commands with many options lists them."""
+"""Commands whose help lists many options in groups, and which take no empty path."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from typer.core import TyperCommand
 
+from ..config import path_parameters
+from ..errors import ExitCode, UserError
 from ..settings.setting import Group
 
 OTHERS = "Other options"
@@ -26,7 +29,27 @@ def grouped(options: Sequence[Any]) -> list[tuple[str, list[Any]]]:
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help lists many options in groups."""
+    """A command whose help lists many options in groups, and which takes no empty path."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line. Raises `UserError` (`USAGE`) if a path in it is empty: the library
+        takes that for the current directory, and mostly a variable of the shell is not set."""
+        if any(each == "" or each.endswith("=") for each in args):
+            values, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+            paths = path_parameters(inspect.unwrap(self.callback)) if self.callback else set()
+            for each in self.get_params(ctx):
+                given = values.get(each.name)
+                if each.name in paths and (
+                    given == "" or (isinstance(given, list) and "" in given)
+                ):
+                    option = each.param_type_name == "option"
+                    name = each.opts[0] if option else each.metavar or each.name.upper()
+                    raise UserError(
+                        ExitCode.USAGE,
+                        f"the path given as {name} is empty",
+                        "name a file or a directory; `.` is the current directory",
+                    )
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options under their headings."""

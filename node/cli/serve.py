@@ -181,10 +181,10 @@ def _source(
 
     if model is not None and not model.strip().lower().startswith(_LINKS):
         directory = Path(model).expanduser().absolute()
-        if not directory.is_dir():
+        if not model.strip() or not directory.is_dir():
             raise UserError(
                 ExitCode.USAGE,
-                f"{model} is neither a directory nor a link to a swarm",
+                f"{model!r} is neither a directory nor a link to a swarm",
                 "give the directory of an exported model, a swarm-id (swarm-…) or a link (distro:…)",
             )
         if best or round_ is not None:

@@ -96,6 +96,8 @@ def find_sources(
         raise bad_manifest(path, "has [[data.source]], so --data cannot be given as well")
     sources = []
     for number, each in enumerate(table.source or (table,), 1):
+        if "" in each.paths:
+            raise bad_manifest(path, 'data.paths: an empty path; "." is the folder of this file')
         paths = tuple(
             where if isinstance(where, Path) or where.startswith(HUB) else path.parent / where
             for where in given or each.paths

@@ -270,10 +270,10 @@ def parse_mirror(text: str) -> str:
             )
         return text
     path = Path(text).expanduser().absolute()
-    if not path.is_dir():
+    if not text or not path.is_dir():
         raise UserError(
             ExitCode.DATA_MISSING,
-            f"the mirror {path} is not a folder",
+            f"the mirror {path if text else repr(text)} is not a folder",
             "give a folder of blobs, such as blobs/ of another data directory",
         )
     return str(path)

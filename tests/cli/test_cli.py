@@ -424,11 +424,28 @@ def test_the_passphrase_may_stand_in_the_environment(command, daemon, monkeypatc
         ([TEXT, "--passphrase-file", "/nowhere"], ExitCode.KEYSTORE, "/nowhere"),
         ([TEXT, "--data-dir", "/dev/null"], ExitCode.DATA_DIR, "/dev/null"),
         ([TEXT, "--data-dir", "/proc/1/x"], ExitCode.DATA_DIR, "/proc/1/x"),
+        ([TEXT, "--data-dir", ""], ExitCode.USAGE, "--data-dir"),
+        ([TEXT, "--data-dir="], ExitCode.USAGE, "--data-dir"),
+        ([TEXT, "--data", "texts", "--data", ""], ExitCode.USAGE, "--data"),
+        ([TEXT, "--mirror", ""], ExitCode.DATA_MISSING, "''"),
     ],
 )
 def test_join_refuses_nonsense(command, daemon, arguments, code: ExitCode, words: str) -> None:
     command("join", *arguments).refused_with(code, words)
     assert daemon == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["create", ""], ["create", "swarm.toml", "--data", ""], ["verify", "", TEXT]),
+        *(["export", TEXT, "--to", ""], ["verify-receipt", ""], ["status", "--data-dir="]),
+        *(["serve", ""], ["serve", TEXT, "--key-file", ""], ["id", "--data-dir", ""]),
+    ],
+)
+def test_an_empty_path_is_not_the_current_directory(command, arguments: list[str]) -> None:
+    """As of `--data "$TEXTS"` without such a variable: everything around was trained on."""
+    command(*arguments).refused_with(ExitCode.USAGE)
 
 
 def test_passphrase_files_are_checked(command, daemon, tmp_path: Path) -> None:

@@ -697,3 +697,10 @@ def test_a_disk_that_will_do_is_not_refused(
     monkeypatch.setattr(DataDir, "free", lambda self: needed + (1 << 20))
     corpus = founder.read(paths=("a.txt.gz", "noise.txt"))
     assert corpus.summary.tokens + corpus.summary.heldout_tokens >= needed // 2
+
+
+def test_an_empty_path_is_not_the_folder_of_the_file(founder: Founder) -> None:
+    (founder.root / "private.txt").write_text("secret " * 100)
+    with pytest.raises(UserError, match=r"data.paths: an empty path") as caught:
+        founder.read(WeightedTable(name="a", paths=("",)))
+    assert caught.value.code == ExitCode.MANIFEST
