@@ -129,6 +129,8 @@ def generate(
         distro-node generate --grid images.png
     """
     data = data_directory(data_dir)
+    if prompt is not None:
+        _check_text(prompt)
     if grid is not None:
         if prompt is not None:
             raise UserError(ExitCode.USAGE, "--grid takes no PROMPT", "leave one of the two out")
@@ -311,6 +313,18 @@ _UNREADABLE_NOTE = (
     f"{UNREADABLE} stands for bytes that are not text; a byte-level model generates some early in "
     "its training"
 )
+
+
+def _check_text(prompt: str) -> None:
+    """Raise `UserError` (`USAGE`) for bytes that are not UTF-8, which Python passes on as surrogates."""
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            ExitCode.USAGE,
+            "PROMPT is not text in UTF-8",
+            "set the terminal's encoding to UTF-8, or write the prompt in other characters",
+        ) from None
 
 
 def _draw(file: Path, **settings: Any) -> None:

@@ -94,6 +94,10 @@ def test_an_argument_that_is_no_text_is_one_line(folder: Path) -> None:
     assert done.returncode == ExitCode.BAD_SWARM_ID
     assert b"bug" not in done.stderr
     assert len(done.stderr.splitlines()) == 2
+    # A prompt went on to the trainer, and could not be sent.
+    done = run(folder, f"{' '.join(PROGRAM)} generate --data-dir node $'\\xff'")
+    assert done.returncode == ExitCode.USAGE
+    assert b"PROMPT is not text in UTF-8" in done.stderr
 
 
 # --- commands to a running node ------------------------------------------------------------------
