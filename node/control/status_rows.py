@@ -112,7 +112,8 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         shown = [f"{t} {s.value:.3f}" for t, s in status.scores.main().items()]
         more = f" +{len(shown) - _TASKS_SHOWN}" if len(shown) > _TASKS_SHOWN else ""
         value = ", ".join(shown[:_TASKS_SHOWN]) + more
-        yield StatusRow("tasks", value, f"after round {status.scores.round:,}, by lm-eval")
+        by = "on held-out data" if status.scores.lm_eval is None else "by lm-eval"
+        yield StatusRow("tasks", value, f"after round {status.scores.round:,}, {by}")
     yield StatusRow("tokens", _count(training.tokens), "by all members since the start")
     yield StatusRow("your rounds", _own_rounds(status), own_rounds_note(training.own))
     if swarm is not None and swarm.audits is not None:

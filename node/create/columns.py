@@ -53,6 +53,8 @@ class Columns:
     )
     nested = False
     """Whether they may contain lists of tables (dictionaries) instead of text."""
+    whole = False
+    """Whether a row's text must not be split, so that files without rows will not do."""
     images = False
     """Whether they contain images."""
     optional: tuple[str, ...] = ()

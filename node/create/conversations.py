@@ -43,6 +43,7 @@ class ConversationColumns(Columns):
         "with `exclude`"
     )
     nested = True
+    whole = True
     optional = (TOOLS,)
 
     def __init__(

@@ -21,7 +21,7 @@ from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
 from ..training.chat import ChatTemplate
 from ..training.reward_rules import RewardRule
-from ..training.task_names import DPO, ImageSettings
+from ..training.task_names import DPO, PixelSettings
 from ..util.progress import ShowProgress
 from .borders import Borders
 from .columns import Columns
@@ -30,6 +30,7 @@ from .disk_room import DiskRoom
 from .files import HUB, File, Skipped, Source, find_files, matches
 from .formats import Format, unpacked_bytes
 from .images import ImageColumns, ImageTokenizer
+from .labelled_texts import LabelledColumns, LabelledTokenizer
 from .manifest_file import DataTable, ManifestFile, SourceTable, bad_manifest
 from .mixing import (
     HeldOut,
@@ -45,7 +46,14 @@ from .preferences import PreferenceColumns
 from .prompts import PromptColumns, PromptTokenizer
 from .sequence_packing import rows
 from .shards import SHARD_BYTES, ShardWriter
-from .shortages import missing, no_conversations, no_images, no_prompts, too_short
+from .shortages import (
+    missing,
+    no_conversations,
+    no_images,
+    no_prompts,
+    no_texts,
+    too_short,
+)
 from .summary import DataSummary, SourceSummary
 from .token_cache import ReadCounts, TokenCache, remove_others
 from .tokenisation import TokenisationOptions, cache_name, tokenise
@@ -81,12 +89,13 @@ def find_sources(
     path: Path,
     given: Sequence[Path | str],
     chat: ChatTemplate | None = None,
-    images: ImageSettings | None = None,
+    images: PixelSettings | None = None,
     rule: RewardRule | None = None,
+    classes: Sequence[str] = (),
 ) -> list[SourceFiles]:
     """Return the sources of a manifest file, with their files. `given` replaces the paths in it. With
-    `rule` the sources contain prompts, else with `chat` conversations, with `images` images, otherwise
-    text.
+    `rule` the sources contain prompts, else with `chat` conversations, with `images` images, with
+    `classes` texts of these classes, otherwise text.
 
     Raises `UserError` with `MANIFEST` if keys of [data] do not go together, and with `DATA_MISSING`
     if a path cannot be used or there is nothing to read.
@@ -103,7 +112,7 @@ def find_sources(
             for where in given or each.paths
         )
         name = getattr(each, "name", None) or (paths and Path(str(paths[0])).name) or str(number)
-        columns = _columns(each, path, file.task, chat, images, rule)
+        columns = _columns(each, path, file.task, chat, images, rule, classes)
         sources.append(_source(each, str(name), paths, columns, table.heldout))
     return [SourceFiles(source, *find_files(source)) for source in sources]
 
@@ -113,8 +122,9 @@ def _columns(
     path: Path,
     task: str,
     chat: ChatTemplate | None,
-    images: ImageSettings | None,
+    images: PixelSettings | None,
     rule: RewardRule | None,
+    classes: Sequence[str],
 ) -> Columns:
     try:
         if rule is not None:
@@ -128,7 +138,7 @@ def _columns(
                 raise ValueError(
                     "the task 'grpo' reads the columns that `prompt` and `answer` name, and no others"
                 )
-            if table.holds_images:
+            if table.image or table.label or table.format == "image":
                 raise ValueError('`image`, `label` and format = "image" are for images')
             return PromptColumns(table.prompt, table.answer, chat, rule)
         if table.answer is not None:
@@ -140,10 +150,22 @@ def _columns(
                     "column of images with `image`, and the column of their classes with `label`"
                 )
             return ImageColumns(table.image, table.label, images)
-        if table.holds_images:
+        if table.image is not None or table.format == "image":
             raise ValueError(
-                "`image`, `label` and format = \"image\" belong to the task 'diffusion', which learns "
-                "from images"
+                '`image` and format = "image" belong to a task that learns from images, such as '
+                "'diffusion'"
+            )
+        if classes:
+            if table.holds_conversations:
+                raise ValueError(
+                    "`messages`, `prompt` and `completion` are for conversations; name the text's "
+                    "column with `text`, and the column of its class with `label`"
+                )
+            return LabelledColumns(table.text, table.template, table.label, classes)
+        if table.label is not None:
+            raise ValueError(
+                "`label` belongs to a task that learns from images or names classes, such as "
+                "'text_classification'"
             )
         if task == DPO and chat is not None:
             if table.text or table.template or table.messages or table.completion:
@@ -240,7 +262,8 @@ class TokenisedCorpus:
     filler: int = 0
     """The padding token after conversations that do not fill a sample."""
     documents_are_samples: bool = False
-    """Whether each document is one sample: an image, a pair of conversations or a prompt."""
+    """Whether each document is one sample: an image, a pair of conversations, a prompt, or a text with
+    a class."""
     wanted: Sides = "both"
 
     def store(self, store: BlobStore, progress: ShowProgress) -> tuple[list[ShardSpec], ShardSpec]:
@@ -319,7 +342,7 @@ class TokenisedCorpus:
 
     def _arrays(self, side: Side, advance: Callable[[int], None]) -> Iterator[np.ndarray]:
         """Yield the numbers to store (tokens, with marks for conversations) in the corpus's order; of
-        conversations, pairs and images, one row of a sample's length at a time."""
+        conversations, pairs, images and texts with a class, one row of a sample's length at a time."""
         shares = self.shares if side is self.training else self.heldout_shares
         if self.documents_are_samples:
             length = self.summary.sequence_length
@@ -431,8 +454,11 @@ def read_corpus(
         sequence_length=table.sequence_length,
         token_bytes=tokenizer.token_bytes,
         images=options.images,
-        pairs=options.documents_are_samples and not options.images and prompts is None,
+        pairs=options.conversations is not None
+        and options.documents_are_samples
+        and prompts is None,
         prompts=prompts is not None,
+        labelled=options.labelled is not None,
         private=wanted == "heldout",
     )
     for side, count in (("training", total), ("heldout", summary.heldout_tokens)):
@@ -445,6 +471,9 @@ def read_corpus(
         elif prompts is not None:
             if count == 0:
                 raise no_prompts(part, table.sequence_length, prompts.completion, caches)
+        elif options.labelled is not None:
+            if count == 0:
+                raise no_texts(part)
         elif options.conversations is not None:
             if count == 0:
                 what = "pair" if options.documents_are_samples else "conversation"
@@ -537,7 +566,7 @@ def _hold_out(
     line_ends = None
     for index, source in enumerate(sources):
         if not fraction / 2 <= held_share(source) <= fraction * 2:
-            if isinstance(tokenizer, (ConversationTokenizer, ImageTokenizer)):
+            if isinstance(tokenizer, (ConversationTokenizer, ImageTokenizer, LabelledTokenizer)):
                 source.heldout = hold_out_whole_documents(source) or source.heldout
                 continue
             line_ends = tokenizer.line_ends() if line_ends is None else line_ends

@@ -162,8 +162,9 @@ def _of_rows(
                 bad = BadRow("holds half of a surrogate pair, which UTF-8 cannot encode")
                 yield number, bad, position()
                 continue
-            # Not split: the assistant's parts are marked by offsets in the whole conversation.
-            parts = [data] if source.columns.nested else _in_parts(data)
+            # Conversations are not split, because the assistant's parts are marked by offsets in the
+            # whole one; nor are texts with a class.
+            parts = [data] if source.columns.whole else _in_parts(data)
             for part, ends_text in _with_is_last(parts):
                 yield number, Document(part, ends_text), position()
 

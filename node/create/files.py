@@ -177,7 +177,7 @@ def _files_at(path: Path | str, source: Source, skipped: Skipped) -> Iterator[Fi
                 "holds no images, which this task learns from",
                 "give folders of images, or Parquet or Arrow files with a column of them",
             ).at(path)
-        if source.columns.nested and kind in _WITHOUT_ROWS:
+        if source.columns.whole and kind in _WITHOUT_ROWS:
             raise BadFile(
                 f"holds no {source.columns.units}, which this task learns from",
                 f"give rows, for example as JSON lines or Parquet: {source.columns.remedy}",
@@ -483,7 +483,7 @@ def _exclusion_reason(name: PurePath, source: Source) -> str | None:
     )
     if source.columns.images and kind is not None and kind not in _WITH_IMAGES:
         return "without images"
-    if source.columns.nested and kind in _WITHOUT_ROWS:
+    if source.columns.whole and kind in _WITHOUT_ROWS:
         return f"without {source.columns.units}"
     if source.include is not None:
         return None

@@ -15,16 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from ..training.task_names import NO_TOKENIZER, ImageSettings
+from ..training.task_names import NO_TOKENIZER, PixelSettings
 from ..util.first_line import first_line
 from ..util.regular_files import read_regular
+from .class_labels import DEFAULT_COLUMN as DEFAULT_LABEL
+from .class_labels import ClassLabels, is_label_type
 from .columns import Columns
 from .formats import needs
 from .rows import BadRow
 from .tokens import TokenBytes
 
 DEFAULT_COLUMN = "image"
-DEFAULT_LABEL = "label"
 
 MAX_IMAGE_BYTES = 64 << 20
 _KINDS = ("PNG", "JPEG", "WEBP", "BMP")
@@ -53,7 +54,7 @@ class ImageColumns(Columns):
     )
     images = True
 
-    def __init__(self, image: str | None, label: str | None, settings: ImageSettings) -> None:
+    def __init__(self, image: str | None, label: str | None, settings: PixelSettings) -> None:
         """Raise `ValueError` if `label` is given and the settings have no classes."""
         if label is not None and not settings.classes:
             raise ValueError("`label` is given, but [task_settings] has no `classes`")
@@ -62,7 +63,7 @@ class ImageColumns(Columns):
         self._image = image or DEFAULT_COLUMN
         self._label = (label or DEFAULT_LABEL) if settings.classes else None
         self.names = tuple(filter(None, (self._image, self._label)))
-        self._numbers = {name: number for number, name in enumerate(settings.classes)}
+        self._labels = ClassLabels(settings.classes)
 
     @property
     def facts(self) -> tuple[Any, ...]:
@@ -76,7 +77,7 @@ class ImageColumns(Columns):
         if types.is_dictionary(kind):
             kind = kind.value_type
         if name == self._label and name != self._image:
-            return types.is_string(kind) or types.is_large_string(kind) or types.is_integer(kind)
+            return is_label_type(types, kind)
         if types.is_struct(kind):
             names = [kind.field(number).name for number in range(kind.num_fields)]
             if "bytes" not in names:
@@ -104,7 +105,7 @@ class ImageColumns(Columns):
     def _sample(self, data: bytes, label: Any) -> bytes | BadRow:
         number = 0
         if self._label is not None:
-            found = self._number(label)
+            found = self._labels.number(label)
             if isinstance(found, BadRow):
                 return found
             number = found
@@ -112,15 +113,6 @@ class ImageColumns(Columns):
         if isinstance(image, BadRow):
             return image
         return number.to_bytes(self.settings.label_bytes, "little") + image
-
-    def _number(self, label: Any) -> int | BadRow:
-        if type(label) is int:
-            known = 0 <= label < len(self.settings.classes)
-        else:
-            known = isinstance(label, str) and label in self._numbers
-        if not known:
-            return BadRow(f"is of a class that is not in `classes`: {str(label)[:40]!r}")
-        return label if isinstance(label, int) else self._numbers[label]
 
 
 class ImageTokenizer:
@@ -143,7 +135,7 @@ class ImageTokenizer:
         """Return None: an image ends where its bytes do."""
 
 
-def decode_image(data: bytes, settings: ImageSettings) -> bytes | BadRow:
+def decode_image(data: bytes, settings: PixelSettings) -> bytes | BadRow:
     """Return the middle square of an image, scaled: size × size × channels bytes.
 
     The image is rotated as its EXIF tag says; transparent parts become white; of an animation the first
@@ -178,7 +170,7 @@ def decode_image(data: bytes, settings: ImageSettings) -> bytes | BadRow:
         return BadRow(f"is a damaged image ({reason})")
 
 
-def _scaled(pillow: Any, image: Any, settings: ImageSettings) -> bytes:
+def _scaled(pillow: Any, image: Any, settings: PixelSettings) -> bytes:
     mode = "L" if settings.channels == 1 else "RGB"
     image = pillow.ImageOps.exif_transpose(image)
     if image.mode.startswith(_SIXTEEN_BIT_MODE):

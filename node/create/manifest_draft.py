@@ -24,12 +24,28 @@ from ...protocol.wire.structure import StructureError, from_plain, to_plain
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
 from ..training.answers import InitialModel
-from ..training.architectures import is_bidirectional
-from ..training.task_names import DIFFUSION, ImageSettings
+from ..training.architectures import ARCHITECTURES, is_bidirectional
+from ..training.task_names import (
+    CLASSIFICATION,
+    ON_IMAGES,
+    TEXT_CLASSIFICATION,
+    ImageClassSettings,
+    ImageSettings,
+    PixelSettings,
+    require_task,
+)
 from ..training.tokenizer_settings import TokenizerSettings
 from ..util.progress import ShowProgress
 from .borders import Borders
 from .checkpoint import check_fit, settings_for, tokenizer_file
+from .classification import (
+    ClassifierHead,
+    complete_image_classifier,
+    labelled_tokenizer,
+    plain_settings,
+    plan_pad_token,
+    text_head,
+)
 from .corpus import (
     SourceFiles,
     TokenisedCorpus,
@@ -48,8 +64,13 @@ from .manifest_file import (
     bad_manifest,
     read_manifest_file,
 )
-from .model_config import complete_denoiser, complete_model, read_checkpoint_config
-from .task import TaskPlan, plan_images, plan_task
+from .model_config import (
+    complete_denoiser,
+    complete_model,
+    read_checkpoint_config,
+    require_text_model,
+)
+from .task import TaskPlan, check_model, plan_images, plan_task
 from .tokens import ByteTokenizer, FileTokenizer, Tokenizer
 
 
@@ -87,14 +108,14 @@ class ManifestDraft:
     @property
     def images(self) -> bool:
         """Whether the swarm trains on images."""
-        return self.file.task == DIFFUSION
+        return self.file.task in ON_IMAGES
 
     def corpus(self, data: DataDir, progress: ShowProgress) -> TokenisedCorpus:
         """Read and tokenise the data; only the held-out part if members train on their own."""
-        # The chat template already writes the start and the end of a conversation, and a prompt, which
-        # starts as its tokenizer marks it, has no end.
+        # The chat template already writes the start and the end of a conversation, and the tokenizer of
+        # texts with a class writes theirs; a prompt, which starts as its tokenizer marks it, has no end.
         borders = Borders()
-        if not self.task.marked:
+        if not self.task.marked and self.file.task not in CLASSIFICATION:
             borders = Borders(self.end, self.start.token, self.start.known)
         filler = self.task.filler
         wanted = "both" if self.file.data.policy == "shared" else "heldout"
@@ -194,7 +215,8 @@ class ManifestDraft:
     def _schedule(self, optimizer: OptimizerSpec, initial: InitialModel) -> ScheduleSpec:
         # Best rates were measured only for new language models without adapters; for other models the
         # file's rate, or its fixed default, is used.
-        if self.images or self.checkpoint is not None or initial.adapter is not None:
+        other = self.images or self.file.task in CLASSIFICATION
+        if other or self.checkpoint is not None or initial.adapter is not None:
             return self.file.schedule
         elements = sum(spec.elements for spec in initial.parameters)
         return default_schedule(self.file, optimizer, elements)
@@ -228,9 +250,9 @@ def read_model(file: FoundersFile, path: Path) -> ModelDraft:
     If the file states the vocabulary's size, the tokenizer's file need not exist.
     Raises `UserError` (`MANIFEST`, `NO_TASK`).
     """
-    if file.task == DIFFUSION:
-        images = plan_images(file, path)
-        return ModelDraft(_denoiser(file, path, images), images.sample_bytes, None, None)
+    if file.task in ON_IMAGES:
+        model, images, checkpoint = _image_model(file, path)
+        return ModelDraft(model, images.sample_bytes, checkpoint, None)
     source = tokenizer_file(file, path)
     stated = isinstance(file.model.get("vocab_size"), int)
     # A placeholder if the file states the size.
@@ -238,7 +260,8 @@ def read_model(file: FoundersFile, path: Path) -> ModelDraft:
     if not stated or source is None or source.exists():
         tokenizer = ByteTokenizer() if source is None else FileTokenizer(source)
         vocabulary = tokenizer.vocabulary
-    config, checkpoint, lora = _model(file, path, vocabulary)
+    head = text_head(file, path, None) if file.task == TEXT_CLASSIFICATION else None
+    config, checkpoint, lora = _model(file, path, vocabulary, head)
     return ModelDraft(config, file.data.sequence_length, checkpoint, lora)
 
 
@@ -249,13 +272,15 @@ def read_draft(path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
     Raises `UserError` (`MANIFEST`, `DATA_MISSING`).
     """
     file = read_manifest_file(path)
-    if file.task == DIFFUSION:
+    if file.task in ON_IMAGES:
         return _read_images(file, path, data)
     source = tokenizer_file(file, path)
     named = BYTES_TOKENIZER if source is None else str(source)
     file = replace(file, data=replace(file.data, tokenizer=named))
     tokenizer = ByteTokenizer() if source is None else FileTokenizer(source)
     special = settings_for(tokenizer, source, file, path)
+    if file.task == TEXT_CLASSIFICATION:
+        return _read_labelled_texts(file, path, data, tokenizer, source, special)
     model, checkpoint, lora = _model(file, path, tokenizer.vocabulary)
     check_fit(model["vocab_size"], tokenizer, file, path)
     end = end_tokens(file.data, tokenizer, path)
@@ -270,17 +295,58 @@ def read_draft(path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
     )
 
 
+def _read_labelled_texts(
+    file: FoundersFile,
+    path: Path,
+    data: tuple[Path | str, ...],
+    tokenizer: ByteTokenizer | FileTokenizer,
+    source: Path | None,
+    special: TokenizerSettings,
+) -> ManifestDraft:
+    require_task(file.task)
+    settings = plan_pad_token(file, path, tokenizer, special)
+    head = ClassifierHead(len(settings.classes), settings.pad_token)
+    model, checkpoint, lora = _model(file, path, tokenizer.vocabulary, head)
+    check_fit(model["vocab_size"], tokenizer, file, path)
+    start = document_start(file, path, tokenizer, source, special, model, None)
+    made = labelled_tokenizer(file, path, tokenizer, start.token, settings)
+    if isinstance(tokenizer, FileTokenizer):
+        # An export's tokenizer pads with the same token.
+        special = replace(special, pad_token=tokenizer.text_of(settings.pad_token))
+    task = TaskPlan(made, None, plain_settings(settings), settings.pad_token)
+    source_files = find_sources(file, path, data, classes=settings.classes)
+    return ManifestDraft(
+        path, file, made, model, checkpoint, lora, source_files, start, (), special, task
+    )
+
+
 def _read_images(file: FoundersFile, path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
-    images = plan_images(file, path)
-    model = _denoiser(file, path, images)
+    model, images, checkpoint = _image_model(file, path)
     source_files = find_sources(file, path, data, images=images)
     # From here on an image is handled as a sequence of bytes.
     file = replace(file, data=replace(file.data, sequence_length=images.sample_bytes))
     task = TaskPlan(ImageTokenizer(), None, to_plain(images, named=True))
     start, special = DocumentStart(None, None, "images have none"), TokenizerSettings()
     return ManifestDraft(
-        path, file, task.tokenizer, model, None, None, source_files, start, (), special, task
+        path, file, task.tokenizer, model, checkpoint, None, source_files, start, (), special, task
     )
+
+
+def _image_model(
+    file: ManifestFile, path: Path
+) -> tuple[dict[str, Any], PixelSettings, Path | None]:
+    """Return a model of images, the settings of its task, and the checkpoint that it starts from."""
+    named = file.model.get("checkpoint")
+    checkpoint = path.parent / named if isinstance(named, str) else None
+    images = plan_images(file, path, checkpoint if file.task in CLASSIFICATION else None)
+    if isinstance(images, ImageSettings):
+        return _denoiser(file, path, images), images, None
+    assert isinstance(images, ImageClassSettings)
+    try:
+        config, _, _ = _named_model(file, path)
+        return complete_image_classifier(config, images), images, checkpoint
+    except StructureError as error:
+        raise bad_manifest(path, str(error)) from None
 
 
 def _denoiser(file: ManifestFile, path: Path, images: ImageSettings) -> dict[str, Any]:
@@ -303,24 +369,21 @@ def _store_settings(settings: TokenizerSettings, store: BlobStore) -> ContentId 
 
 
 def _model(
-    file: ManifestFile, path: Path, vocabulary: int
+    file: ManifestFile, path: Path, vocabulary: int, head: ClassifierHead | None = None
 ) -> tuple[dict[str, Any], Path | None, LoraTable | None]:
-    """Return the model's complete configuration, the checkpoint's directory if it starts from one,
-    and the settings of its adapters if any."""
-    config = dict(file.model)
-    named, table = config.pop("checkpoint", None), config.pop("lora", None)
+    """Return the model's complete configuration, with this head instead of one for tokens, the
+    checkpoint's directory if it starts from one, and the settings of its adapters if any."""
     try:
-        lora = None if table is None else _lora(table, named is not None)
-        if named is None:
-            checkpoint = None
-        elif not isinstance(named, str) or config:
+        config, checkpoint, lora = _named_model(file, path)
+        if head is not None:
+            require_text_model(config)
+            if config.get("model_type") in ARCHITECTURES:
+                check_model(file, path, config)
+            config = head.complete(config)
+        elif config.get("num_labels") is not None:
             raise StructureError(
-                "model.checkpoint",
-                "must be the path of a directory; the other keys of [model] then come from there",
+                "model.num_labels", f"belongs to tasks that name classes, and not to {file.task!r}"
             )
-        else:
-            checkpoint = path.parent / named
-            config = read_checkpoint_config(checkpoint)
         return (
             complete_model(
                 config,
@@ -333,6 +396,31 @@ def _model(
         )
     except StructureError as error:
         raise bad_manifest(path, str(error)) from None
+
+
+def _named_model(
+    file: ManifestFile, path: Path
+) -> tuple[dict[str, Any], Path | None, LoraTable | None]:
+    """Return the configuration in the file or in the checkpoint that it names, the checkpoint's
+    directory if any, and the settings of adapters if any. Raises `StructureError`."""
+    config = dict(file.model)
+    named, table = config.pop("checkpoint", None), config.pop("lora", None)
+    if table is not None and file.task in CLASSIFICATION:
+        raise StructureError(
+            "model.lora",
+            f"the task {file.task!r} trains whole models: leave the table out, because a frozen head "
+            "would learn nothing",
+        )
+    lora = None if table is None else _lora(table, named is not None)
+    if named is None:
+        return config, None, lora
+    if not isinstance(named, str) or config:
+        raise StructureError(
+            "model.checkpoint",
+            "must be the path of a directory; the other keys of [model] then come from there",
+        )
+    checkpoint = path.parent / named
+    return read_checkpoint_config(checkpoint), checkpoint, lora
 
 
 def _lora(table: Any, has_checkpoint: bool) -> LoraTable:

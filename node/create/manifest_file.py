@@ -28,7 +28,7 @@ from ...protocol.wire.manifest import (
 )
 from ...protocol.wire.structure import Length, Range, StructureError, from_plain
 from ..errors import ExitCode, UserError
-from ..training.task_names import CAUSAL_LM, DIFFUSION
+from ..training.task_names import CAUSAL_LM, ON_IMAGES, TEXT_CLASSIFICATION
 from ..util.regular_files import read_regular
 from .formats import Format
 
@@ -80,7 +80,7 @@ class SourceTable:
     """The column that contains images, for a task that learns from images; by default the column
     `image`."""
     label: _Column | None = None
-    """The column with the class of an image; by default the column `label`."""
+    """The column with the class of an image or a text; by default the column `label`."""
     split: _Column | None = None
     """The split of a data set; by default `train`."""
     config: _Column | None = None
@@ -97,11 +97,6 @@ class SourceTable:
     def holds_pairs(self) -> bool:
         """Whether it names columns of preferred and rejected answers."""
         return not (self.chosen is None and self.rejected is None)
-
-    @property
-    def holds_images(self) -> bool:
-        """Whether it names columns of images, or the image format."""
-        return self.format == "image" or not (self.image is None and self.label is None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,16 +316,20 @@ def read_manifest_file(path: Path) -> FoundersFile:
         file = from_plain(ManifestFile, content, named=True)
     except StructureError as error:
         raise bad_manifest(path, str(error)) from None
-    if file.task == DIFFUSION and file.data.sequence_length:
+    if file.task in ON_IMAGES and file.data.sequence_length:
         raise bad_manifest(
             path, "data.sequence_length: follows from the size of images: leave it out"
         )
-    if file.task != DIFFUSION and not file.data.sequence_length:
+    if file.task not in ON_IMAGES and not file.data.sequence_length:
         raise bad_manifest(path, "data: the key 'sequence_length' is missing")
-    if file.task == DIFFUSION and file.data.policy == "private":
+    if file.task in ON_IMAGES and file.data.policy == "private":
         raise bad_manifest(
             path,
-            "data.policy: private data must be text, and the task 'diffusion' trains on images",
+            f"data.policy: private data must be text, and the task {file.task!r} trains on images",
+        )
+    if file.task == TEXT_CLASSIFICATION and file.data.policy == "private":
+        raise bad_manifest(
+            path, f"data.policy: private data has no classes, which the task {file.task!r} learns"
         )
     tables = ("optimizer", "schedule")
     given_keys = {f"{table}.{key}" for table in tables for key in content.get(table, ())}

@@ -8,6 +8,7 @@ transformers, which the founder's process does not load, ignores unknown keys, s
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,15 @@ from ..training.architectures import (
     check_configuration,
     makes_images,
     reserved_positions,
+    takes_images,
 )
-from ..training.task_names import CAUSAL_LM, ImageSettings, input_tokens
+from ..training.task_names import (
+    CAUSAL_LM,
+    DIFFUSION,
+    IMAGE_CLASSIFICATION,
+    ImageSettings,
+    input_tokens,
+)
 from ..util.regular_files import read_regular
 
 # The largest published configurations have a few hundred kilobytes (label maps).
@@ -34,12 +42,9 @@ def complete_model(
     what the model reads at once of a sample (`input_tokens`) and the positions that it reserves; neither
     may be smaller. Raises `StructureError`.
     """
+    require_text_model(config)
     wanted = input_tokens(task, sequence_length)
     config = check_configuration(config)
-    if makes_images(config["model_type"]):
-        raise StructureError(
-            "model.model_type", f'{config["model_type"]!r} takes images: set task = "diffusion"'
-        )
     positions = "n_positions" if config["model_type"] == "gpt2" else "max_position_embeddings"
     reserved = reserved_positions(config)
     complete = {"vocab_size": vocabulary, positions: wanted + reserved} | config
@@ -57,6 +62,16 @@ def complete_model(
         )
     _check_heads(complete)
     return complete
+
+
+def require_text_model(config: Mapping[str, Any]) -> None:
+    """Raise `StructureError` for a model that takes images."""
+    model_type = config.get("model_type")
+    if isinstance(model_type, str) and takes_images(model_type):
+        task = DIFFUSION if makes_images(model_type) else IMAGE_CLASSIFICATION
+        raise StructureError(
+            "model.model_type", f'{model_type!r} takes images: set task = "{task}"'
+        )
 
 
 def complete_denoiser(config: dict[str, Any], settings: ImageSettings) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from ..training.client import TrainerSpec, open_trainer
 from ..training.error_messages import explain_trainer
 from ..training.errors import TrainerDied, TrainerFailed
 from ..training.initial_model import initialise_model
+from ..training.task_names import CLASSIFICATION, ON_IMAGES
 from ..util.progress import ShowProgress
 from .checkpoint import tokenizer_warning
 from .corpus import TokenisedCorpus
@@ -298,7 +299,7 @@ def _new_swarm(
     )
     warnings = []
     # The best rates were measured for language models trained as a whole, without adapters.
-    if manifest.adapter is None and not draft.images:
+    if manifest.adapter is None and manifest.task not in (*ON_IMAGES, *CLASSIFICATION):
         warnings.append(
             rate_warning(
                 *(manifest.schedule, manifest.elements, manifest.optimizer.step),

@@ -48,6 +48,7 @@ class PreferenceColumns(Columns):
         "`exclude`"
     )
     nested = True
+    whole = True
 
     def __init__(
         self, prompt: str | None, chosen: str | None, rejected: str | None, chat: ChatTemplate

@@ -36,6 +36,7 @@ class PromptColumns(Columns):
     units = "prompts"
     remedy = "name the columns with `prompt` and `answer`, or leave the file out with `exclude`"
     nested = True
+    whole = True
 
     def __init__(
         self, prompt: str | None, answer: str | None, chat: ChatTemplate | None, rule: RewardRule

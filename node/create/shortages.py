@@ -24,6 +24,13 @@ def no_images(side: str) -> UserError:
     )
 
 
+def no_texts(side: str) -> UserError:
+    return missing(
+        f"there is no {side} text with a class",
+        "give at least two different ones with --data: one is held out",
+    )
+
+
 def no_conversations(
     side: str, length: int, caches: Sequence[TokenCache], what: str = "conversation"
 ) -> UserError:

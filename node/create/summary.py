@@ -56,6 +56,8 @@ class DataSummary:
     """Whether documents are preference pairs, each a sequence."""
     prompts: bool = False
     """Whether documents are prompts, each a sequence, and completions are learned."""
+    labelled: bool = False
+    """Whether documents are texts with a class, each a sequence."""
     private: bool = False
     """Whether everything is held out, and members train on data of their own."""
 
@@ -115,7 +117,7 @@ class DataSummary:
             if self.pairs or self.prompts:
                 item_noun = "pair" if self.pairs else "prompt"
             trained = f"{source.tokens:,} tokens"
-            if self.images or self.pairs or self.prompts:
+            if self.images or self.pairs or self.prompts or self.labelled:
                 trained = f"{source.tokens // self.sequence_length:,} of them"
             end = f"{trained} to train on"
             if self.private:
@@ -157,6 +159,8 @@ class DataSummary:
                     outcome = f"a sequence, with the answer or a completion: {prompts} left out"
                 if self.pairs:
                     outcome = f"half a sequence: {_count(source.read.too_long, 'pair')} left out"
+                elif self.labelled:
+                    outcome = f"a sequence: {_count(source.read.cut, 'text')} cut"
                 yield f"  longer than {outcome}{':' if all_named else ', such as'}"
                 for file, line, problem in source.read.long_rows[:_MAX_NAMED]:
                     yield f"    {file}, line {line}: {problem}"
@@ -339,7 +343,7 @@ def forecast(
             tokens=samples * data.sequence_length,
             read=trained * data.sequence_length,
             parameters=elements,
-            fresh=fresh and not data.images and not frozen,
+            fresh=fresh and not (data.images or data.labelled) and not frozen,
         ),
         # A member reads spans of eight chunks (`protocol.sampling`), and a span that begins inside a
         # chunk touches nine. At least one whole chunk is fetched, and no more than the corpus.

@@ -20,13 +20,15 @@ from ..training.task_names import (
     GRPO,
     MASKED_LM,
     SFT,
-    ImageSettings,
+    TEXT_CLASSIFICATION,
     MaskedSettings,
+    PixelSettings,
     RewardSettings,
     built_in_settings,
     require_task,
 )
 from ..training.tokenizer_settings import TokenizerSettings
+from .classification import with_checkpoint_values
 from .conversations import ConversationTokenizer
 from .manifest_file import ManifestFile, bad_manifest
 from .preferences import PairTokenizer
@@ -91,7 +93,7 @@ def plan_task(
     Raises `UserError` with `NO_TASK` for a task that is not available, and with
     `MANIFEST` for anything in the file or model that does not go with the task."""
     require_task(file.task)
-    _check_model(file, path, model)
+    check_model(file, path, model)
     tables = file.data.source or (file.data,)
     hold_conversations = [table.holds_conversations for table in tables]
     settings = file.task_settings
@@ -116,15 +118,19 @@ def plan_task(
     return TaskPlan(tokenizer, None, settings)
 
 
-def plan_images(file: ManifestFile, path: Path) -> ImageSettings:
-    """Return the image task's settings. Raises `UserError` with `NO_TASK` if the packages that it needs
-    are not installed, and with `MANIFEST` for invalid settings and keys that belong to other tasks."""
+def plan_images(file: ManifestFile, path: Path, checkpoint: Path | None = None) -> PixelSettings:
+    """Return the settings of a task on images; a `checkpoint` gives defaults for values of pixels.
+
+    Raises `UserError` with `NO_TASK` if the packages that it needs are not installed, and with
+    `MANIFEST` for invalid settings and keys that belong to other tasks.
+    """
     require_task(file.task)
     try:
-        settings = built_in_settings(file.task, file.task_settings)
+        given = with_checkpoint_values(file.task_settings, checkpoint)
+        settings = built_in_settings(file.task, given)
     except StructureError as error:
         raise bad_manifest(path, str(error)) from None
-    assert isinstance(settings, ImageSettings)
+    assert isinstance(settings, PixelSettings)
     data = file.data
     for key, given in (
         ("tokenizer", data.tokenizer),
@@ -184,12 +190,14 @@ def _plan_prompts(
     return TaskPlan(made, chat, settings, filler, rule)
 
 
-def _check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
+def check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
+    """Raise `UserError` (`MANIFEST`) if a built-in task cannot train this kind of model."""
     if file.task not in BUILT_IN:
         return
     bidirectional = is_bidirectional(model["model_type"])
-    if bidirectional != (file.task == MASKED_LM):
-        fitting = "'masked_lm'" if bidirectional else "'causal_lm', 'sft', 'dpo' or 'grpo'"
+    if bidirectional != (file.task in (MASKED_LM, TEXT_CLASSIFICATION)):
+        fitting = f"{MASKED_LM!r} or {TEXT_CLASSIFICATION!r}"
+        fitting = fitting if bidirectional else "'causal_lm', 'sft', 'dpo' or 'grpo'"
         raise bad_manifest(
             path,
             f"task: {file.task!r} cannot train a {model['model_type']!r}: set task = {fitting}",

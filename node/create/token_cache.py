@@ -84,7 +84,7 @@ class ReadCounts:
             self.bad_rows.append((file, line, problem))
 
     def add_long(self, file: str, line: int, tokens: int, kept: int) -> None:
-        """Count a conversation longer than a sequence and record its place."""
+        """Count a conversation, or a text with a class, longer than a sequence, and record its place."""
         if kept:
             self.cut += 1
         else:

@@ -27,6 +27,7 @@ from .disk_room import DiskRoom
 from .documents import WHOLE_FILE, Document, Empty, NoText, ReadOptions, TokenDocument, items
 from .files import File, Source
 from .images import ImageTokenizer
+from .labelled_texts import LabelledTokenizer
 from .rows import BadRow
 from .token_cache import INDEX_ENTRY, Position, ReadCounts, TokenCache
 from .tokeniser_pool import TokeniserPool
@@ -89,10 +90,17 @@ class TokenisationOptions:
         return isinstance(self.tokenizer, ImageTokenizer)
 
     @property
+    def labelled(self) -> LabelledTokenizer | None:
+        """The tokenizer, if documents are texts with a class, each a sample; else None."""
+        return self.tokenizer if isinstance(self.tokenizer, LabelledTokenizer) else None
+
+    @property
     def documents_are_samples(self) -> bool:
-        """Whether each document is one sample: an image, or a pair of conversations."""
+        """Whether each document is one sample: an image, a pair of conversations, or a text with a
+        class."""
         conversations = self.conversations
-        return self.images or (conversations is not None and conversations.documents_are_samples)
+        pairs = conversations is not None and conversations.documents_are_samples
+        return self.images or pairs or self.labelled is not None
 
     @property
     def piece_bytes(self) -> int:
@@ -119,6 +127,7 @@ def cache_name(source: Source, files: Sequence[File], options: TokenisationOptio
         # Conversations are cut to this length, and pairs padded.
         options.sequence_length if options.conversations is not None else 0,
         *(options.conversations.remade[2:] if options.conversations is not None else ()),
+        options.labelled.facts if options.labelled is not None else (),
         [[str(file.path), str(file.name), file.format, _size_and_time(file)] for file in files],
     ]
     return blake3(json.dumps(facts).encode()).hexdigest()[:32]
@@ -153,7 +162,7 @@ class _Batch:
     texts: list[bytes] = field(default_factory=list)
     pieces: list[_Piece] = field(default_factory=list)
     lines: list[tuple[str, int]] = field(default_factory=list)
-    """For each conversation, the file's name and the number of the line or row."""
+    """For each conversation or text with a class, the file's name and the number of the line or row."""
     size: int = 0
     read_bytes: dict[int, int] = field(default_factory=dict)
     """By the file's index, how many bytes of it were read for this batch."""
@@ -279,11 +288,11 @@ def _add_item(
     if isinstance(item, Document):
         hashes = _hashes(item.text)
         pieces = list(_split(item.text, options.piece_bytes))
-        if options.conversations is not None or options.images:
+        if options.conversations is not None or options.documents_are_samples:
             # Not split, because the assistant's parts are marked by offsets in the whole text, and
-            # because an image is one sample.
+            # because an image, or a text with a class, is one sample.
             pieces = [item.text]
-        if options.conversations is not None:
+        if options.conversations is not None or options.labelled is not None:
             batch.lines.append((file_name, line))
         for number, text in enumerate(pieces):
             batch.texts.append(text)
@@ -328,11 +337,14 @@ class _PartWriter:
         self._start = np.array(() if before is None else (before,), cache.dtype)
         self._length = options.sequence_length
         self._conversations = options.conversations
+        self._labelled = options.labelled
         self._begin()
 
     def add(self, batch: _Batch, encoded: list[np.ndarray]) -> None:
         if self._conversations is not None:
             encoded = self._fit(batch, encoded, self._conversations)
+        elif self._labelled is not None:
+            encoded = self._padded(batch, encoded, self._labelled)
         tokenised, token_bytes = iter(encoded), Counter[int]()
         entries = np.zeros(len(batch.pieces), INDEX_ENTRY)
         for index, piece in enumerate(batch.pieces):
@@ -382,6 +394,15 @@ class _PartWriter:
                 batch.read_counts.learned += int(np.count_nonzero(kept & tokenizer.learned_bit))
         batch.pieces = fitting
         return fitting_tokens
+
+    def _padded(
+        self, batch: _Batch, encoded: list[np.ndarray], tokenizer: LabelledTokenizer
+    ) -> list[np.ndarray]:
+        """Return texts with a class as samples. Texts that are cut are counted and recorded."""
+        for (file, line), numbers in zip(batch.lines, encoded, strict=True):
+            if len(numbers) > tokenizer.length:
+                batch.read_counts.add_long(file, line, len(numbers) - 1, tokenizer.length - 1)
+        return [tokenizer.fitted(numbers) for numbers in encoded]
 
     def finish(self) -> None:
         self._put(replace(self._position, ended=True))

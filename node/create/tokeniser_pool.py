@@ -20,6 +20,7 @@ import numpy as np
 
 from ..errors import ExitCode, UserError
 from ..util.operating_system import OWN_GROUP, can_pass_descriptors, pass_descriptors, usable_cores
+from .labelled_texts import LabelledTokenizer
 from .tokens import FileTokenizer, Tokenizer
 
 # With less text than this the workers would take longer to start than to tokenise it.
@@ -103,7 +104,7 @@ def open_pool(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Tokenise
     """
     worthwhile = text_bytes is None or text_bytes >= _MIN_TEXT_BYTES
     remade = None
-    if worthwhile and isinstance(tokenizer, FileTokenizer):
+    if worthwhile and isinstance(tokenizer, (FileTokenizer, LabelledTokenizer)):
         remade = type(tokenizer), tokenizer.remade
     count = 0 if remade is None or not can_pass_descriptors() else min(usable_cores(), _MAX_WORKERS)
     started: list[tuple[subprocess.Popen[Any], Connection]] = []

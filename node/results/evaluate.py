@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,21 @@ from ..control.command_socket import ask
 from ..errors import ExitCode, UserError
 from ..settings.tree import NEWEST, StateSelector
 from ..storage.data_dir import DataDir
-from ..telemetry.task_scores import TaskScores, read_scores
-from ..training.task_names import DIFFUSION, DPO, GRPO, MASKED_LM, SFT
+from ..telemetry.task_scores import HELDOUT, TaskScores, heldout_accuracy, read_scores
+from ..training.errors import TrainerFailed
+from ..training.task_names import CLASSIFICATION, DIFFUSION, DPO, GRPO, MASKED_LM, SFT
 from ..training.tokenizer_settings import CHAT_TEMPLATE_NAME
 from ..util.progress import ShowProgress, show_nothing
 from .export import write_model
-from .saved_state import read_swarm, reconstructed
+from .saved_state import StoredSwarm, read_swarm, reconstructed
 
 GPT4ALL = (*("arc_challenge", "arc_easy", "hellaswag", "openbookqa", "piqa", "winogrande"),)
 PRESETS: dict[str, tuple[str, ...]] = {"gpt4all": GPT4ALL}
 """Names for sets of tasks, all without few-shot examples."""
 
 MAX_TASKS = 64
+MAX_SAMPLES = 1 << 31
+"""More samples than any held-out shard has: all of them."""
 _NICE = 10
 _REPORT_SECONDS = 10.0
 
@@ -77,6 +80,13 @@ async def evaluate_swarm(
     tasks = chosen_tasks(settings.tasks)
     data = DataDir(settings.data_dir)
     stored = await read_swarm(data, settings.swarm)
+    if stored.manifest.task in CLASSIFICATION:
+        if tasks != (HELDOUT,):
+            raise _not_measured(
+                "lm-eval measures models that continue a text, and this swarm's model names classes",
+                f"give --tasks {HELDOUT} for its accuracy on the held-out samples",
+            )
+        return await _score_heldout(data, stored, settings)
     other_use = {MASKED_LM: "fills gaps", DIFFUSION: "draws images"}.get(stored.manifest.task)
     if other_use is not None:
         raise _not_measured(
@@ -124,6 +134,36 @@ async def evaluate_swarm(
     scores = read_scores(facts)
     if scores is None or not scores.tasks:
         raise _not_measured("lm-eval returned no numeric score", "see its output above")
+    await trio.to_thread.run_sync(_add_to_history, stored.directory.history, scores)
+    await trio.to_thread.run_sync(_report_to_node, data, scores)
+    return scores
+
+
+async def _score_heldout(
+    data: DataDir, stored: StoredSwarm, settings: EvaluateSettings
+) -> TaskScores:
+    """Measure the accuracy of a state on the held-out samples, and keep and send it as other scores."""
+    async with reconstructed(
+        stored, settings.selector, threads=settings.threads, device=settings.device
+    ) as state:
+        try:
+            found = await state.trainer.accuracy(settings.limit or MAX_SAMPLES)
+        except TrainerFailed as failure:
+            if failure.kind not in ("missing_data", "bad_data"):
+                raise
+            raise _not_measured(
+                str(failure), "start the node, which fetches the held-out samples, and try again"
+            ) from None
+        if found is None:
+            raise _not_measured("the trainer returned no accuracy", "report this as a fault")
+        scores = heldout_accuracy(
+            swarm_text(stored.manifest.swarm),
+            state.round,
+            state.record.hex(),
+            state.fingerprint,
+            *found,
+        )
+        scores = replace(scores, limit=settings.limit)
     await trio.to_thread.run_sync(_add_to_history, stored.directory.history, scores)
     await trio.to_thread.run_sync(_report_to_node, data, scores)
     return scores

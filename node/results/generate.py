@@ -16,7 +16,7 @@ from ..errors import ExitCode, UserError
 from ..settings.tree import NEWEST, StateSelector
 from ..storage.data_dir import DataDir
 from ..training.client import TrainerFailed
-from ..training.task_names import DIFFUSION, MASKED_LM
+from ..training.task_names import CLASSIFICATION, DIFFUSION, MASKED_LM
 from ..training.text_request import TextRequest
 from ..util.progress import ShowProgress, show_nothing
 from .saved_state import State, read_swarm, reconstructed
@@ -81,6 +81,12 @@ async def open_writer(
 ) -> AsyncIterator[Writer]:
     """Reconstruct the state and keep it ready. Raises `UserError`."""
     stored = await read_swarm(DataDir(settings.data_dir), settings.swarm)
+    if stored.manifest.task in CLASSIFICATION:
+        raise UserError(
+            ExitCode.USAGE,
+            "this swarm's model names the class of a sample, and generates nothing",
+            "export it with `distro-node export`; see its accuracy with `distro-node status`",
+        )
     if stored.manifest.task == DIFFUSION:
         raise UserError(
             ExitCode.USAGE,

@@ -18,10 +18,21 @@ from ...protocol.wire.structure import to_plain
 from ...protocol.wire.swarm_id import swarm_text
 from ..telemetry.task_scores import TaskScores
 from ..training.gguf_formats import GgufType, gguf_name
-from ..training.task_names import DIFFUSION, DPO, GRPO, MASKED_LM, SFT
+from ..training.task_names import (
+    CLASSIFICATION,
+    DIFFUSION,
+    DPO,
+    GRPO,
+    IMAGE_CLASSIFICATION,
+    MASKED_LM,
+    ON_IMAGES,
+    SFT,
+    TEXT_CLASSIFICATION,
+    ImageClassSettings,
+)
 from .contribution_table import announced_work
 from .loss_curve import CURVE_NAME, Curve, curve_image, thinned, training_losses
-from .saved_state import State, image_settings
+from .saved_state import State, class_settings, image_settings
 
 PROVENANCE_NAME = "distro-node.json"
 # Most rows of a list: some hundred members fill a page, and the ledger has them all.
@@ -40,6 +51,14 @@ _MODEL_KINDS = {
         *("unconditional-image-generation", "UNet2DModel"),
         "squared error of the noise in a value of a pixel",
     ),
+    TEXT_CLASSIFICATION: (
+        *("text-classification", "AutoModelForSequenceClassification"),
+        "nats a sample",
+    ),
+    IMAGE_CLASSIFICATION: (
+        *("image-classification", "AutoModelForImageClassification"),
+        "nats a sample",
+    ),
 }
 
 
@@ -49,7 +68,9 @@ def provenance(
     """Return the card's facts, for programs; `heldout`: the held-out losses that this node measured up
     to this state; `scores`: those of this state at tasks."""
     manifest, ledger = state.stored.manifest, state.stored.ledger
-    data, images = manifest.data, image_settings(manifest)
+    data, images, classes = manifest.data, image_settings(manifest), class_settings(manifest)
+    if images is None and isinstance(classes, ImageClassSettings):
+        images = classes
     return {
         "swarm": swarm_text(manifest.swarm),
         "name": manifest.name,
@@ -63,6 +84,7 @@ def provenance(
         "adapter": _adapter(manifest),
         "task": manifest.task,
         **({} if images is None else {"images": to_plain(images, named=True)}),
+        **({} if classes is None else {"classes": list(classes.classes)}),
         "heldout_loss": dict(heldout).get(state.round),
         "losses": {
             "training": thinned(training_losses(ledger, state.round)),
@@ -114,13 +136,17 @@ def card(
     of = "" if last is None else f" of {last:,}"
     loss = facts["heldout_loss"]
     pipeline, opener, unit = _MODEL_KINDS.get(facts["task"], _TEXT_MODEL)
-    images = facts["task"] == DIFFUSION
-    library = "diffusers" if images else "transformers" if full_weights else "peft"
+    images = facts["task"] in ON_IMAGES
+    library = (
+        "diffusers" if facts["task"] == DIFFUSION else "transformers" if full_weights else "peft"
+    )
     if gguf is not None:
         library = "gguf"
         usage = _gguf_usage_code(gguf)
-    elif images:
+    elif facts["task"] == DIFFUSION:
         usage = _image_usage_code(facts["images"])
+    elif facts["task"] in CLASSIFICATION:
+        usage = _classifier_usage_code(facts["task"], opener, facts["classes"])
     else:
         usage = _usage_code(opener, full_weights)
     lines = [
@@ -166,7 +192,7 @@ def card(
         *_sources(data["sources"], images),
         "## Who trained it",
         "",
-        f"| member | rounds | {'values of pixels' if images else 'tokens'} |",
+        f"| member | rounds | {_work_unit(facts['task'])} |",
         "|---|---:|---:|",
     ]
     members = trained["members"]
@@ -222,12 +248,12 @@ def _evaluations(measured: list[dict[str, Any]]) -> list[str]:
         asked = "" if each["samples"] is None else f"{each['samples']:,}"
         rows.append(
             f"| {_plain(task)} | {_plain(metric)} | {each['value']:.4f}{error} | {asked} | {way} | "
-            f"{_plain(version)} |"
+            f"{_plain(version or '')} |"
         )
     return [
         "## Evaluations",
         "",
-        "Of exactly these parameters, by `distro-node evaluate`:",
+        "Of exactly these parameters, by `distro-node evaluate` or by a member:",
         "",
         "| task | metric | value | questions | examples before each | lm-eval |",
         "|---|---|---:|---:|---|---|",
@@ -274,12 +300,18 @@ def _gguf_usage_code(gguf: GgufType) -> list[str]:
 def _data_text(facts: dict[str, Any]) -> str:
     data = facts["data"]
     shards = f"{data['shards']:,} {'shard' if data['shards'] == 1 else 'shards'}"
-    if facts["task"] == DIFFUSION:
+    if facts["task"] in (*ON_IMAGES, TEXT_CLASSIFICATION):
         # After the last image of a shard comes one more byte.
         trained, held = (
             (data[key] - count) // data["sequence_length"]
             for key, count in (("tokens", data["shards"]), ("heldout_tokens", 1))
         )
+        if facts["task"] == TEXT_CLASSIFICATION:
+            return (
+                f"{trained:,} texts of {len(facts['classes']):,} classes in {shards} and {held:,} held "
+                f"out, of at most {data['sequence_length'] - 1:,} tokens each, with a vocabulary of "
+                f"{data['vocabulary']:,}. "
+            )
         images = facts["images"]
         of = f" of {len(images['classes']):,} classes" if images["classes"] else ""
         shades = "in colour" if images["channels"] == 3 else "in shades of grey"
@@ -361,6 +393,26 @@ def _image_usage_code(images: dict[str, Any]) -> list[str]:
     ]
 
 
+def _classifier_usage_code(task: str, opener: str, classes: list[str]) -> list[str]:
+    """Return the code that opens a model that names classes, and the list of these."""
+    text = task == TEXT_CLASSIFICATION
+    reader = "PreTrainedTokenizerFast" if text else "AutoImageProcessor"
+    name, given = ("tokenizer", "texts, padding=True") if text else ("processor", "images")
+    shown = ", ".join(map(_plain, classes[:_CLASSES_SHOWN]))
+    return [
+        "```python",
+        f"from transformers import {opener}, {reader}",
+        "",
+        f'{name} = {reader}.from_pretrained(".")',
+        f'model = {opener}.from_pretrained(".")',
+        f'scores = model(**{name}({given}, return_tensors="pt")).logits',
+        "names = [model.config.id2label[int(row.argmax())] for row in scores]",
+        "```",
+        "",
+        f"Its classes: {shown}{', …' if len(classes) > _CLASSES_SHOWN else ''}.",
+    ]
+
+
 def _usage_code(opener: str, full_weights: bool) -> list[str]:
     """Return the code that opens a model; for adapters that are not merged, with their base."""
     place = "." if full_weights else "path of the base"
@@ -378,8 +430,15 @@ def _usage_code(opener: str, full_weights: bool) -> list[str]:
     ]
 
 
+def _work_unit(task: str) -> str:
+    """Return the word for what members count of their work."""
+    if task in CLASSIFICATION:
+        return "samples"
+    return "values of pixels" if task == DIFFUSION else "tokens"
+
+
 def _introduction(facts: dict[str, Any], model_type: str, of: str) -> list[str]:
-    unit = "values of pixels" if facts["task"] == DIFFUSION else "tokens"
+    unit = _work_unit(facts["task"])
     trained = (
         f"trained by the members of a swarm with distro-node: {facts['trained']['tokens']:,} {unit} in "
         f"{facts['round']:,}{of} rounds."

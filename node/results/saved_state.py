@@ -36,7 +36,15 @@ from ..telemetry.task_scores import TaskScores, read_scores
 from ..training.client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from ..training.error_messages import explain_trainer
 from ..training.replay import CannotReplay, StoredRun, replay
-from ..training.task_names import DIFFUSION, ImageSettings, built_in_settings
+from ..training.task_names import (
+    CLASSIFICATION,
+    DIFFUSION,
+    ImageClassSettings,
+    ImageSettings,
+    Settings,
+    TextClassSettings,
+    built_in_settings,
+)
 from ..util.progress import ShowProgress, show_nothing
 from ..util.protocol_version import explain_version
 from ..util.regular_files import read_regular
@@ -264,15 +272,24 @@ def task_scores(history: Path, fingerprint: int) -> list[TaskScores]:
 
 
 def image_settings(manifest: Manifest) -> ImageSettings | None:
-    """Return the image settings of a swarm; None if it does not learn from images. Raises
-    `UserError` (`NOTHING_TO_EXPORT`) for settings that no member could use."""
-    if manifest.task != DIFFUSION:
-        return None
+    """Return the image settings of a swarm; None if its model draws no images. Raises `UserError`
+    (`NOTHING_TO_EXPORT`) for settings that no member could use."""
+    settings = _settings(manifest) if manifest.task == DIFFUSION else None
+    return settings if isinstance(settings, ImageSettings) else None
+
+
+def class_settings(manifest: Manifest) -> ImageClassSettings | TextClassSettings | None:
+    """Return the settings of a swarm whose model names classes; None for other swarms. Raises as
+    `image_settings` does."""
+    settings = _settings(manifest) if manifest.task in CLASSIFICATION else None
+    return settings if isinstance(settings, (ImageClassSettings, TextClassSettings)) else None
+
+
+def _settings(manifest: Manifest) -> Settings:
     try:
-        settings = built_in_settings(manifest.task, manifest.task_settings)
+        return built_in_settings(manifest.task, manifest.task_settings)
     except StructureError as error:
         raise no_model_error(f"its manifest cannot be used: {error}") from None
-    return settings if isinstance(settings, ImageSettings) else None
 
 
 def no_model_error(

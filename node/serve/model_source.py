@@ -34,7 +34,7 @@ from ..training.client import (
 )
 from ..training.error_messages import explain_trainer
 from ..training.main_memory import free_main_memory
-from ..training.task_names import DIFFUSION, MASKED_LM
+from ..training.task_names import CLASSIFICATION, DIFFUSION, MASKED_LM
 from ..util.regular_files import open_regular
 
 _NICE = 10
@@ -111,12 +111,16 @@ class SwarmSource:
         """Reconstruct the state. Raises `UserError`: `USAGE` if the swarm's model continues no text,
         `MODEL_TOO_LARGE` if the memory is too small, and what `read_swarm` and `reconstructed` raise."""
         stored = await read_swarm(self.data, self.swarm)
-        other = {MASKED_LM: "fills gaps", DIFFUSION: "generates images"}.get(stored.manifest.task)
+        task = stored.manifest.task
+        other = {MASKED_LM: "fills gaps", DIFFUSION: "generates images"}.get(task)
+        if task in CLASSIFICATION:
+            other = "names classes"
         if other is not None:
+            command = "export" if task in CLASSIFICATION else "generate"
             raise UserError(
                 ExitCode.USAGE,
                 f"this swarm's model {other} and continues no text: it cannot be served",
-                "try it with `distro-node generate`",
+                f"try it with `distro-node {command}`",
             )
         if self.spare_memory is not None:
             _check_memory(stored.manifest.elements, self.spare_memory)

@@ -30,6 +30,7 @@ Side = Literal["own", "peer", "other"]
 Task = Literal[
     "arc_challenge",
     "arc_easy",
+    "heldout",
     "hellaswag",
     "openbookqa",
     "piqa",
@@ -238,7 +239,7 @@ NODE_METRICS: tuple[MetricRow[NodeReading], ...] = (
         "gauge",
         "task_score",
         "The last result of `distro-node evaluate`: a task's accuracy or other main metric; "
-        "`other` is the mean over custom tasks.",
+        "`heldout` is a classifier's accuracy on held-out data, `other` the mean over custom tasks.",
         _task_scores,
         values_of("task", Task, math.nan),
     ),

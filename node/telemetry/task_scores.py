@@ -1,13 +1,19 @@
-"""Scores of the model after some round, measured by lm-eval and bound to the record of that round."""
+"""Scores of the model after some round, measured by lm-eval or, for a model that names classes, on the
+held-out samples, and bound to the record of that round."""
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from ...protocol.wire.structure import ADDITION, Length, Range, StructureError, from_plain
 
 _Short = Annotated[str, Length(1, 128)]
+
+HELDOUT = "heldout"
+"""The task of naming the classes of the held-out samples."""
 
 # A task's main number is the first of these metrics that it has.
 _MAIN = ("acc_norm", "acc", "exact_match", "f1", "word_perplexity", "perplexity")
@@ -20,7 +26,7 @@ class TaskScore:
     """One measured number."""
 
     task: _Short
-    """The task's name in lm-eval."""
+    """The task's name in lm-eval, or `HELDOUT`."""
     metric: _Short
     """The metric's name in lm-eval."""
     value: float
@@ -33,7 +39,8 @@ class TaskScore:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskScores:
-    """Scores of the model at tasks after some round, measured by `distro-node evaluate`."""
+    """Scores of the model at tasks after some round, measured by `distro-node evaluate`, or by the node
+    itself if the model names classes."""
 
     swarm: _Short
     """The swarm-id."""
@@ -49,8 +56,8 @@ class TaskScores:
     """Examples before each question; None: each task's default."""
     limit: Annotated[int, Range(1, 2**40)] | None
     """Maximum number of questions per task; None: all."""
-    lm_eval: _Short
-    """The version of lm-eval."""
+    lm_eval: _Short | None
+    """The version of lm-eval; null for an accuracy on the held-out samples, which needs none."""
     tasks: Annotated[tuple[TaskScore, ...], Length(0, 1024)]
     """All measured numbers."""
     chat: bool = field(default=False, metadata=ADDITION)
@@ -64,6 +71,25 @@ class TaskScores:
             if known is None or _rank(score) < _rank(known):
                 found[score.task] = score
         return found
+
+
+def heldout_accuracy(
+    swarm: str, round: int, record: str, fingerprint: int, share: float, samples: int
+) -> TaskScores:
+    """Return the share of right answers on `samples` held-out samples as scores, with the standard error
+    of a binomial share."""
+    error = math.sqrt(share * (1 - share) / max(1, samples - 1))
+    return TaskScores(
+        swarm=swarm,
+        round=round,
+        record=record,
+        fingerprint=f"{fingerprint:016x}",
+        time=time.time(),
+        fewshot=None,
+        limit=None,
+        lm_eval=None,
+        tasks=(TaskScore(task=HELDOUT, metric="acc", value=share, error=error, samples=samples),),
+    )
 
 
 def _rank(score: TaskScore) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 from ...crypto.identity import PeerId, peer_text
 from ...protocol.util.bounded_dict import BoundedTable
 from ...protocol.wire.messages import Record
+from ...protocol.wire.structure import to_plain
 from ..util.progress import Progress
 from .counts import NodeCounts
 from .history import last_rounds, last_scores, write
@@ -217,6 +218,12 @@ class Telemetry:
     def scored(self, scores: TaskScores) -> None:
         """Record scores of this swarm's model, measured by `distro-node evaluate`."""
         self.scores = scores
+
+    def measured(self, scores: TaskScores) -> None:
+        """Record scores that this node has measured, and add them to the history."""
+        self.scored(scores)
+        line = {"round": scores.round, "time": scores.time}
+        self._write(line | {"scores": to_plain(scores, named=True)})
 
     def loaded(self, round: int, fingerprint: int) -> None:
         """Note that the parameters after `round` are loaded; -1 stands for the initial parameters."""

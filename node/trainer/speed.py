@@ -17,8 +17,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from ...protocol.wire.manifest import Manifest
-from ..training.task_names import completions
+from ..training.architectures import takes_images
+from ..training.task_names import ImageClassSettings, built_in_settings, completions
 from .device import narrow_type, synchronize
+from .models.classifiers import is_classifier
 from .models.denoisers import Denoiser
 from .models.model import build_skeleton
 
@@ -84,7 +86,15 @@ def _output(model: PreTrainedModel, manifest: Manifest) -> torch.Tensor:
         step = torch.zeros(1, dtype=torch.int64, **nowhere)
         labels = None if network.num_class_embeds is None else step
         return model(torch.zeros(images, **nowhere), step, labels)
+    if is_classifier(model.config) and takes_images(model.config.model_type):
+        settings = built_in_settings(manifest.task, manifest.task_settings)
+        assert isinstance(settings, ImageClassSettings)
+        shape = (1, settings.channels, settings.size, settings.size)
+        return model(pixel_values=torch.zeros(shape, **nowhere)).logits
     tokens = torch.zeros(1, manifest.data.sequence_length, dtype=torch.int64, **nowhere)
+    if is_classifier(model.config):
+        # The first number of a sample is its class.
+        return model(input_ids=tokens[:, 1:]).logits
     # Without a cache the library searches the tokens for packed documents, which fails because tokens
     # on the `meta` device have no values.
     return model(input_ids=tokens, use_cache=True).logits

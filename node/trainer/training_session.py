@@ -63,7 +63,16 @@ from .optimizer.optimizer import LocalOptimizer
 from .optimizer.update_bodies import body_decoder, coefficients_of, make_body, step_updates
 from .optimizer.update_decoder import UpdateDecoder
 from .tasks.data import Corpus
-from .tasks.tasks import Batch, HasBeginnings, HasMargins, Loss, NeedsBlobs, StoredSample, open_task
+from .tasks.tasks import (
+    Batch,
+    HasAccuracy,
+    HasBeginnings,
+    HasMargins,
+    Loss,
+    NeedsBlobs,
+    StoredSample,
+    open_task,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +85,9 @@ _BEFORE_GROWING = 16
 _LONGEST_BEFORE_GROWING = 1024
 
 T = TypeVar("T")
+
+Measure = Callable[[PreTrainedModel, Mapping[str, torch.Tensor]], Loss]
+"""A sum over the answers to a batch, and their number."""
 
 
 class TrainingSession:
@@ -493,6 +505,20 @@ class TrainingSession:
     def evaluate(self, sequences: int) -> float:
         """Return the mean loss, in the task's unit, over the first `sequences` held-out samples (over
         all, if there are fewer)."""
+        return self._measure_heldout(sequences, None)[0]
+
+    def accuracy(self, sequences: int) -> tuple[float, int] | None:
+        """Return the share of right answers over the first `sequences` held-out samples, and how many
+        answers that were; None if answers of the task are not right or wrong."""
+        task = self.task
+        return (
+            self._measure_heldout(sequences, task.correct)
+            if isinstance(task, HasAccuracy)
+            else None
+        )
+
+    def _measure_heldout(self, sequences: int, measure: Measure | None) -> tuple[float, int]:
+        """Return the mean of a measure, by default the loss, over held-out samples, and its count."""
         self._need_parameters()
         count = min(sequences, self._corpus.heldout_samples)
         if count < 1:
@@ -502,14 +528,15 @@ class TrainingSession:
             self.model.eval()
             with torch.no_grad():
                 parts = [
-                    (float(loss), n) for loss, n in self._losses(0, range(count), heldout=True)
+                    (float(loss), n)
+                    for loss, n in self._losses(0, range(count), heldout=True, measure=measure)
                 ]
             return sum(loss for loss, _ in parts), sum(n for _, n in parts)
 
         total, counted = self.part.sum_losses(lambda: self._within_memory(compute))
         if not counted:
             raise TrainerFailed("bad_data", "the held-out samples contain no tokens to learn")
-        return self._mean(total, counted, count)
+        return self._mean(total, counted, count), counted
 
     def margins(self, samples: Sequence[int], *, heldout: bool = False) -> list[float]:
         """Return by how many nats the model prefers the chosen side of each of these pairs: see
@@ -589,9 +616,10 @@ class TrainingSession:
         *,
         heldout: bool = False,
         beginning: bool = False,
+        measure: Measure | None = None,
     ) -> Iterator[tuple[torch.Tensor, int]]:
-        """Yield the loss of each micro-batch, divided by the number of tokens in all samples, and
-        its number of targets.
+        """Yield the loss of each micro-batch, or another measure of it, divided by the number of tokens
+        in all samples, and its number of targets.
 
         Only one micro-batch is in memory at a time: a manifest may define shares of 65,536 sequences
         of a million tokens each from one chunk that it names repeatedly.
@@ -616,7 +644,7 @@ class TrainingSession:
             batch = self.part.prepare_together(functools.partial(prepare, numbers or samples[:1]))
             if batch is None:
                 return
-            loss = self._loss(batch)
+            loss = self._loss(batch, measure)
             yield (loss.total / nominal, loss.count) if numbers else (loss.total * 0.0, 0)
 
     def _single_loss(self, round_number: int, number: int) -> torch.Tensor | None:
@@ -625,10 +653,10 @@ class TrainingSession:
         loss = self._loss(self.task.batch([StoredSample(data, number, round_number, False)]))
         return loss.total / loss.count if loss.count else None
 
-    def _loss(self, batch: Mapping[str, torch.Tensor]) -> Loss:
+    def _loss(self, batch: Mapping[str, torch.Tensor], measure: Measure | None = None) -> Loss:
         on_device = {name: self._to_device(tensor) for name, tensor in batch.items()}
         with self._precision.autocast():
-            return self.task.loss(self.model, on_device)
+            return (measure or self.task.loss)(self.model, on_device)
 
     def _compute_zeros(self, sequences: int) -> None:
         """Run that many samples of zeros forward and backward, as training would."""

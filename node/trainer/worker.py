@@ -109,6 +109,7 @@ class Worker:
             "snapshot": self._snapshot,
             "evaluate": self._evaluate,
             "margins": self._margins,
+            "accuracy": self._accuracy,
             "save_momentum": self._save_momentum,
             "load_momentum": self._load_momentum,
             "export": self._export,
@@ -308,6 +309,9 @@ class Worker:
 
     def _margins(self, samples: list[int], heldout: bool) -> list[float]:
         return self._current_session.margins(samples, heldout=heldout)
+
+    def _accuracy(self, sequences: int) -> tuple[float, int] | None:
+        return self._current_session.accuracy(sequences)
 
     def _save_momentum(self, path: str) -> None:
         session = self._current_session

@@ -150,6 +150,8 @@ _positions = _integer(1, _MAX_POSITIONS)
 _layers = _integer(1, _MAX_LAYERS)
 _activation = _one_of(_ACTIVATIONS)
 
+_labels = _integer(2, 4096)
+
 _COMMON: dict[str, Check] = {
     "vocab_size": _integer(1, _MAX_VOCABULARY),
     "initializer_range": _number,
@@ -213,6 +215,8 @@ _ENCODER: dict[str, Check] = _COMMON | {
     "layer_norm_eps": _number,
     "type_vocab_size": _integer(1, 1024),
     "position_embedding_type": _one_of(frozenset({"absolute"})),
+    # With this key the model has a classifier for a head.
+    "num_labels": _labels,
 }
 
 ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
@@ -367,6 +371,40 @@ DENOISERS: Mapping[str, Mapping[str, Check]] = {
 }
 """The same for the models of `diffusers` that predict the noise in images."""
 
+# The largest published vision transformers have images of 1,024 pixels; ResNets have four stages of up
+# to 36 layers.
+_MAX_STAGES = 8
+IMAGE_CLASSIFIERS: Mapping[str, Mapping[str, Check]] = {
+    "vit": {
+        "num_labels": _labels,
+        "image_size": _integer(4, 512),
+        "num_channels": _integer(1, 3),
+        "patch_size": _integer(1, 512),
+        "hidden_size": _width,
+        "intermediate_size": _width,
+        "num_hidden_layers": _layers,
+        "num_attention_heads": _heads,
+        "hidden_act": _activation,
+        "hidden_dropout_prob": _number,
+        "attention_probs_dropout_prob": _number,
+        "initializer_range": _number,
+        "layer_norm_eps": _number,
+        "qkv_bias": _boolean,
+    },
+    "resnet": {
+        "num_labels": _labels,
+        "num_channels": _integer(1, 3),
+        "embedding_size": _integer(1, 1 << 14),
+        "hidden_sizes": _list_of(_integer(1, 1 << 14), _MAX_STAGES),
+        "depths": _list_of(_integer(1, 256), _MAX_STAGES),
+        "layer_type": _one_of(frozenset({"basic", "bottleneck"})),
+        "hidden_act": _activation,
+        "downsample_in_first_stage": _boolean,
+        "downsample_in_bottleneck": _boolean,
+    },
+}
+"""The same for the models of transformers that classify images."""
+
 # Keys whose values every model of their architectures needs, so that null is no value.
 _SIZES = frozenset(
     {
@@ -388,6 +426,16 @@ def is_bidirectional(model_type: str) -> bool:
 def makes_images(model_type: str) -> bool:
     """Whether a model takes noisy images instead of tokens."""
     return model_type in DENOISERS
+
+
+def takes_images(model_type: str) -> bool:
+    """Whether a model takes images, noisy or not, instead of tokens."""
+    return model_type in DENOISERS or model_type in IMAGE_CLASSIFIERS
+
+
+def classifies(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration describes a model that names the class of a whole sample."""
+    return config.get("num_labels") is not None
 
 
 def longest_sequence(config: Mapping[str, Any]) -> int | None:
@@ -417,7 +465,7 @@ def check_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
     model_type = config.get("model_type")
     if model_type is None:
         raise StructureError("model", "the key 'model_type' is missing (for example \"llama\")")
-    known = {**ARCHITECTURES, **DENOISERS}
+    known = {**ARCHITECTURES, **DENOISERS, **IMAGE_CLASSIFIERS}
     if not isinstance(model_type, str) or model_type not in known:
         near = nearest_hint(model_type, known) if isinstance(model_type, str) else ""
         raise StructureError(
@@ -445,7 +493,33 @@ def check_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
         kept[key] = value
     if model_type in DENOISERS:
         _check_levels(kept)
+    elif model_type in IMAGE_CLASSIFIERS:
+        _check_image_classifier(kept)
     return kept
+
+
+def _check_image_classifier(config: Mapping[str, Any]) -> None:
+    """Raise `StructureError` unless the sizes of a model that classifies images fit each other."""
+    if config["model_type"] == "vit":
+        given = {key: value for key, value in config.items() if value is not None}
+        hidden, heads = given.get("hidden_size", 768), given.get("num_attention_heads", 12)
+        if hidden % heads:
+            raise StructureError(
+                "model.hidden_size", f"{hidden} is not a multiple of num_attention_heads ({heads})"
+            )
+        size, patch = given.get("image_size", 224), given.get("patch_size", 16)
+        if size % patch:
+            raise StructureError(
+                "model.patch_size", f"{patch} does not divide the {size} pixels of an image"
+            )
+        return
+    widths, depths = config.get("hidden_sizes"), config.get("depths")
+    if widths is not None and depths is not None and len(widths) != len(depths):
+        raise StructureError(
+            "model.depths", f"has {len(depths)} items, but hidden_sizes has {len(widths)}"
+        )
+    if [] in (widths, depths):
+        raise StructureError("model.depths", "a resnet needs one stage or more")
 
 
 def _check_levels(config: Mapping[str, Any]) -> None:

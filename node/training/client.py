@@ -286,6 +286,12 @@ class TrainerClient:
         held-out samples; only a task whose samples are pairs has them."""
         return await self._call("margins", samples=list(samples), heldout=heldout)
 
+    async def accuracy(self, sequences: int) -> tuple[float, int] | None:
+        """Return the share of right answers over the first `sequences` held-out samples, and their
+        number; None for a task whose answers are not right or wrong."""
+        found = await self._call("accuracy", sequences=sequences)
+        return None if found is None else (found[0], found[1])
+
     async def save_momentum(self, path: Path) -> None:
         """Write the optimizer's state to a file, atomically."""
         await self._call("save_momentum", path=str(path))

@@ -36,6 +36,9 @@ INERT_KEYS = frozenset(
     | {"decoder_start_token_id", "sep_token_id", "tf_legacy_loss", "directionality"}
     | {"output_past", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"}
     | {"pooler_size_per_head", "pooler_type", "output_router_logits", "router_aux_loss_coef"}
+    # Of vision transformers and ResNets: poolers and decoders that a classifier does not have.
+    | {"encoder_stride", "pooler_act", "pooler_output_size"}
+    | {"out_features", "out_indices", "stage_names"}
 )
 
 # Keys that enable features, each with the value that disables it. An architecture without the feature
@@ -58,7 +61,7 @@ _NEUTRAL: Mapping[str, Any] = {
     "use_sliding_window": False,
 }
 # Architectures whose attention always has a bias: for them False would not be neutral.
-_BIASED = frozenset({"bert", "gpt2", "phi", "qwen2", "qwen2_moe", "roberta"})
+_BIASED = frozenset({"bert", "gpt2", "phi", "qwen2", "qwen2_moe", "roberta", "vit"})
 
 
 def is_inert(key: str) -> bool:

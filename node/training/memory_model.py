@@ -14,10 +14,9 @@ from typing import Any
 from ...protocol.codec.aggregator_state import aggregator_bytes
 from ...protocol.codec.layout import TensorLayout, UpdateLayout, update_layout
 from ...protocol.wire.manifest import MAX_MEMBERS, Manifest, OptimizerSpec, ParameterSpec, Step
-from ...protocol.wire.structure import StructureError
-from .architectures import check_configuration, makes_images
+from .architectures import takes_images
 from .bands import plan_bands, unshardable_tensors
-from .errors import TrainerFailed
+from .image_memory import image_bytes
 from .memory_options import (
     AUDIT_BYTES,
     CPU_KEPT_SUMS,
@@ -49,10 +48,6 @@ _FINGERPRINT_BYTES, _CPU_PIECE, _GPU_PIECE = 8, 1 << 16, 1 << 24
 
 _MAX_DECODED_BYTES = 1 << 29
 """Bytes of updates that a trainer decodes before they are needed."""
-
-# Number of arrays that a block of a U-Net, with its attention, keeps for the backward pass. Each has
-# the block's number of channels at the image size of its level.
-_KEPT_BY_BLOCK = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,21 +387,6 @@ def sequence_bytes(work: Workload, device: str, options: MemoryOptions) -> int:
     return max(1, more * (work.ranks if device == "cpu" else 1))
 
 
-def image_bytes(config: Mapping[str, Any]) -> int:
-    """Estimate the bytes that one image in a micro-batch needs in addition to the model. Raises
-    `TrainerFailed` (`bad_model`) for a configuration that `check_configuration` refuses."""
-    try:
-        known = check_configuration(config)
-    except StructureError as error:
-        problem = f"the manifest's model cannot be used: {error}"
-        raise TrainerFailed("bad_model", problem[:500]) from None
-    levels, width = known["block_out_channels"], known["sample_size"]
-    # Of each level: `layers_per_block` on the way down, and one more than that on the way up.
-    blocks = 2 * known["layers_per_block"] + 1
-    pixels = (channels * (width >> level) ** 2 for level, channels in enumerate(levels))
-    return 4 * _KEPT_BY_BLOCK * blocks * sum(pixels)
-
-
 @dataclass(frozen=True)
 class _Sizes:
     """The sizes of a language model, from its configuration."""
@@ -443,7 +423,8 @@ def _sizes(config: Mapping[str, Any]) -> _Sizes:
         heads=heads,
         queries=heads * each,
         keys=own * each,
-        vocabulary=_first_integer(config, "vocab_size"),
+        # What the head tells apart: classes or tokens.
+        vocabulary=_first_integer(config, "num_labels", "vocab_size"),
         scores=scores,
     )
 
@@ -451,8 +432,8 @@ def _sizes(config: Mapping[str, Any]) -> _Sizes:
 def _activation_bytes(work: Workload, device: str, options: MemoryOptions, micro_batch: int) -> int:
     """Return the bytes of the activations of `micro_batch` sequences at their peak, between forward
     and backward."""
-    if makes_images(str(work.config.get("model_type"))):
-        return micro_batch * image_bytes(work.config)
+    if takes_images(str(work.config.get("model_type"))):
+        return micro_batch * image_bytes(work.config, work.sequence_length)
     sizes = _sizes(work.config)
     narrow = device == "cuda"
     model_type = str(work.config.get("model_type"))

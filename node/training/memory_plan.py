@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..settings.components import Split
-from .architectures import makes_images
+from .architectures import takes_images
 from .errors import TrainerFailed
 from .memory_model import (
     LOCAL_MOMENTUM,
@@ -133,7 +133,7 @@ def choices(
 
 def _most_at_once(work: Workload, device: str) -> int:
     """Return the number of sequences beyond which nothing is gained."""
-    if device != "cpu" or makes_images(str(work.config.get("model_type"))):
+    if device != "cpu" or takes_images(str(work.config.get("model_type"))):
         return LARGEST_MICRO_BATCH
     return max(
         1, min(LARGEST_MICRO_BATCH, CPU_TOKENS // (work.sequence_length * max(1, work.completions)))

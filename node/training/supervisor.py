@@ -22,12 +22,14 @@ from ...protocol.codec.schedule import learning_rate
 from ...protocol.member.effects import Apply, ScoreAudit, Train
 from ...protocol.member.inputs import AuditScored
 from ...protocol.wire.manifest import MAX_MEMBERS, Manifest
-from ...protocol.wire.messages import SnapshotEntry
+from ...protocol.wire.messages import RecordId, SnapshotEntry
+from ...protocol.wire.swarm_id import swarm_text
 from ..content.snapshots import Snapshots
 from ..errors import ExitCode, UserError
 from ..storage.blob_store import BlobStore
 from ..telemetry.history import MAX_SAMPLE_CHARACTERS
 from ..telemetry.messages import starting_trainer
+from ..telemetry.task_scores import heldout_accuracy
 from ..telemetry.telemetry import OwnUpdate, Telemetry
 from ..util.progress import Progress
 from .client import (
@@ -42,7 +44,7 @@ from .counted_bodies import counted_bodies
 from .frames import ExpectedUpdate, StopSteps
 from .restart_policy import RestartPolicy
 from .start_report import report_start
-from .task_names import DIFFUSION
+from .task_names import CLASSIFICATION, ON_IMAGES
 from .text_request import TextRequest
 
 _log = logging.getLogger(__name__)
@@ -160,7 +162,10 @@ class TrainerSupervisor:
         self._momentum = momentum
         self._telemetry = telemetry
         self._evaluate_every = evaluate_every
-        self._sample_prompt = None if manifest.task == DIFFUSION else sample_prompt
+        writes_text = manifest.task not in (*ON_IMAGES, *CLASSIFICATION)
+        self._sample_prompt = sample_prompt if writes_text else None
+        # Round, record id and fingerprint of the last parameters that a record led to here.
+        self._last_state: tuple[int, RecordId, int] | None = None
         self._last_round = last_round
         self._data_ready = data_ready
         self._base_ready = base_ready
@@ -413,8 +418,23 @@ class TrainerSupervisor:
             run = self._manifest.last_round
             last_changed = self._applied if run is None else min(run, self._applied)
             self._telemetry.evaluated(last_changed, loss)
+            if self._manifest.task in CLASSIFICATION:
+                await self._score(trainer, last_changed)
             if self._sample_prompt is not None:
                 await self._sample(trainer, self._sample_prompt, last_changed)
+
+    async def _score(self, trainer: TrainerClient, round_: int) -> None:
+        """Measure the accuracy of the current parameters on held-out samples, if a record applied here
+        led to them."""
+        if self._last_state is None or self._last_state[0] != round_:
+            return
+        found = await trainer.accuracy(_HELDOUT_SEQUENCES)
+        if found is not None:
+            _, record, fingerprint = self._last_state
+            swarm = swarm_text(self._manifest.swarm)
+            self._telemetry.measured(
+                heldout_accuracy(swarm, round_, record.hex(), fingerprint, *found)
+            )
 
     async def _sample(self, trainer: TrainerClient, prompt: str, round_: int) -> None:
         """Let the model write a sample text, so that people see its progress. It ends early if other
@@ -490,6 +510,8 @@ class TrainerSupervisor:
             record.round, counted.bodies, rate, job.own_counted, counted.update_weights
         )
         self._applied = record.round
+        if self._manifest.schedule.trains(record.round):
+            self._last_state = record.round, record.id, applied.fingerprint
         self._telemetry.counts.updates_filtered += applied.left_out
         snapshot = None
         if job.snapshot_due:

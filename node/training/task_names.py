@@ -26,9 +26,26 @@ DPO = "dpo"
 GRPO = "grpo"
 MASKED_LM = "masked_lm"
 DIFFUSION = "diffusion"
+TEXT_CLASSIFICATION = "text_classification"
+IMAGE_CLASSIFICATION = "image_classification"
 NO_TOKENIZER = b"{}"
 """The blob used instead of a `tokenizer.json` if the data is not text."""
-BUILT_IN = (CAUSAL_LM, SFT, DPO, GRPO, MASKED_LM, DIFFUSION)
+BUILT_IN = (
+    CAUSAL_LM,
+    SFT,
+    DPO,
+    GRPO,
+    MASKED_LM,
+    DIFFUSION,
+    TEXT_CLASSIFICATION,
+    IMAGE_CLASSIFICATION,
+)
+CLASSIFICATION = frozenset({TEXT_CLASSIFICATION, IMAGE_CLASSIFICATION})
+"""The tasks whose model names the class of a sample."""
+ON_IMAGES = frozenset({DIFFUSION, IMAGE_CLASSIFICATION})
+"""The tasks whose samples are images."""
+
+_MAX_CLASSES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +99,19 @@ class MaskedSettings:
     """The share of the tokens that are masked."""
 
 
+def label_width(classes: int) -> int:
+    """Return the number of bytes that hold the number of one of so many classes: 0 without classes."""
+    return 0 if not classes else 1 if classes <= 1 << 8 else 2
+
+
+def _require_distinct(classes: tuple[str, ...]) -> None:
+    if len(set(classes)) < len(classes):
+        raise ValueError("classes: a name occurs twice")
+
+
 @dataclass(frozen=True, kw_only=True)
-class ImageSettings:
-    """Settings of `diffusion`.
+class PixelSettings:
+    """The form of a sample that is an image.
 
     A sample is the number of its class, if there are classes, in `label_bytes` bytes (little-endian),
     followed by the values of its pixels: row by row, with all channels of a pixel together.
@@ -94,17 +121,12 @@ class ImageSettings:
     """Pixels on each side of an image."""
     channels: Literal[1, 3] = 3
     """1: shades of grey, 3: red, green and blue."""
-    classes: Annotated[tuple[Name, ...], Length(0, 4096)] = ()
+    classes: Annotated[tuple[Name, ...], Length(0, _MAX_CLASSES)] = ()
     """The names of the images' classes, if the model is given them. The number of a class is its
     place in this list."""
-    schedule: Literal["cosine", "linear"] = "cosine"
-    """The noise schedule: how the noise grows from step to step."""
-    steps: Annotated[int, Range(50, 10_000)] = 1000
-    """Number of steps from an image to pure noise."""
 
     def __post_init__(self) -> None:
-        if len(set(self.classes)) < len(self.classes):
-            raise ValueError("classes: a name occurs twice")
+        _require_distinct(self.classes)
 
     @property
     def values(self) -> int:
@@ -114,7 +136,7 @@ class ImageSettings:
     @property
     def label_bytes(self) -> int:
         """Number of bytes before the values."""
-        return 0 if not self.classes else 1 if len(self.classes) <= 1 << 8 else 2
+        return label_width(len(self.classes))
 
     @property
     def sample_bytes(self) -> int:
@@ -122,7 +144,72 @@ class ImageSettings:
         return self.label_bytes + self.values
 
 
-Settings = NoSettings | PreferenceSettings | RewardSettings | MaskedSettings | ImageSettings
+@dataclass(frozen=True, kw_only=True)
+class ImageSettings(PixelSettings):
+    """Settings of `diffusion`."""
+
+    schedule: Literal["cosine", "linear"] = "cosine"
+    """The noise schedule: how the noise grows from step to step."""
+    steps: Annotated[int, Range(50, 10_000)] = 1000
+    """Number of steps from an image to pure noise."""
+
+
+_Values = Annotated[tuple[Annotated[float, Range(0.0, 1.0)], ...], Length(1, 3)]
+_Spreads = Annotated[tuple[Annotated[float, Range(0.001, 1.0)], ...], Length(1, 3)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageClassSettings(PixelSettings):
+    """Settings of `image_classification`. The model's input is (value / 255 - mean) / std."""
+
+    mean: _Values = (0.5,)
+    """The value that becomes 0, of white 1: one number, or one for each channel."""
+    std: _Spreads = (0.5,)
+    """The distance from `mean` that becomes 1: one number, or one for each channel."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_several(self.classes)
+        for key, numbers in (("mean", self.mean), ("std", self.std)):
+            if len(numbers) not in (1, self.channels):
+                raise ValueError(
+                    f"{key}: has {len(numbers)} numbers; give one, or one for each of the "
+                    f"{self.channels} channels"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextClassSettings:
+    """Settings of `text_classification`.
+
+    A sample is the number of its class, followed by the tokens of its text and padding up to
+    `sequence_length` numbers in all.
+    """
+
+    classes: Annotated[tuple[Name, ...], Length(0, _MAX_CLASSES)] = ()
+    """The names of the classes. The number of a class is its place in this list."""
+    pad_token: Annotated[int, Range(0, 2**31)]
+    """The token that fills the rest of a sample. The model does not attend to it."""
+
+    def __post_init__(self) -> None:
+        _require_distinct(self.classes)
+        _require_several(self.classes)
+
+
+def _require_several(classes: tuple[str, ...]) -> None:
+    if len(classes) < 2:
+        raise ValueError('classes: name two or more, such as classes = ["no", "yes"]')
+
+
+Settings = (
+    NoSettings
+    | PreferenceSettings
+    | RewardSettings
+    | MaskedSettings
+    | ImageSettings
+    | ImageClassSettings
+    | TextClassSettings
+)
 
 
 def built_in_settings(task: str, settings: dict[str, Any] | None) -> Settings:
@@ -132,6 +219,8 @@ def built_in_settings(task: str, settings: dict[str, Any] | None) -> Settings:
         GRPO: RewardSettings,
         MASKED_LM: MaskedSettings,
         DIFFUSION: ImageSettings,
+        IMAGE_CLASSIFICATION: ImageClassSettings,
+        TEXT_CLASSIFICATION: TextClassSettings,
     }
     kind = kinds.get(task, NoSettings)
     try:
@@ -154,6 +243,15 @@ def completions(task: str, settings: dict[str, Any] | None) -> int:
     except StructureError:
         return 0
     return found.group if isinstance(found, RewardSettings) else 0
+
+
+def class_names(task: str, settings: dict[str, Any] | None) -> tuple[str, ...]:
+    """Return the names of the classes that a built-in task tells apart, empty for other tasks. Raises
+    `StructureError` if the settings are invalid."""
+    if task not in CLASSIFICATION:
+        return ()
+    found = built_in_settings(task, settings)
+    return found.classes if isinstance(found, (ImageClassSettings, TextClassSettings)) else ()
 
 
 def entry_point(task: str) -> EntryPoint | None:

@@ -10,10 +10,13 @@ import pytest
 import trio
 from distro_node.crypto.identity import PeerId
 from distro_node.node.control.command_socket import ask
+from distro_node.node.control.status_rows import rows
 from distro_node.node.control.supervisor import Supervisor
 from distro_node.node.control.work_hours import WorkSchedule
 from distro_node.node.errors import UserError
 from distro_node.node.telemetry.counts import NodeReading
+from distro_node.node.telemetry.history import last_scores
+from distro_node.node.telemetry.task_scores import heldout_accuracy, read_scores
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.wire.structure import to_plain
 from scraping import sample
@@ -44,3 +47,19 @@ async def test_a_running_node_receives_its_own_swarms_scores(tmp_path: Path) -> 
         assert supervisor.status().scores == SCORES
     reading = NodeReading(status=supervisor.status())
     assert sample(reading, "task_score", task="arc_easy") == 0.26
+
+
+def test_a_classifiers_accuracy_is_kept_and_shown(tmp_path: Path) -> None:
+    scores = heldout_accuracy("swarm-abc", 15, "ab" * 32, 7, 0.9, 101)
+    (score,) = scores.tasks
+    assert score.error == pytest.approx(0.03)
+    assert read_scores(to_plain(scores, named=True)) == scores
+    telemetry = Telemetry(PeerId(bytes(32)))
+    telemetry.keep_history(tmp_path / "history")
+    telemetry.measured(scores)
+    assert telemetry.scores == last_scores(tmp_path / "history") == scores
+    status = replace(TRAINING, scores=scores)
+    assert sample(NodeReading(status=status), "task_score", task="heldout") == 0.9
+    (row,) = (row for row in rows(status) if row.name == "tasks")
+    assert row.value == "heldout 0.900"
+    assert row.note == "after round 15, on held-out data"

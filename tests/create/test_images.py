@@ -439,7 +439,7 @@ def test_images_belong_to_their_task(tmp_path: Path) -> None:
         read_manifest_file(path)
     for key in ('image = "x"', 'label = "x"', 'format = "image"'):
         path.write_text(f"{text}sequence_length = 8\n{key}\n")
-        with pytest.raises(UserError, match="belong to the task 'diffusion'"):
+        with pytest.raises(UserError, match="to a task that learns from images"):
             find_sources(read_manifest_file(path), path, (tmp_path,))
 
 

@@ -42,7 +42,12 @@ from distro_node.node.serve.completion_request import parse_completion
 from distro_node.node.settings.tree import FitSettings
 from distro_node.node.trainer.tasks.prompt_samples import read_prompt
 from distro_node.node.trainer.tasks.stored_pairs import read_pairs
-from distro_node.node.training.architectures import ARCHITECTURES, DENOISERS, check_configuration
+from distro_node.node.training.architectures import (
+    ARCHITECTURES,
+    DENOISERS,
+    IMAGE_CLASSIFIERS,
+    check_configuration,
+)
 from distro_node.node.training.device_probe import Survey
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.preference_pairs import PairLayout
@@ -310,6 +315,11 @@ def targets() -> Iterator[Target]:
             ),
             repacked(_UNET),
             *(repacked(_UNET | {key: 4}) for key in DENOISERS["unet2d"]),
+            *(
+                repacked({"model_type": kind, key: 4})
+                for kind, keys in IMAGE_CLASSIFIERS.items()
+                for key in keys
+            ),
         ),
         ("the configuration of a model",),
         (StructureError, ProtocolError),
@@ -320,6 +330,8 @@ def targets() -> Iterator[Target]:
         (
             packed(dict(MANIFEST.model), "causal_lm"),
             packed(_UNET, "diffusion"),
+            packed({"model_type": "vit", "num_labels": 2}, "image_classification"),
+            packed({"model_type": "resnet", "depths": [1], "hidden_sizes": [4]}, "diffusion"),
             *(
                 packed({"model_type": kind, "num_hidden_layers": 2}, "sft")
                 for kind in ARCHITECTURES

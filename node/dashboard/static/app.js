@@ -402,7 +402,7 @@ function showScores() {
     return;
   }
   fill($("scores"), [
-    element("p", { class: "quiet" }, `After round ${count(scores.round)}, by lm-eval ${scores.lm_eval}.`),
+    element("p", { class: "quiet" }, `After round ${count(scores.round)}, ${scores.lm_eval === null ? "on held-out data" : `by lm-eval ${scores.lm_eval}`}.`),
     element("table", {},
       element("thead", {}, element("tr", {}, ...["Task", "Metric"].map((name) => element("th", { scope: "col" }, name)), element("th", { scope: "col", class: "number" }, "Value"))),
       element("tbody", {}, ...scores.tasks.map((score) => element("tr", {},

@@ -19,8 +19,9 @@ from ....protocol.wire.blobs import BlobList, decode_blob_list
 from ....protocol.wire.errors import ProtocolError
 from ....protocol.wire.manifest import AdapterSpec, Manifest, ParameterSpec
 from ...storage.blob_store import BlobStore
-from ...training.architectures import is_bidirectional, makes_images
+from ...training.architectures import classifies, is_bidirectional, takes_images
 from ...training.errors import TrainerFailed
+from .classifiers import set_class_names
 from .model import build_model, model_config, new_model, ordered_parameters
 from .snapshot import read_snapshot
 
@@ -46,8 +47,9 @@ def build_trained(
     adapter = manifest.adapter
     if adapter is None:
         model = build_model(manifest.model, manifest.parameters, device)
+        set_class_names(model.config, manifest)
         return model, ordered_parameters(model, manifest.parameters)
-    if makes_images(str(manifest.model.get("model_type"))):
+    if takes_images(str(manifest.model.get("model_type"))) or classifies(manifest.model):
         raise _bad("only language models can have adapters here")
     model = build_model(manifest.model, adapter.base_parameters, device)
     # Checked before memory is allocated for adapters, because the table bounds their size.

@@ -29,11 +29,11 @@ _MAX_GENERATION_BYTES = 1 << 20
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _MAX_LISTED = 3
 # Tensors that are dropped without harm: tables that older releases stored although they follow from the
-# configuration, and BERT's pooler and head for its second task, predicting whether two texts are
-# consecutive.
+# configuration, BERT's pooler and head for its second task, predicting whether two texts are
+# consecutive, and the batches that a normalisation has counted.
 _WITHOUT_PLACE = re.compile(
     r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids"
-    r"|pooler\.dense\.(weight|bias)|seq_relationship\.(weight|bias))$"
+    r"|pooler\.dense\.(weight|bias)|seq_relationship\.(weight|bias)|num_batches_tracked)$"
 )
 _QUANTISED = re.compile(
     r"(scale(_inv)?|scales|absmax|qweight|qzeros|g_idx|SCB|weight_format|quant_map|zero_point"

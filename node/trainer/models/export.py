@@ -24,9 +24,11 @@ from ...training.tokenizer_settings import (
     ROLES,
     TokenizerSettings,
 )
+from ..tasks.classification_tasks import ImageClassification
 from ..tasks.image_tasks import Diffusion
 from ..training_session import TrainingSession
 from .adapters import merged_model, peft_config
+from .classifiers import is_classifier, write_preprocessing
 from .denoisers import Denoiser, write_denoiser
 from .exported_config import complete_config
 from .swarm_tokenizer import adds_start, open_tokenizer, special_ids, turn_end
@@ -48,8 +50,9 @@ def export(
     files into `directory`.
 
     Adapters are written in the format of `peft`. With `merged`, `directory` gets a checkpoint of the
-    base with the adapters merged into it, and the adapters go into its subfolder `MERGED_ADAPTER`. Image
-    models are written in the format of `diffusers`.
+    base with the adapters merged into it, and the adapters go into its subfolder `MERGED_ADAPTER`.
+    Models that draw images are written in the format of `diffusers`; those that classify images have
+    the settings of an image processor instead of a tokenizer.
 
     Raises `TrainerFailed` with the kind `bad_data` if the tokenizer's blobs are missing or unusable, and
     whatever the libraries raise when the disk is full.
@@ -57,6 +60,11 @@ def export(
     if isinstance(session.task, Diffusion):
         assert isinstance(session.model, Denoiser)
         write_denoiser(session.model, session.task.settings, directory)
+        return
+    if isinstance(session.task, ImageClassification):
+        directory.mkdir(parents=True, exist_ok=True)
+        _write_checkpoint(session.model, {}, directory)
+        write_preprocessing(session.task.settings, directory)
         return
     settings = settings_files(session, store)
     directory.mkdir(parents=True, exist_ok=True)
@@ -138,6 +146,9 @@ def settings_files(session: TrainingSession, store: BlobStore) -> SettingsFiles:
         )
         ids["eos_token_id"] = [*known, *({turn} - {*known})]
     longest = longest_sequence(session.model.config.to_dict())
+    if is_classifier(session.model.config):
+        # A sample is a class and a text, and longer texts are cut: programs then cut where training did.
+        longest = session.manifest.data.sequence_length - 1
     table = tokenizer_table(
         settings, longest or session.manifest.data.sequence_length, adds_start(session.manifest)
     )

@@ -12,6 +12,9 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+from ...training.architectures import takes_images
+from .classifiers import is_classifier
+
 # Phi-3's class in release 4 accepts these and no others.
 _LONG_ROPE = ("short_factor", "long_factor")
 
@@ -25,6 +28,11 @@ def complete_config(config: PretrainedConfig) -> dict[str, Any]:
     # of tied embeddings are always written.
     differing = {key: plain[key] for key in common if key in plain and plain[key] != common[key]}
     always = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
+    if takes_images(config.model_type):
+        always = ()
+    if is_classifier(config):
+        # Otherwise classes with the names of a default would not be written.
+        always = (*always, "id2label", "label2id")
     return both_spellings(differing | kept | {key: plain.get(key) for key in always})
 
 

@@ -19,6 +19,13 @@ from ...util.first_line import first_line
 from ..device import device_kind, free_memory
 from .adapters import adapter_parameters, adapter_table, add_adapters, draw_adapters, target_names
 from .checkpoint_tensors import check_tensors, tensor_types
+from .classifiers import (
+    drawn_anew,
+    fix_normalisation,
+    is_classifier,
+    of_other_head,
+    start_branches_at_zero,
+)
 from .model import auto_class, model_config, new_model, ordered_parameters, parameter_table
 from .snapshot import write_snapshot
 
@@ -106,8 +113,10 @@ def initialise(
     if checkpoint is None:
         torch.manual_seed(seed)
         model = new_model(built, torch.device("cpu"))
+        start_branches_at_zero(model)
     else:
-        model = read_checkpoint(checkpoint, built)
+        torch.manual_seed(seed)
+        model = read_checkpoint(checkpoint, built, new_head=is_classifier(built))
     table = parameter_table(model)
     parameters = ordered_parameters(model, table)
     _check_finite(table, parameters)
@@ -156,9 +165,12 @@ def _check_finite(table: tuple[ParameterSpec, ...], parameters: list[torch.nn.Pa
             raise TrainerFailed("bad_model", f"{spec.name} holds a number that is not finite")
 
 
-def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
+def read_checkpoint(directory: Path, config: Any, *, new_head: bool = False) -> PreTrainedModel:
     """Return a model of this configuration with all of a checkpoint's weights (safetensors), in
-    float32. Raises `TrainerFailed` (`bad_model`)."""
+    float32. With `new_head` a classifier's head that the checkpoint lacks, or has for another number of
+    classes, is drawn at random, and the head of its pretraining is dropped.
+
+    Raises `TrainerFailed` (`bad_model`)."""
     types = tensor_types(directory)
     # The library says of such a type only what it lacks for it.
     check_tensors(types, ())
@@ -182,18 +194,26 @@ def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
         reason = first_line(error, 300, empty=repr(error))
         raise TrainerFailed("bad_model", f"the checkpoint cannot be read: {reason}") from None
     model, report = loaded
-    check_tensors(types, report["unexpected_keys"])
-    if report["missing_keys"]:
-        missing = ", ".join(sorted(report["missing_keys"])[:3])
-        raise TrainerFailed("bad_model", f"the checkpoint lacks parameters: {missing} …")
-    for name, has, wanted in report["mismatched_keys"]:
+    surplus, missing = set(report["unexpected_keys"]), set(report["missing_keys"])
+    if new_head:
+        surplus = {name for name in surplus if not of_other_head(name)}
+        missing -= {*drawn_anew(missing)}
+    check_tensors(types, surplus)
+    if missing:
+        listed = ", ".join(sorted(missing)[:3])
+        raise TrainerFailed("bad_model", f"the checkpoint lacks parameters: {listed} …")
+    for name, has, wanted in sorted(report["mismatched_keys"], key=lambda each: each[0]):
+        if new_head and drawn_anew([name]):
+            continue
         raise TrainerFailed(
             "bad_model",
             f"the checkpoint's {name} has the shape {tuple(has)}, but its configuration requires "
             f"{tuple(wanted)}",
         )
     _check_tied(model, config)
-    return model.to(torch.float32)
+    model = model.to(torch.float32)
+    fix_normalisation(model)
+    return model
 
 
 def _check_tied(model: PreTrainedModel, config: Any) -> None:

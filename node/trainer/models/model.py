@@ -15,7 +15,9 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageClassification,
     AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
     PretrainedConfig,
     PreTrainedModel,
 )
@@ -24,14 +26,17 @@ from ....protocol.wire.manifest import Manifest, ParameterSpec
 from ....protocol.wire.structure import StructureError
 from ...training.architectures import (
     check_configuration,
+    classifies,
     is_bidirectional,
     longest_sequence,
     makes_images,
+    takes_images,
 )
 from ...training.errors import TrainerFailed
 from ...training.resource_limits import limited
 from ...training.task_names import input_tokens
 from ...util.first_line import first_line
+from .classifiers import PROBLEM_TYPE, fix_normalisation, is_classifier
 from .denoisers import Denoiser, DenoiserConfig, load_library
 
 # Buffers, such as causal masks and rotary frequencies, may be as large as the parameters; in small
@@ -55,6 +60,10 @@ def model_config(config: dict[str, Any]) -> PretrainedConfig:
     model_type = known.pop("model_type")
     if makes_images(model_type):
         return DenoiserConfig(known)
+    if classifies(known):
+        known["problem_type"] = PROBLEM_TYPE
+    elif takes_images(model_type):
+        raise _bad(f"a {model_type!r} needs num_labels, the number of its classes")
     try:
         # The library modifies the dictionaries that it is given.
         return AutoConfig.for_model(model_type, **copy.deepcopy(known))
@@ -81,13 +90,18 @@ def new_model(config: PretrainedConfig, device: torch.device) -> PreTrainedModel
     except Exception as error:
         raise _bad(f"a {config.model_type!r} cannot be built: {error}") from None
     model = model.to(torch.float32)
+    fix_normalisation(model)
     for parameter in model.parameters():
         parameter.data = parameter.data.contiguous()
     return model
 
 
 def auto_class(config: PretrainedConfig) -> Any:
-    """Return the library's class that loads a model of this kind with its language head."""
+    """Return the library's class that loads a model of this kind with its head."""
+    if takes_images(config.model_type):
+        return AutoModelForImageClassification
+    if is_classifier(config):
+        return AutoModelForSequenceClassification
     return AutoModelForMaskedLM if is_bidirectional(config.model_type) else AutoModelForCausalLM
 
 
@@ -154,12 +168,15 @@ def _table_shape(model: PreTrainedModel, parameter: torch.nn.Parameter) -> tuple
 
     A convolution kernel (outputs, inputs, height, width) is stated as a matrix with a row for each
     output. That gives the transform large blocks; with the original shape blocks would be as narrow as a
-    kernel. In memory both shapes are the same.
+    kernel. A vision transformer's positions, (1, positions, width), are stated as a matrix, too. In
+    memory both shapes are the same.
     """
     shape = tuple(parameter.shape)
-    if isinstance(model, Denoiser) and len(shape) > 2:
-        return (shape[0], math.prod(shape[1:]))
-    return shape
+    if not takes_images(model.config.model_type) or len(shape) <= 2:
+        return shape
+    if len(shape) == 3:
+        return (math.prod(shape[:2]), shape[2])
+    return (shape[0], math.prod(shape[1:]))
 
 
 def layers_of(model: PreTrainedModel) -> list[torch.nn.Module]:
@@ -188,7 +205,7 @@ def enable_checkpointing(model: PreTrainedModel) -> bool:
 def check_inputs(model: PreTrainedModel, manifest: Manifest) -> None:
     """Raise `TrainerFailed` (`bad_model`) if a language model cannot take the manifest's sequences. For
     image models the task checks this."""
-    if isinstance(model, Denoiser):
+    if takes_images(model.config.model_type):
         return
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, torch.nn.Embedding):

@@ -36,6 +36,7 @@ from ..device import is_out_of_memory
 from ..memory.model_shard import ModelShard
 from ..tasks.tasks import HasProbe, Task, open_task
 from .adapters import build_trained, frozen_parameters
+from .classifiers import is_classifier
 from .model import check_inputs
 from .probe_parameters import ParameterFill
 
@@ -85,8 +86,16 @@ def make_probe(manifest: Manifest, store: BlobStore) -> ProbeSpec | None:
         raise TrainerFailed("bad_model", f"the model cannot be computed: {problem}") from None
     if not all(map(math.isfinite, losses)):
         raise TrainerFailed("bad_model", "its losses are not finite with parameters of usual size")
+    scale = 1.0
+    if is_classifier(model.config):
+        # The outputs of a deep network without normalisation, and their rounding, grow with its depth.
+        scale = max(1.0, math.ceil(max(losses)))
     return ProbeSpec(
-        lengths=lengths, losses=tuple(losses), library=_library(str(manifest.model["model_type"]))
+        lengths=lengths,
+        losses=tuple(losses),
+        tolerance=scale * ProbeSpec.tolerance,
+        narrow_tolerance=scale * ProbeSpec.narrow_tolerance,
+        library=_library(str(manifest.model["model_type"])),
     )
 
 

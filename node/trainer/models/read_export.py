@@ -25,10 +25,12 @@ from ...training.tokenizer_settings import CHAT_TEMPLATE_NAME
 from ...util.first_line import first_line
 from ...util.regular_files import open_regular
 from ..optimizer.fingerprint import fingerprint
+from ..tasks.classification_tasks import ImageClassification
 from ..tasks.image_tasks import Diffusion
 from ..training_session import TrainingSession
 from .adapters import merged_model
 from .checkpoint_tensors import weights_files
+from .classifiers import PREPROCESSOR_NAME, is_classifier, preprocessing, set_class_names
 from .denoisers import (
     INDEX_NAME,
     SCHEDULER_CONFIG_NAME,
@@ -195,7 +197,7 @@ def _compare_checkpoint(session: TrainingSession, store: BlobStore, found: _Comp
     """Compare all of a checkpoint except its weights."""
     name = "config.json"
     written = json_object(_read(found.directory / name), name)
-    found.note_keys(name, _differing(session.manifest.model, written))
+    found.note_keys(name, _differing(session.manifest, written))
     # With another number type a program computes another model from the same weights.
     types = {str(written[key]) for key in ("dtype", "torch_dtype") if written.get(key)}
     found.note_keys(name, ["dtype"] if types - {"float32"} else [])
@@ -205,6 +207,10 @@ def _compare_checkpoint(session: TrainingSession, store: BlobStore, found: _Comp
         name, [] if classes in (None, [type(session.model).__name__]) else ["architectures"]
     )
     found.mark_compared(*weights_files(found.directory))
+    if isinstance(session.task, ImageClassification):
+        expected = json.loads(json.dumps(preprocessing(session.task.settings)))
+        found.compare_json(PREPROCESSOR_NAME, expected)
+        return
     settings = _compare_tokenizer(session, store, found)
     generation = getattr(session.model, "generation_config", None) is not None
     if settings is None:
@@ -303,15 +309,19 @@ def _compare_adapter(
     found.mark_compared(folder + ADAPTER_WEIGHTS_NAME)
 
 
-def _differing(manifest_config: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+def _differing(manifest: Manifest, found: dict[str, Any]) -> Iterator[str]:
     """Yield the keys of a written configuration that differ from the manifest's or are missing
     there."""
     # The manifest's configuration as the library writes it, with some keys renamed.
-    expected = both_spellings(
-        json.loads(model_config(manifest_config).to_json_string(use_diff=False))
-    )
-    for key in {*found, *(key for key in manifest_config if key in expected)} - _NOT_COMPARED:
+    config = model_config(manifest.model)
+    set_class_names(config, manifest)
+    expected = both_spellings(json.loads(config.to_json_string(use_diff=False)))
+    for key in {*found, *(key for key in manifest.model if key in expected)} - _NOT_COMPARED:
         if key not in expected or found.get(key) != expected[key]:
+            yield key
+    # Programs name the classes by these, and a default takes the place of a key that is missing.
+    for key in ("id2label", "label2id") if is_classifier(config) else ():
+        if key not in found:
             yield key
 
 

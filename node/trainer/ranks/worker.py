@@ -49,6 +49,7 @@ _JOINT_REQUESTS = frozenset(
         "apply",
         "snapshot",
         "evaluate",
+        "accuracy",
         "save_momentum",
         "load_momentum",
         "memory",

@@ -15,7 +15,12 @@ import torch
 from tokenizers import Tokenizer
 
 from ....protocol.wire.structure import StructureError
-from ...training.architectures import is_bidirectional, longest_sequence, makes_images
+from ...training.architectures import (
+    is_bidirectional,
+    longest_sequence,
+    makes_images,
+    takes_images,
+)
 from ...training.errors import TrainerFailed
 from ...training.post_processor import (
     AddedTokens,
@@ -27,6 +32,7 @@ from ...training.resource_limits import limited
 from ...training.tokenizer_settings import TokenizerSettings, read_settings, with_usual_spellings
 from ...util.first_line import first_line
 from ...util.regular_files import read_regular
+from ..models.classifiers import PROBLEM_TYPE
 from ..models.export import ADAPTER_CONFIG_NAME, TOKENIZER_NAME
 from ..models.initial_parameters import read_checkpoint
 from ..models.model import model_config
@@ -49,8 +55,12 @@ def open_text_model(directory: Path, device: torch.device) -> TextModel:
     if config is None:
         raise TrainerFailed("bad_model", _missing(directory))
     model_type = str(config.get("model_type"))
-    if makes_images(model_type) or is_bidirectional(model_type):
+    if takes_images(model_type) or is_bidirectional(model_type):
         what = "generates images" if makes_images(model_type) else "fills gaps"
+        if takes_images(model_type) and not makes_images(model_type):
+            what = "names classes of images"
+        elif config.get("problem_type") == PROBLEM_TYPE:
+            what = "names classes of texts"
         raise TrainerFailed("bad_model", f"a {model_type!r} {what} and continues no text")
     tokenizer, settings, start = _tokenizer(directory)
     model: Any = read_checkpoint(directory, model_config(config))

@@ -37,9 +37,7 @@ class Tokens:
 def read_tokens(spec: DataSpec, samples: Sequence[bytes]) -> Tokens:
     """Return the tokens and marks of samples. Raises `TrainerFailed` (`bad_data`) for a token id
     outside the vocabulary."""
-    shape = (len(samples), spec.sequence_length + 1)
-    numbers = np.frombuffer(b"".join(samples), f"<u{spec.token_bytes}").astype(np.int64)
-    return decode_tokens(spec, numbers.reshape(shape))
+    return decode_tokens(spec, read_token_rows(spec, samples))
 
 
 def decode_tokens(spec: DataSpec, numbers: np.ndarray) -> Tokens:
@@ -52,6 +50,12 @@ def decode_tokens(spec: DataSpec, numbers: np.ndarray) -> Tokens:
     if not spec.marked:
         return Tokens(ids, None, None)
     return Tokens(ids, (numbers >> bits - 1 & 1) == 1, (numbers >> bits - 2 & 1) == 1)
+
+
+def read_token_rows(spec: DataSpec, samples: Sequence[bytes]) -> np.ndarray:
+    """Return the stored numbers of samples: int64 (samples, sequence_length + 1)."""
+    numbers = np.frombuffer(b"".join(samples), f"<u{spec.token_bytes}").astype(np.int64)
+    return numbers.reshape(len(samples), spec.sequence_length + 1)
 
 
 class Corpus:

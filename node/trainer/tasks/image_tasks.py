@@ -1,4 +1,4 @@
-"""The built-in task for images: predicting the noise added to an image.
+"""The built-in task that learns images: predicting the noise added to an image.
 
 An image x, with values between -1 and 1, is mixed with noise ε of the standard normal distribution,
 √ᾱ(t)·x + √(1 - ᾱ(t))·ε, at a step t of the noise schedule, and the model predicts ε (Ho et al., arXiv
@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from ....protocol.wire.manifest import Manifest
+from ....protocol.wire.manifest import DataSpec, Manifest
 from ....protocol.wire.structure import StructureError
 from ...training.errors import TrainerFailed
-from ...training.task_names import ImageSettings, built_in_settings
+from ...training.task_names import ImageSettings, PixelSettings, built_in_settings
 from ..models.denoisers import DenoiserConfig, noise_schedule
 from .seeded_random import draw_integers, draw_normal
 from .task_batches import Batch, Loss, StoredSample
@@ -43,7 +43,7 @@ class Diffusion:
             raise _bad(f"{manifest.task!r} is not about images")
         self.settings = settings
         self._check_model(config)
-        self._check_data()
+        check_image_data(manifest.data, settings)
         image_power = noise_schedule(settings).alphas_cumprod.double()
         self._image_share = image_power.sqrt().float()
         self._noise_share = (1 - image_power).sqrt().float()
@@ -53,16 +53,7 @@ class Diffusion:
         and if there are classes `labels`, int64 (count,). Raises `TrainerFailed` (`bad_data`) for a
         class that does not exist."""
         settings = self.settings
-        row = (len(samples), self.manifest.data.sequence_length + 1)
-        stored = np.frombuffer(b"".join(sample.data for sample in samples), np.uint8).reshape(row)
-        label_bytes = settings.label_bytes
-        shape = (len(samples), settings.size, settings.size, settings.channels)
-        # A sample is one byte longer than an image with its class: the last byte is the next image's.
-        pixels = (
-            stored[:, label_bytes : label_bytes + settings.values]
-            .reshape(shape)
-            .transpose(0, 3, 1, 2)
-        )
+        labels, pixels = read_images(settings, [sample.data for sample in samples])
         images = torch.from_numpy(pixels.astype(np.float32) / _MIDDLE - 1)
         times, noise = zip(*(self._draw(sample) for sample in samples), strict=True)
         steps = torch.tensor(times)
@@ -76,7 +67,7 @@ class Diffusion:
             "times": steps,
         }
         if settings.classes:
-            batch["labels"] = torch.from_numpy(self._labels(stored[:, :label_bytes]))
+            batch["labels"] = torch.from_numpy(self._checked(labels))
         return batch
 
     def probe(self, number: int, length: int) -> Batch:
@@ -99,9 +90,7 @@ class Diffusion:
         step = int(draw_integers("diffusion step 1", key, 1)[0]) % self.settings.steps
         return step, draw_normal("diffusion noise 1", key, self.settings.values)
 
-    def _labels(self, stored: np.ndarray) -> np.ndarray:
-        weights = 256 ** np.arange(stored.shape[1])
-        labels = (stored.astype(np.int64) * weights).sum(1)
+    def _checked(self, labels: np.ndarray) -> np.ndarray:
         if labels.size and int(labels.max()) >= len(self.settings.classes):
             raise TrainerFailed(
                 "bad_data",
@@ -125,16 +114,28 @@ class Diffusion:
                     f"the model's {key} is {config.network.get(key)}, but the images have {value}"
                 )
 
-    def _check_data(self) -> None:
-        data, settings = self.manifest.data, self.settings
-        plain = not data.marked and data.attention == "sequence" and data.end_token is None
-        if data.token_bytes != 1 or data.vocabulary != 256 or not plain:
-            raise _bad("its data must be bytes, without documents and marked tokens")
-        if data.sequence_length != settings.sample_bytes:
-            raise _bad(
-                f"a sample has {data.sequence_length} bytes, but an image has "
-                f"{settings.sample_bytes}"
-            )
+
+def read_images(settings: PixelSettings, samples: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of the classes in stored samples, int64 (count,), 0 if there are no classes,
+    and the images, uint8 (count, channels, size, size)."""
+    # A sample is one byte longer than an image with its class: the last byte is the next image's.
+    row = (len(samples), settings.sample_bytes + 1)
+    stored = np.frombuffer(b"".join(samples), np.uint8).reshape(row)
+    end = settings.label_bytes
+    labels = (stored[:, :end].astype(np.int64) * 256 ** np.arange(end)).sum(1)
+    shape = (len(samples), settings.size, settings.size, settings.channels)
+    return labels, stored[:, end : end + settings.values].reshape(shape).transpose(0, 3, 1, 2)
+
+
+def check_image_data(data: DataSpec, settings: PixelSettings) -> None:
+    """Raise `TrainerFailed` (`bad_model`) unless a manifest's data is images of these settings."""
+    plain = not data.marked and data.attention == "sequence" and data.end_token is None
+    if data.token_bytes != 1 or data.vocabulary != 256 or not plain:
+        raise _bad("its data must be bytes, without documents and marked tokens")
+    if data.sequence_length != settings.sample_bytes:
+        raise _bad(
+            f"a sample has {data.sequence_length} bytes, but an image has {settings.sample_bytes}"
+        )
 
 
 def _bad(problem: str) -> TrainerFailed:

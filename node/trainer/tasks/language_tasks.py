@@ -15,6 +15,7 @@ from ....protocol.wire.structure import StructureError
 from ...training.architectures import is_bidirectional, makes_images
 from ...training.errors import TrainerFailed
 from ...training.task_names import MaskedSettings, built_in_settings
+from ..models.classifiers import is_classifier
 from ..models.cross_entropy import token_loss
 from .data import Tokens, read_tokens
 from .packing import check_attention, document_inputs, starts_after
@@ -42,6 +43,8 @@ class CausalLM:
             self.settings = built_in_settings(manifest.task, manifest.task_settings)
         except StructureError as error:
             raise _bad(str(error)) from None
+        if is_classifier(config):
+            raise _bad(f"{manifest.task!r} cannot train a model with num_labels, a classifier")
         if makes_images(config.model_type):
             raise _bad(
                 f"{manifest.task!r} cannot train a {config.model_type!r}, which is an image model"

@@ -2,8 +2,8 @@
 
 A task turns the bytes of samples into a batch, and a batch into a loss. Everything else (the choice
 of samples, how gradients become updates, evaluation over held-out samples) is the same for every
-task. Built in are those of `language_tasks`, `preference_task`, `group_rewards` and `image_tasks`;
-others come from packages that the owner has installed (`task_names`).
+task. Built in are those of `language_tasks`, `preference_task`, `group_rewards`, `image_tasks` and
+`classification_tasks`; others come from packages that the owner has installed (`task_names`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ from ....protocol.wire.manifest import Manifest
 from ...errors import UserError
 from ...storage.blob_store import BlobStore
 from ...training.errors import TrainerFailed
-from ...training.task_names import CAUSAL_LM, DIFFUSION, DPO, GRPO, MASKED_LM, SFT, entry_point
+from ...training.task_names import (
+    CAUSAL_LM,
+    DIFFUSION,
+    DPO,
+    GRPO,
+    IMAGE_CLASSIFICATION,
+    MASKED_LM,
+    SFT,
+    TEXT_CLASSIFICATION,
+    entry_point,
+)
+from .classification_tasks import ImageClassification, TextClassification
 from .group_rewards import GroupRewards
 from .image_tasks import Diffusion
 from .language_tasks import CausalLM, InstructionTuning, MaskedLM
@@ -27,6 +38,7 @@ from .task_batches import Batch, Loss, StoredSample
 
 __all__ = [
     "Batch",
+    "HasAccuracy",
     "HasBeginnings",
     "HasMargins",
     "HasProbe",
@@ -103,6 +115,15 @@ class NeedsBlobs(Protocol):
         ...
 
 
+@runtime_checkable
+class HasAccuracy(Protocol):
+    """A task whose answers are right or wrong, so that the held-out samples give an accuracy, too."""
+
+    def correct(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
+        """Return how many answers to a batch are right, and of how many, as a `Loss`."""
+        ...
+
+
 _BUILT_IN: dict[str, Callable[[Manifest, PretrainedConfig], Task]] = {
     CAUSAL_LM: CausalLM,
     SFT: InstructionTuning,
@@ -110,6 +131,8 @@ _BUILT_IN: dict[str, Callable[[Manifest, PretrainedConfig], Task]] = {
     GRPO: GroupRewards,
     MASKED_LM: MaskedLM,
     DIFFUSION: Diffusion,
+    TEXT_CLASSIFICATION: TextClassification,
+    IMAGE_CLASSIFICATION: ImageClassification,
 }
 
 
