@@ -90,4 +90,4 @@ class ListingService:
     def _address_of(self, peer: PeerId) -> str:
         """Return the address that counts for a peer; peers behind relays share one."""
         remote = self._network.remote(peer)
-        return "" if remote is None else household_of(remote.host)
+        return household_of(None if remote is None else remote.host)

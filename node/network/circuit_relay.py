@@ -33,6 +33,7 @@ from .circuit_client import (
 )
 from .dial_policy import household_of
 from .rate_limits import Rate
+from .remote_addr import host_of
 from .streams import reset
 
 # The most to forward at once: the payload of one Noise message, less yamux's header of 12 bytes.
@@ -145,7 +146,7 @@ class CircuitRelay:
             if peer is None or self._refuses(peer) or is_relayed(stream):
                 answer = self._refusal(Status.PERMISSION_DENIED, "refused_peer")
             elif message.type == HopMessage.RESERVE:
-                answer = self._reserve(peer, _address(stream))
+                answer = self._reserve(peer, household_of(host_of(stream)))
             elif message.type == HopMessage.CONNECT:
                 answer = await self._connect(stream, peer, message.peer.id)
             else:
@@ -185,7 +186,7 @@ class CircuitRelay:
     async def _connect(self, stream: Any, caller: PeerId, data: bytes) -> HopMessage | None:
         """Run a circuit to the peer with the id `data`. Return a refusal, or None after its end."""
         self._expire()
-        limits, address = self._limits, _address(stream)
+        limits, address = self._limits, household_of(host_of(stream))
         callee = peer_of(ID(data))
         if callee is None or callee == caller:
             return self._refusal(Status.MALFORMED_MESSAGE, "malformed")
@@ -229,7 +230,9 @@ class CircuitRelay:
                 return self._refusal(Status.CONNECTION_FAILED, "unreachable")
             await _send(stream, HopMessage(type=HopMessage.STATUS, status=Status.OK))
             limit = self._limits.bytes_per_second_per_address
-            address_rate = self._rates_by_address.setdefault(_address(stream), Rate(limit))
+            address_rate = self._rates_by_address.setdefault(
+                household_of(host_of(stream)), Rate(limit)
+            )
             budget = _Budget(
                 self._limits.circuit_bytes, (address_rate, self._all_circuits, self._rate)
             )
@@ -307,9 +310,3 @@ class _Budget:
 async def _send(stream: Any, message: HopMessage) -> None:
     with trio.fail_after(REPLY_TIMEOUT_SECONDS):
         await write_delimited_msg(stream, message)
-
-
-def _address(stream: Any) -> str:
-    """Return the address to count by: an IPv4 address, or the IPv6 network of a household."""
-    remote = stream.muxed_conn.secured_conn.get_remote_address()
-    return household_of(remote[0]) if remote is not None else ""

@@ -102,8 +102,11 @@ def _charged(source: AddressSource, host: str, scope: Scope) -> list[tuple[Hasha
     return [(source.peer, _SOURCE_BUDGET), (household_of(host), target)]
 
 
-def household_of(host: str) -> str:
-    """Return the key of a household: an IPv4 address, or the /64 network of a home in IPv6."""
+def household_of(host: str | None) -> str:
+    """Return the key of a household: an IPv4 address, or the /64 network of a home in IPv6. Peers
+    without a known address, such as those behind relays, share the empty key."""
+    if host is None:
+        return ""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
