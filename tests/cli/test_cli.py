@@ -676,12 +676,13 @@ def test_a_real_bootstrap_peer_stops_on_a_signal(
     addresses = json.loads(running.stdout.readline())["addresses"]
     assert addresses
     assert all(re.fullmatch(r"/ip4/127.0.0.1/tcp/\d+/p2p/12D3KooW\w+", one) for one in addresses)
-    # A second one wants the same port, and has another directory.
-    port = addresses[0].rpartition("/p2p/")[0]
-    second = process("bootstrap", "--data-dir", home / "second", "--listen", port)
-    _, err = second.communicate()
-    assert second.returncode == ExitCode.PORT_IN_USE
-    assert port.split("/")[-1] in err
+    if number is None:
+        # A second one wants the same port, and has another directory.
+        port = addresses[0].rpartition("/p2p/")[0]
+        second = process("bootstrap", "--data-dir", home / "second", "--listen", port)
+        _, err = second.communicate()
+        assert second.returncode == ExitCode.PORT_IN_USE
+        assert port.split("/")[-1] in err
     status = json.loads(command("status", "--data-dir", home, "--json").out)
     assert status["line"]["addresses"] == addresses
     if number is None:

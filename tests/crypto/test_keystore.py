@@ -34,6 +34,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 # Private here: `_stretch`, `_write`: memory that is not to be had, and a disk that loses bytes.
+# Private here: `_SCRYPT_DEFAULT_N`: passphrases that are cheap to guess, where that is not the subject.
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GOLDEN_PASSPHRASE = "correct horse"
@@ -59,6 +60,11 @@ def golden_sealed(path: Path) -> Path:
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return one file for all inputs of a fuzz run."""
     return put(tmp_path_factory.mktemp("keystore") / "identity.key", b"")
+
+
+@pytest.fixture
+def cheap_passphrases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keystore, "_SCRYPT_DEFAULT_N", 2**14)
 
 
 def put(path: Path, content: bytes, mode: int = 0o600) -> Path:
@@ -95,6 +101,7 @@ def forbid_scrypt(*_: object, **__: object) -> Scrypt:
 # What a file is and stays
 
 
+@pytest.mark.usefixtures("cheap_passphrases")
 @pytest.mark.parametrize("passphrase", [None, "secret", "p" * 1000, "\udcff"])
 def test_what_is_created_is_loaded(path: Path, passphrase: str | None) -> None:
     created = create_identity(path, passphrase)
@@ -113,6 +120,7 @@ def test_load_or_create_creates_once(path: Path) -> None:
     assert path.read_bytes() == content
 
 
+@pytest.mark.usefixtures("cheap_passphrases")
 def test_two_files_with_one_passphrase_have_nothing_in_common(tmp_path: Path) -> None:
     keys = []
     for name in ("one", "other"):
@@ -157,6 +165,7 @@ def test_a_wrong_passphrase_is_distinguished_from_damage(
     assert type(error_for(golden_sealed, passphrase)) is WrongPassphrase
 
 
+@pytest.mark.usefixtures("cheap_passphrases")
 def test_a_passphrase_is_the_same_in_either_unicode_form(path: Path) -> None:
     composed = "K\u00e4se"
     decomposed = unicodedata.normalize("NFD", composed)

@@ -331,7 +331,7 @@ def test_a_swarm_trains_ahead() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["all", "liars", "network", "crash"])
-def test_seeds_with_overlap(family: Family) -> None:
-    for seed in range(5):
-        failure = run_seed(seed, family, overlap=True).failure
-        assert failure is None, failure.command
+@pytest.mark.parametrize("seed", seeds(5))
+def test_seeds_with_overlap(seed: int, family: Family) -> None:
+    failure = run_seed(seed, family, overlap=True).failure
+    assert failure is None, failure.command

@@ -128,7 +128,7 @@ def set_back(seed: int, back: int, times: int = 4) -> tuple[Swarm, Words]:
     return swarm, words
 
 
-@pytest.mark.parametrize("back", [0, 1, 4])
+@pytest.mark.parametrize("back", [0, pytest.param(1, marks=pytest.mark.soak), 4])
 @pytest.mark.parametrize("seed", seeds(2))
 def test_voters_whose_disks_are_set_back_split_nothing_and_are_not_expelled(
     seed: int, back: int

@@ -27,7 +27,7 @@ from simulation.whole.scenario import Scenario, draw_scenario, run, shrink
 SEEDS: dict[Family, int] = {
     "all": 117,
     "crash": 101,
-    "network": 101,
+    "network": 180,
     "liars": 118,
     "cut": 158,
     "down": 101,
