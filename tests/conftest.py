@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from distro_node.node.telemetry import logs
 from hypothesis import HealthCheck, settings
-from preloaded.trainers import cold, preloaded
+from preloaded.copies import cold, preloaded
 from trio.testing import MockClock
 from virtual_time import jumping_clock, run_in_virtual_time
 
@@ -69,7 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the process that trainers are copied from; parallel workers share the controller's."""
+    """Start the processes that trainers and nodes are copied from; parallel workers share the
+    controller's."""
     if not hasattr(config, "workerinput") and not config.option.collectonly:
         started = ExitStack()
         folder = started.enter_context(TemporaryDirectory(prefix="preloaded-"))
@@ -79,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def cold_trainers() -> Iterator[None]:
-    """Have trainers load their libraries themselves: the test looks at the process itself."""
+    """Have trainers and nodes load their libraries themselves: the test looks at the process itself."""
     with cold():
         yield
 

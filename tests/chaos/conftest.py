@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from preloaded.trainers import cold
+from preloaded.copies import cold
 
 
 @pytest.fixture(scope="module", autouse=True)

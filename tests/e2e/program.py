@@ -12,10 +12,13 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
-from distro_node.node.demo.processes import Command
+from distro_node.node.demo.processes import Command, _environment
+from preloaded.copies import start_node
+
+# Private here: `_process`, `_family`, `_environment`: a command that is copied instead of started.
 
 T = TypeVar("T")
 
@@ -26,7 +29,11 @@ _POLL_SECONDS = 0.2
 
 
 class Program(Command):
-    """One `distro-node` command as a process of its own; its output goes into files."""
+    """One `distro-node` command as a process of its own; its output goes into files.
+
+    It is a copy of a process that has loaded the libraries (`preloaded.copies`), unless something else
+    has to start it.
+    """
 
     def __init__(
         self,
@@ -40,14 +47,25 @@ class Program(Command):
         self.stdout_path = folder / f"{name}.out"
         self.stderr_path = folder / f"{name}.err"
         self._errors_from = self.stderr_path.stat().st_size if self.stderr_path.exists() else 0
-        super().__init__(
-            [*map(str, arguments)],
-            out=self.stdout_path,
-            log=self.stderr_path,
-            prefix=prefix,
-            # Without the configuration of the user who runs the tests.
-            variables={"DISTRO_NODE_DEBUG": "1", "XDG_CONFIG_HOME": str(folder)},
-        )
+        words = [*map(str, arguments)]
+        # Without the configuration of the user who runs the tests.
+        variables = {"DISTRO_NODE_DEBUG": "1", "XDG_CONFIG_HOME": str(folder)}
+        copied = None
+        if not prefix:
+            with self.stderr_path.open("ab") as log, self.stdout_path.open("wb") as out:
+                settings = _environment() | {"OMP_NUM_THREADS": "1"} | variables
+                copied = start_node(words, out.fileno(), log.fileno(), settings)
+        if copied is None:
+            super().__init__(
+                words,
+                out=self.stdout_path,
+                log=self.stderr_path,
+                prefix=prefix,
+                variables=variables,
+            )
+            return
+        process: Any = copied
+        self._process, self.pid, self._family = process, copied.pid, set()
 
     @property
     def stdout(self) -> str:

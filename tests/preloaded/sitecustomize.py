@@ -1,5 +1,5 @@
 """What every Python process that tests start runs first: a trainer is continued by a copy of the
-process that has loaded the libraries (`trainers.py`), which takes milliseconds instead of seconds.
+process that has loaded the libraries (`copies.py`), which takes milliseconds instead of seconds.
 
 This process passes its options, environment and descriptors on, stands for the trainer under its
 process id, and ends as the trainer does; when it is killed, the trainer is. Every other process, and
