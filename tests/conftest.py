@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -23,6 +24,9 @@ from virtual_time import jumping_clock, run_in_virtual_time
 # trainers share few cores, and OpenMP threads that wait for each other burn the time of those that
 # compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Nothing of what collection makes goes away: the collector need not look for it, then or later.
+gc.disable()
 
 # A slow example reflects the machine, and not the code under test. `make soak` looks for rare ones
 # with the profile `soak`; tests with an explicit number of examples try that many in both.
@@ -76,6 +80,12 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = started.enter_context(TemporaryDirectory(prefix="preloaded-"))
         started.enter_context(preloaded(Path(folder)))
         config.add_cleanup(started.close)
+
+
+def pytest_collection_finish() -> None:
+    """Start the garbage collector, which was stopped during collection."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
