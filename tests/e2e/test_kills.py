@@ -2,7 +2,8 @@
 
 Each time the node is started again with the same command. It reports what it lost, continues with
 what it had signed and stored, reaches the chain that the others follow, and leaves no trainer
-behind. One swarm serves all tests.
+behind. One swarm serves all tests; it computes updates a round ahead, so a kill meets one that is
+announced and another in progress (`test_swarm.py` has kills without that).
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ SEED = 20
 @pytest.fixture(scope="module")
 def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
     root = tmp_path_factory.mktemp("kills")
-    with Swarm(root, start_members=3, snapshot_interval=5) as swarm:
+    with Swarm(root, start_members=3, snapshot_interval=5, overlap=True) as swarm:
         swarm.create()
+        assert swarm.manifest.rounds.overlap
         yield swarm
 
 
@@ -109,6 +111,7 @@ def test_killed_at_random_moments(swarm: Swarm, kills: int) -> None:
     since = max(node.round for node in nodes)
     check_agreement(nodes, since=since)
     check_chains(nodes)
+    check_overlap(nodes)
     figures["rounds"] = min(len(node.ledger()) for node in nodes)
     figures["leftovers"] = sum(len(list(node.data.blobs.glob(".temporary-*"))) for node in nodes)
     for node in nodes:
@@ -185,6 +188,27 @@ def check_chains(nodes: list[Node]) -> None:
     ledgers = [node.ledger() for node in nodes]
     for round_ in range(min(map(len, ledgers))):
         assert len({ledger[round_].record.id for ledger in ledgers}) == 1, f"round {round_} differs"
+
+
+def check_overlap(nodes: list[Node]) -> None:
+    """Check that the swarm learns although updates are a round old."""
+    founder = nodes[0]
+
+    def learned() -> bool:
+        losses = [line["heldout"] for line in founder.history() if "heldout" in line]
+        return bool(losses) and losses[-1] < losses[0] - 0.5
+
+    wait_for(learned, "the held-out loss to fall")
+    ledger = founder.ledger()
+    counted = [{entry.peer for entry in ledger[r].record.updates} for r in range(len(ledger))]
+    assert sum(len(peers) == len(nodes) for peers in counted) > 5
+    # A member that is admitted again has a share from its second round on.
+    for round_ in range(5, len(ledger) - 1):
+        admitted = {entry.peer for entry in ledger[round_].record.admitted}
+        assert not admitted & counted[round_ + 1]
+    for node in nodes:
+        assert not node.events("mismatch")
+    assert founder.told().training.trainer.idle is not None
 
 
 def flip(path: Path, chance: random.Random) -> None:
