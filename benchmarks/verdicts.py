@@ -37,7 +37,7 @@ from command_line import new_parser, write_json
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, MAX_REAUDITED_SEQUENCES, draw_jury
-from distro_node.protocol.audit.lottery import SECRET_BYTES, AuditTarget, draw_audit
+from distro_node.protocol.audit.lottery import AuditTarget, draw_audit
 from distro_node.protocol.audit.reputation import (
     FRESH,
     Audit,
@@ -47,7 +47,7 @@ from distro_node.protocol.audit.reputation import (
     audit_probability,
 )
 from distro_node.protocol.audit.verdict import failed
-from distro_node.protocol.chain.beacon import REVEALED_AFTER, next_value
+from distro_node.protocol.chain.beacon import REVEALED_AFTER, SECRET_BYTES, next_value
 from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.sampling.update_weights import by_share
 from distro_node.protocol.wire.membership import Membership, Votes

@@ -30,9 +30,10 @@ from distro_node.protocol.audit.disputes import (
     MAX_REAUDITED_SEQUENCES,
     REAUDIT_ROUNDS,
 )
-from distro_node.protocol.audit.lottery import SECRET_BYTES, draw_audit
+from distro_node.protocol.audit.lottery import draw_audit
 from distro_node.protocol.audit.reputation import Audit, Reaudit, RecordedWork, ReputationTable
 from distro_node.protocol.audit.verdict import failed
+from distro_node.protocol.chain.beacon import SECRET_BYTES
 from distro_node.protocol.sampling.update_weights import by_share
 
 HONEST, CROWD = 20, 1000

@@ -24,14 +24,14 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.sign_vote_store import SignVotePartStore
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training.client import TrainedUpdate
-from distro_node.protocol.codec.aggregate import ABSTENTION, decode_aggregate
-from distro_node.protocol.codec.aggregator_state import aggregator_bytes
-from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.sign_vote import encode_part, selected_count, step_of
-from distro_node.protocol.codec.sign_vote_tree import part_name, sign_vote_id, with_proof
 from distro_node.protocol.codec.update import update_layout
-from distro_node.protocol.member.aggregation import AggregationPart
-from distro_node.protocol.member.effects import FetchUpdate, MakeAggregate, Train
+from distro_node.protocol.committee.aggregate import ABSTENTION, decode_aggregate
+from distro_node.protocol.committee.aggregator_state import aggregator_bytes
+from distro_node.protocol.committee.sections import sections
+from distro_node.protocol.committee.sign_vote import encode_part, selected_count, step_of
+from distro_node.protocol.committee.sign_vote_tree import part_name, sign_vote_id, with_proof
+from distro_node.protocol.member.aggregation import AggregationPart, MakeAggregate
+from distro_node.protocol.member.effects import FetchUpdate, Train
 from distro_node.protocol.member.inputs import Trained
 from distro_node.protocol.member.local_updates import Training
 from distro_node.protocol.member.member_part import TipWork
@@ -147,7 +147,8 @@ class CommitteeNode:
     def requested_aggregate(self) -> MakeAggregate:
         """Return the aggregate that is requested of it now."""
         ledger = self.world.chain.ledger
-        orders = AggregationPart(self.peer, Training(self.peer, overlap=False))
+        no_secrets: Any = None
+        orders = AggregationPart(self.peer, no_secrets, Training(self.peer, overlap=False))
         at = TipWork(len(ledger), announced=False, collect_seconds=2 * PATIENCE)
         effect = (orders.work(at, ledger) or [])[0]
         assert isinstance(effect, MakeAggregate)

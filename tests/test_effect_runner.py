@@ -38,12 +38,15 @@ from distro_node.protocol.chain.sync import (
 )
 from distro_node.protocol.codec.update import encode_update, update_layout
 from distro_node.protocol.member import inputs
-from distro_node.protocol.member.effects import Apply, Publish, RunReaudit, ScoreAudit, Train
+from distro_node.protocol.member.auditor import AuditScored, ReauditDone, RunReaudit, ScoreAudit
+from distro_node.protocol.member.effects import (
+    Apply,
+    Publish,
+    Train,
+)
 from distro_node.protocol.member.inputs import (
-    AuditScored,
     EntryReceived,
     MessageReceived,
-    ReauditDone,
     Rebased,
 )
 from distro_node.protocol.util.bounded_dict import BoundedTable

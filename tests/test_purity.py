@@ -43,8 +43,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "protocol/wire": ("crypto", "protocol/util", "protocol/wire/errors"),
     "protocol/codec": ("crypto", *_WIRE),
     "protocol/audit": ("crypto", *_WIRE, "protocol/codec"),
+    "protocol/committee": ("crypto", *_WIRE, "protocol/codec"),
     "protocol/sampling": ("crypto", *_WIRE, "protocol/codec"),
-    "protocol/chain": ("crypto", *_WIRE, "protocol/codec", "protocol/audit", "protocol/sampling"),
+    "protocol/chain": (
+        *("crypto", *_WIRE, "protocol/codec", "protocol/audit", "protocol/committee"),
+        "protocol/sampling",
+    ),
     "protocol/member": ("crypto", *_WIRE, "protocol/audit", "protocol/sampling", "protocol/chain"),
     "protocol": (),
     "node/errors": (),
@@ -82,14 +86,17 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "node/training": (
         *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "protocol/audit"),
+        "protocol/committee",
         *("protocol/chain", "protocol/member", "node/storage", "node/content", "node/telemetry"),
     ),
     "node/trainer": (
         *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "protocol/audit"),
+        "protocol/committee",
         *("protocol/chain", "node/storage", "node/telemetry", "node/training"),
     ),
     "node/create": (
         *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "protocol/sampling"),
+        *("protocol/committee", "protocol/chain"),
         *("node/storage", "node/training", "node/trainer"),
     ),
     "node/private_data": (
@@ -98,7 +105,13 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "node/session": (
         *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "protocol/sampling"),
-        *("protocol/audit", "protocol/chain", "protocol/member", "node/storage"),
+        *(
+            "protocol/audit",
+            "protocol/committee",
+            "protocol/chain",
+            "protocol/member",
+            "node/storage",
+        ),
         *("node/network", "node/network/discovery", "node/network/nat", "node/network/exchange"),
         *("node/listing", "node/content", "node/telemetry", "node/energy", "node/control"),
         *("node/dashboard", "node/training", "node/private_data"),
@@ -110,7 +123,15 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("node/energy", "node/control", "node/dashboard", "node/training", "node/session"),
     ),
     "node/doctor": (
-        *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "node/storage", "node/network"),
+        *(
+            *_SHARED,
+            "crypto",
+            *_WIRE,
+            "protocol/codec",
+            "protocol/chain",
+            "node/storage",
+            "node/network",
+        ),
         *("node/network/discovery", "node/network/nat", "node/network/exchange", "node/energy"),
         *("node/content", "node/listing", "node/training", "node/session", "node"),
     ),

@@ -75,8 +75,7 @@ def fit(
                 sequence_length=model.sequence_length,
                 optimizer=default_optimizer(file, path, surveyed.parameters),
                 frozen=surveyed.frozen,
-                audited=file.audits is not None,
-                with_committees=file.committees is not None,
+                features=file.features,
                 completions=completions(file.task, file.task_settings),
             )
             return fit_workload(file.name, work, surveyed, limit, micro_batch, settings.split)

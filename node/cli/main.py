@@ -32,7 +32,7 @@ from .invite import invite
 from .join import join
 from .observe import observe
 from .option_groups import GroupedCommand
-from .receipt import contributions, receipt, verify_receipt
+from .receipt import RECEIPT_COMMANDS
 from .serve import serve
 from .service import service
 from .status import leave, pause, resume, status
@@ -56,9 +56,7 @@ COMMANDS = {
     "serve": serve,
     "evaluate": evaluate,
     "verify": verify,
-    "contributions": contributions,
-    "receipt": receipt,
-    "verify-receipt": verify_receipt,
+    **RECEIPT_COMMANDS,
     "bootstrap": bootstrap,
     "id": id_command,
     "service": service,

@@ -254,3 +254,10 @@ def _show(facts: ReceiptFacts) -> None:
         typer.echo(f"{name:<11}{value}")
     for signer in facts.signers:
         typer.echo(f"{'':<11}{signer}")
+
+
+RECEIPT_COMMANDS = {
+    "contributions": contributions,
+    "receipt": receipt,
+    "verify-receipt": verify_receipt,
+}

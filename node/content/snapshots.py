@@ -18,12 +18,12 @@ from ...protocol.chain.ledger import Ledger
 from ...protocol.chain.replay_start import choose_state
 from ...protocol.chain.retention import (
     KEPT_SNAPSHOTS,
-    audit_history,
     dispensable_updates,
     kept_with,
     last_dispensable,
     most_held,
     put_aside,
+    rebuilt_rounds,
     updates_from,
     worth_holding,
 )
@@ -61,7 +61,7 @@ class Snapshots:
         self._ledger = ledger
         self._keeps_for_readers = keeps_for_readers
         # How many rounds back a state may have to be rebuilt for an audit.
-        self._audit_history = audit_history(manifest)
+        self._audit_history = rebuilt_rounds(manifest)
         self._initial = LocalSnapshot(-1, manifest.initial.hex(), 4 * manifest.elements)
         known = swarm_store.snapshots()
         self._kept = [each for each in known if each.whole]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...protocol.chain.features import exchange_size
 from ...protocol.codec.exchange_size import largest_top_k
 from ...protocol.codec.update import update_layout
 from ...protocol.wire.manifest import OptimizerSpec, ParameterSpec, ScheduleSpec
@@ -64,7 +65,9 @@ def default_optimizer(
     if file.committees is not None:
         if "optimizer.momentum" in given:
             raise bad_manifest(path, f"optimizer.momentum: {_COMMITTEE_MOMENTUM_PROBLEM}")
-        top_k = largest_top_k(parameters, table.chunk, file.committees, COMMITTEE_TOP_K)
+        top_k = largest_top_k(
+            parameters, table.chunk, exchange_size(file.features), COMMITTEE_TOP_K
+        )
         defaults |= {"top_k": top_k, "outlier_filter": False}
     to_set = {name: each for name, each in defaults.items() if f"optimizer.{name}" not in given}
     table = replace(table, **to_set)

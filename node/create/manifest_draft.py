@@ -9,6 +9,7 @@ from typing import Any
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId, peer_from_text
+from ...protocol.chain.features import exchange_size
 from ...protocol.codec.exchange_size import check_size
 from ...protocol.wire.manifest import (
     AdmissionSpec,
@@ -207,7 +208,7 @@ class ManifestDraft:
                 committees=file.committees,
                 probe=initial.probe,
             )
-            check_size(manifest)
+            check_size(manifest, exchange_size(manifest.features))
         except ValueError as error:
             raise bad_manifest(self.path, str(error)) from None
         return manifest

@@ -27,6 +27,7 @@ from ...protocol.wire.manifest import (
     Url,
 )
 from ...protocol.wire.structure import Length, Range, StructureError, from_plain
+from ...protocol.wire.work_specs import FeatureSpec
 from ..errors import ExitCode, UserError
 from ..training.task_names import CAUSAL_LM, ON_IMAGES, TEXT_CLASSIFICATION
 from ..util.regular_files import read_regular
@@ -283,6 +284,11 @@ class ManifestFile:
             with_committees=self.committees is not None,
             noisy=self.data.max_epsilon is not None,
         )
+
+    @property
+    def features(self) -> tuple[FeatureSpec, ...]:
+        """The tables of features that not every swarm has."""
+        return tuple(table for table in (self.audits, self.committees) if table is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,10 +19,10 @@ from typing import Any
 
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
-from ...protocol.codec.aggregator_state import Aggregator
 from ...protocol.codec.layout import manifest_layout
-from ...protocol.codec.sections import sections
-from ...protocol.codec.sign_vote import step_of
+from ...protocol.committee.aggregator_state import Aggregator
+from ...protocol.committee.sections import sections
+from ...protocol.committee.sign_vote import step_of
 from ...protocol.wire.blobs import decode_any_blob_list
 from ...protocol.wire.manifest import (
     MAX_MANIFEST_BYTES,
@@ -92,9 +92,8 @@ class NewSwarm:
         """Whether strangers may join and their work is not audited, although it could be. False with
         committees: no work can be audited then."""
         manifest = self.manifest
-        possible = manifest.data.private is None
-        possible = possible and manifest.optimizer.preconditioner in ("orthogonal", "muon")
-        return possible and manifest.audits is None and manifest.committees is None and self.open
+        possible = manifest.optimizer.preconditioner in ("orthogonal", "muon")
+        return possible and not manifest.features and self.open
 
     @property
     def open(self) -> bool:
@@ -293,7 +292,7 @@ def _new_swarm(
         manifest.optimizer,
         manifest.schedule,
         file.rounds,
-        committees=manifest.committees,
+        features=manifest.features,
         frozen=manifest.frozen_elements,
         fresh=draft.checkpoint is None,
     )

@@ -5,15 +5,15 @@ The same figures make the lines on the screen, the JSON of `--json` and the repo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...protocol.codec.exchange_size import received, sent
+from ...protocol.chain.features import exchange_size
 from ...protocol.codec.layout import update_layout
 from ...protocol.wire.blobs import CHUNK_BYTES
 from ...protocol.wire.manifest import OptimizerSpec, ParameterSpec, RoundSpec, ScheduleSpec
-from ...protocol.wire.work_specs import CommitteesSpec
+from ...protocol.wire.work_specs import FeatureSpec, rounds_per_step
 from .files import Skipped
 from .token_cache import ReadCounts
 
@@ -304,7 +304,7 @@ def forecast(
     schedule: ScheduleSpec,
     rounds: RoundSpec,
     *,
-    committees: CommitteesSpec | None = None,
+    features: Sequence[FeatureSpec] = (),
     frozen: int = 0,
     fresh: bool = True,
 ) -> Forecast:
@@ -315,7 +315,7 @@ def forecast(
     whether the model starts from random parameters.
     """
     elements = sum(spec.elements for spec in table)
-    step = 1 if committees is None else 2
+    step, exchange = rounds_per_step(features), exchange_size(features)
     trained = schedule.total_rounds * rounds.sequences // step
     layout = update_layout(table, optimizer.chunk, optimizer.top_k)
     sample_bytes = data.sequence_length * data.token_bytes
@@ -330,8 +330,8 @@ def forecast(
         epochs=epochs,
         tokens_a_parameter=trained * data.sequence_length / elements,
         peak_rate=schedule.peak,
-        update_bytes=sent(layout, committees),
-        received_bytes={members: received(layout, committees, members) for members in MEMBERS},
+        update_bytes=exchange.sent(layout),
+        received_bytes={members: exchange.received(layout, members) for members in MEMBERS},
         rounds_a_step=step,
         model_bytes=4 * (elements + frozen),
         images=data.images,

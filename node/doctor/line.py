@@ -15,7 +15,7 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import Identity
-from ...protocol.codec.exchange_size import received as received_bytes_per_step
+from ...protocol.chain.features import exchange_size
 from ...protocol.codec.layout import manifest_layout
 from ...protocol.wire.blobs import MAX_BLOB_BYTES, MAX_BLOB_LIST_BYTES, decode_any_blob_list
 from ...protocol.wire.errors import ProtocolError
@@ -132,11 +132,11 @@ async def _examine_speed(
     layout = manifest_layout(manifest)
     others = max(1, len(introducer.peer_records))
     others_text = "1 member" if others == 1 else f"{others} members"
-    size = received_bytes_per_step(layout, manifest.committees, others + 1)
+    size = exchange_size(manifest.features).received(layout, others + 1)
     needed = size / rate
     what = (
         f"members send {8 * rate / 1e6:.1f} Mbit/s; the updates of {others_text} are "
-        f"{size / 1e6:.1f} MB per {'round' if manifest.committees is None else 'step'} and take "
+        f"{size / 1e6:.1f} MB per {'round' if manifest.rounds_per_step == 1 else 'step'} and take "
         f"{needed:.1f} s"
     )
     if needed <= _ROUND_SECONDS:

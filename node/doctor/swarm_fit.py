@@ -9,6 +9,7 @@ import os
 import shutil
 from dataclasses import dataclass
 
+from ...protocol.chain.features import exchange_size
 from ...protocol.codec.exchange_size import check_size
 from ...protocol.wire.manifest import Manifest
 from ..errors import UserError
@@ -35,7 +36,7 @@ def swarm_fit(manifest: Manifest, device: Survey | UserError, settings: FitSetti
     try:
         require_task(manifest.task)
         require_rule(manifest.task, manifest.task_settings)
-        check_size(manifest)
+        check_size(manifest, exchange_size(manifest.features))
         if isinstance(device, UserError):
             return SwarmFit(None, device.problem)
         memory, micro_batch = settings.memory, settings.micro_batch

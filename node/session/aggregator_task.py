@@ -17,12 +17,13 @@ import trio
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ...protocol.chain.committees import Place
-from ...protocol.codec.aggregate import ABSTAIN
-from ...protocol.codec.aggregator_state import Aggregator, aggregator_bytes
-from ...protocol.codec.sections import sections
-from ...protocol.codec.sign_vote import step_of
 from ...protocol.codec.update import manifest_layout
-from ...protocol.member.effects import MakeAggregate, Train
+from ...protocol.committee.aggregate import ABSTAIN
+from ...protocol.committee.aggregator_state import Aggregator, aggregator_bytes
+from ...protocol.committee.sections import sections
+from ...protocol.committee.sign_vote import step_of
+from ...protocol.member.aggregation import MakeAggregate
+from ...protocol.member.effects import Train
 from ...protocol.member.inputs import Input, Trained
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.work_specs import CommitteesSpec

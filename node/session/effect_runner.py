@@ -18,6 +18,8 @@ from ...crypto.hashing import ContentId
 from ...crypto.identity import Identity, PeerId, short_peer
 from ...protocol.chain.ledger import Ledger
 from ...protocol.chain.sync import SyncAnswer
+from ...protocol.member.aggregation import MakeAggregate
+from ...protocol.member.auditor import AuditScored, ReauditDone, RunReaudit, ScoreAudit
 from ...protocol.member.effects import (
     Apply,
     AskSync,
@@ -25,27 +27,22 @@ from ...protocol.member.effects import (
     Effect,
     FetchUpdate,
     LogMessage,
-    MakeAggregate,
     Note,
     Publish,
     RecallOwnMessages,
     Resync,
-    RunReaudit,
-    ScoreAudit,
     StoreEntry,
     StoreFinality,
     Train,
 )
 from ...protocol.member.inputs import (
     Applied,
-    AuditScored,
     Connected,
     Disconnected,
     Input,
     LeaveRequested,
     Loaded,
     MessageReceived,
-    ReauditDone,
     Rebased,
     Recalled,
     Tick,
@@ -68,7 +65,7 @@ from ..storage.blob_store import BlobStore
 from ..storage.swarm_store import SwarmStore
 from ..telemetry.telemetry import Telemetry
 from ..training.client import TrainedUpdate
-from ..training.reaudit import ReauditWorker
+from ..training.reaudit import NoReaudits, ReauditWorker
 from ..training.supervisor import TrainerSupervisor
 from .aggregator_task import aggregator_task
 from .attendance import attendance_of
@@ -172,7 +169,7 @@ class Runner:
         self._serve_result = False
         self._nursery: trio.Nursery | None = None
         self.trainer_supervisor: TrainerSupervisor | None = None
-        self.reaudits: ReauditWorker | None = None
+        self.reaudits: ReauditWorker | NoReaudits = NoReaudits()
         """Does the re-audits that the member is called to; without it the member declines them."""
         self.finished = trio.Event()
         """Set once a polite leave is complete, or has timed out."""
@@ -200,8 +197,7 @@ class Runner:
             nursery.start_soon(trainer_supervisor.run, self)
             nursery.start_soon(trainer_supervisor.forward_expected)
             nursery.start_soon(trainer_supervisor.report_starts)
-            if self.reaudits is not None:
-                nursery.start_soon(self.reaudits.run, self)
+            nursery.start_soon(self.reaudits.run, self)
             nursery.start_soon(self._receive, received)
             await self.finished.wait()
             await self._swarm_store.written()
@@ -390,8 +386,7 @@ class Runner:
             case ScoreAudit():
                 self._trainer_supervisor.judge(effect)
             case RunReaudit():
-                if self.reaudits is not None:
-                    self.reaudits.put(effect)
+                self.reaudits.put(effect)
             case StoreEntry(decided):
                 round_ = decided.record.round
                 times = self.telemetry.round_times(round_)

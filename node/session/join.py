@@ -14,6 +14,7 @@ import trio
 from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId
 from ...protocol.chain.admissions import invited
+from ...protocol.chain.features import exchange_size
 from ...protocol.chain.ledger import Ledger
 from ...protocol.chain.start_policy import (
     PEER_WAIT_SECONDS,
@@ -99,7 +100,7 @@ async def find_manifest(context: JoinContext, *, takes_part: bool = True) -> Man
         require_task(manifest.task)
         require_rule(manifest.task, manifest.task_settings)
         try:
-            await trio.to_thread.run_sync(check_size, manifest)
+            await trio.to_thread.run_sync(check_size, manifest, exchange_size(manifest.features))
         except ValueError as error:
             raise UserError(
                 ExitCode.MANIFEST,

@@ -243,17 +243,16 @@ class SwarmSession:
         )
         spec = self._spec(manifest, private_training)
         trainer = self._trainer(manifest, spec, snapshots, prefetch, private_training)
-        if manifest.audits is not None:
-            runner.reaudits = ReauditWorker(
-                manifest=manifest,
-                spec=spec,
-                store=context.store,
-                snapshots=snapshots,
-                momentum=context.directory.momentum,
-                me=context.me,
-                fetch_samples=prefetch.fetch_for_reaudit,
-                start=self._start_trainer,
-            )
+        runner.reaudits = ReauditWorker(
+            manifest=manifest,
+            spec=spec,
+            store=context.store,
+            snapshots=snapshots,
+            momentum=context.directory.momentum,
+            me=context.me,
+            fetch_samples=prefetch.fetch_for_reaudit,
+            start=self._start_trainer,
+        )
         return _Membership(runner, snapshots, prefetch, trainer, private_training)
 
     async def _private_training(self, manifest: Manifest, ledger: Ledger) -> PrivateTraining | None:

@@ -19,16 +19,16 @@ import trio
 from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId, short_peer
 from ...protocol.chain.committees import CommitteeChain, Place
-from ...protocol.codec.sections import sections
-from ...protocol.codec.sign_vote import cut_sign_vote, decode_part, part_bytes, step_of
-from ...protocol.codec.sign_vote_tree import (
+from ...protocol.codec.update import manifest_layout
+from ...protocol.committee.sections import sections
+from ...protocol.committee.sign_vote import cut_sign_vote, decode_part, part_bytes, step_of
+from ...protocol.committee.sign_vote_tree import (
     open_part,
     part_name,
     proof_bytes,
     sign_vote_id,
     with_proof,
 )
-from ...protocol.codec.update import manifest_layout
 from ...protocol.member.effects import FetchUpdate
 from ...protocol.member.update_fetch import FETCH_PAUSE_SECONDS, FETCH_SECONDS
 from ...protocol.member.view import MemberView

@@ -18,8 +18,8 @@ from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId, short_peer
 from ...protocol.chain.retention import ReceivedUpdates, first_needed, updates_from
-from ...protocol.codec.aggregate import check_aggregate, max_aggregate_bytes
 from ...protocol.codec.update import UpdateLayout, check_update, manifest_layout
+from ...protocol.committee.aggregate import check_aggregate, max_aggregate_bytes
 from ...protocol.member.effects import FetchUpdate, Train
 from ...protocol.member.inputs import Input, Trained, UpdateHeld
 from ...protocol.member.update_fetch import FETCH_PAUSE_SECONDS, FETCH_SECONDS, UpdateDownloads

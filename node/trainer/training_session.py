@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from ...crypto.hashing import ContentId
 from ...protocol.codec.outlier_filter import audit_seed, contradicted
 from ...protocol.codec.schedule import learning_rate
-from ...protocol.codec.update import decode_update, manifest_layout
+from ...protocol.codec.update import decode_update
 from ...protocol.wire.blobs import BlobList
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
@@ -60,7 +60,7 @@ from .optimizer.exact_step import apply_step
 from .optimizer.local_steps import LocalSteps
 from .optimizer.mixed_precision import MixedPrecision, all_finite
 from .optimizer.optimizer import LocalOptimizer
-from .optimizer.update_bodies import body_decoder, coefficients_of, make_body, step_updates
+from .optimizer.update_bodies import update_bodies
 from .optimizer.update_decoder import UpdateDecoder
 from .tasks.data import Corpus
 from .tasks.tasks import (
@@ -138,13 +138,9 @@ class TrainingSession:
         if isinstance(self.task, NeedsBlobs):
             self.task.use_blobs(store)
         spec = manifest.optimizer
-        # With committees the aggregators keep the momentum, and a member's sign vote comes from its
-        # last gradient alone.
-        own = spec if manifest.committees is None else replace(spec, momentum=0.0)
-        self.layout = manifest_layout(manifest)
-        self.updates = UpdateDecoder(
-            store, body_decoder(manifest, self.layout), max_decoded_updates(self.layout)
-        )
+        self._bodies = update_bodies(manifest)
+        own, self.layout = self._bodies.local_optimizer(spec), self._bodies.layout
+        self.updates = UpdateDecoder(store, self._bodies.decode, max_decoded_updates(self.layout))
         """The updates that were decoded on arrival."""
         self.part = self._part()
         self.optimizer = LocalOptimizer(
@@ -418,7 +414,7 @@ class TrainingSession:
             self.optimizer.accumulate(gradients)
         else:
             self.optimizer.decay()
-        body = make_body(self.manifest, self.layout, self.part, self.optimizer, round_number)
+        body = self._bodies.make(self.part, self.optimizer, round_number)
         if self._policy.stateless:
             self.optimizer.start_over()
         return TrainedUpdate(
@@ -426,7 +422,7 @@ class TrainingSession:
             # A comparison with NaN is false, so NaN becomes the largest, too.
             loss=loss if loss < _LARGEST_LOSS else _LARGEST_LOSS,
             tokens=counted,
-            coefficients=coefficients_of(self.manifest, self.layout, round_number),
+            coefficients=self._bodies.coefficients(round_number),
             compute_seconds=seconds,
             encode_seconds=time.perf_counter() - computed,
         )
@@ -458,7 +454,7 @@ class TrainingSession:
         except ProtocolError as error:
             # The node checked them before it voted for them.
             raise TrainerFailed("internal", f"an agreed update does not decode: {error}") from None
-        decoded, weights = step_updates(self.layout, bodies, weights)
+        decoded, weights = self._bodies.step(bodies, weights)
         self._audit_cache.drop_own()
         spec = self.manifest.optimizer
         left_out = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...protocol.audit.sign_score import SignSums
-from ...protocol.member.inputs import AuditScored
+from ...protocol.member.auditor import AuditScored
 from ...protocol.wire.manifest import AdapterSpec, ParameterSpec
 from ...protocol.wire.messages import AuditScore
 from ...protocol.wire.work_specs import ProbeSpec

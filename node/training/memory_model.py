@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...protocol.codec.aggregator_state import aggregator_bytes
 from ...protocol.codec.layout import TensorLayout, UpdateLayout, update_layout
+from ...protocol.committee.aggregator_state import aggregator_bytes
 from ...protocol.wire.manifest import MAX_MEMBERS, Manifest, OptimizerSpec, ParameterSpec, Step
+from ...protocol.wire.work_specs import AuditsSpec, CommitteesSpec, FeatureSpec
 from .architectures import takes_images
 from .bands import plan_bands, unshardable_tensors
 from .image_memory import image_bytes
@@ -193,10 +194,8 @@ class Workload:
     """Number of devices that train it as one member."""
     shards: bool = False
     """Whether each of several devices has a shard of the parameters instead of a copy of them."""
-    audited: bool = False
-    """Whether members audit each other's work."""
-    with_committees: bool = False
-    """Whether committees aggregate sections of the model."""
+    features: tuple[FeatureSpec, ...] = ()
+    """The tables of the swarm's features (`Manifest.features`)."""
     completions: int = 0
     """Number of completions that are sampled of each sample, and then trained on, each as long as a
     sequence; 0: a sample is trained on as it is."""
@@ -212,8 +211,7 @@ class Workload:
             sequence_length=manifest.data.sequence_length,
             optimizer=manifest.optimizer,
             frozen=manifest.frozen_elements,
-            audited=manifest.audits is not None,
-            with_committees=manifest.committees is not None,
+            features=manifest.features,
             completions=completions(manifest.task, manifest.task_settings),
             local_steps=manifest.rounds.local_steps,
         )
@@ -227,13 +225,17 @@ class Workload:
     def audit_bytes(self) -> int:
         """Bytes of main memory that must be free for an audit to take place: 0 in a swarm without
         audits."""
-        return AUDIT_BYTES * self.elements if self.audited else 0
+        return self._with(AuditsSpec, AUDIT_BYTES * self.elements)
 
     @property
     def aggregator_room(self) -> int:
         """Bytes of main memory that must be free to aggregate the whole model, as members of the
         only committee do; with more committees each takes a part of that. 0 without committees."""
-        return aggregator_bytes(self.elements) if self.with_committees else 0
+        return self._with(CommitteesSpec, aggregator_bytes(self.elements))
+
+    def _with(self, table: type[FeatureSpec], needed: int) -> int:
+        """Return the bytes that a feature needs, 0 in a swarm without it."""
+        return needed if any(isinstance(each, table) for each in self.features) else 0
 
     @property
     def layout(self) -> UpdateLayout:

@@ -26,8 +26,7 @@ from ...protocol.audit.reputation import Audit
 from ...protocol.audit.sign_score import SignSums
 from ...protocol.chain.audits import AuditLedger
 from ...protocol.chain.ledger import Ledger
-from ...protocol.member.effects import RunReaudit
-from ...protocol.member.inputs import ReauditDone
+from ...protocol.member.auditor import ReauditDone, RunReaudit
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import MAX_AUDITS, AuditScore
 from ..settings.components import TrainerSettings
@@ -75,8 +74,18 @@ class ReauditReports(Protocol):
         """Accept the result of a re-audit."""
 
 
+class NoReaudits:
+    """Declines all re-audits."""
+
+    def put(self, effect: RunReaudit) -> None:
+        """Ignore a re-audit."""
+
+    async def run(self, reports: ReauditReports) -> None:
+        """Return at once: there is nothing to do."""
+
+
 class ReauditWorker:
-    """The re-audits of one node, one at a time."""
+    """The re-audits of one node, one at a time. In a swarm without audits none is ever asked for."""
 
     def __init__(
         self,

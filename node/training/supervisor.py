@@ -19,8 +19,8 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...protocol.codec.schedule import learning_rate
-from ...protocol.member.effects import Apply, ScoreAudit, Train
-from ...protocol.member.inputs import AuditScored
+from ...protocol.member.auditor import AuditScored, ScoreAudit
+from ...protocol.member.effects import Apply, Train
 from ...protocol.wire.manifest import MAX_MEMBERS, Manifest
 from ...protocol.wire.messages import RecordId, SnapshotEntry
 from ...protocol.wire.swarm_id import swarm_text

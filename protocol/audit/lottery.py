@@ -13,11 +13,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ...crypto.hashing import ContentId, content_id
+from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
-
-SECRET_BYTES = 16
-"""Length of a secret: enough to rule out brute force."""
 
 # Numbers come from a range so large that the modulo bias is negligible.
 _DRAWN_BYTES = 16
@@ -29,13 +26,6 @@ class AuditTarget:
 
     peer: PeerId
     sequence: int
-
-
-def commitment(secret: bytes) -> ContentId:
-    """Return the commitment to a secret. Raises `ValueError` unless it has `SECRET_BYTES`."""
-    if len(secret) != SECRET_BYTES:
-        raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
-    return content_id(b"distro-node check secret\0" + secret)
 
 
 def draw_audit(

@@ -9,8 +9,7 @@ from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.membership import REQUEST_WINDOW, Membership
 from ..wire.messages import TICKET_KIND, JoinRequest, Record
-from .audits import is_dismissed
-from .chain_index import ChainView
+from .chain_index import ChainView, VoteSource
 
 
 def admission_problem(
@@ -65,7 +64,7 @@ def check_admissions(record: Record, chain: ChainView, verify: Verify) -> None:
         peer, request = admission.peer, admission.request
         problem = admission_problem(
             *(peer, request, record.round, manifest, membership, verify),
-            dismissed=is_dismissed(peer, chain),
+            dismissed=chain.index(VoteSource).dismisses(peer),
         )
         body = encode(request)
         if problem is None and not verify("join", manifest.swarm, peer, body, admission.signature):

@@ -14,16 +14,13 @@ from ..sampling.stream_cursor import StreamCursors
 from ..sampling.update_weights import by_share, equal_weights
 from ..wire.membership import Membership
 from ..wire.messages import Record
-from .chain_index import ChainView, WeightRule
-from .committees import CommitteeChain
+from .chain_index import ChainView, StepSource, WeightRule
 from .shares import RoundShares, ShareHistory, UntrainedWork
 from .steps import StepSchedule
 
 # One in this many streams may be lent: given to a member that takes several rounds for one sequence.
-# With audits fewer are lent, because updates for lent streams cannot be audited and so have no weight;
-# all they do is show whether the member has become faster.
+# Features may lower this (`FeatureSpec.lent_one_in`).
 _LENT = 2
-_LENT_AUDITED = 16
 
 OpenWork = tuple[int, int, Callable[[], tuple[int, ...]]]
 """An assignment whose update is not decided yet: the round in which the update is due, the round that
@@ -44,7 +41,7 @@ class SampleAssignments(WeightRule):
         self.order = order_of(manifest)
         """The order of the samples in the streams."""
         self._steps = StepSchedule(manifest)
-        lent = _LENT if manifest.audits is None else _LENT_AUDITED
+        lent = max([_LENT, *(table.lent_one_in for table in manifest.features)])
         self.rules = AssignmentRules(self.order, rounds.max_share, self._steps.trains, lent)
         self._overlap = rounds.overlap
         self._weight_rule = manifest.optimizer.update_weight
@@ -102,8 +99,7 @@ class SampleAssignments(WeightRule):
         the next one."""
         if self._steps.begins(round):
             return self.shares(round).due
-        committees = self._chain.find(CommitteeChain)
-        return frozenset() if committees is None else committees.due(round)
+        return self._chain.index(StepSource).due(round)
 
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
         """Return the samples of the update that is due from `peer` in a round, for the same rounds as

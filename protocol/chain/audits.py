@@ -9,16 +9,17 @@ those of all rounds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ...crypto.envelope import Verify
 from ...crypto.identity import PeerId
 from ..audit.audit_sums import level_test
 from ..audit.contributions import Contributions
-from ..audit.disputes import DRAW_LAG_ROUNDS, MAX_REAUDITED_SEQUENCES
-from ..audit.lottery import AuditTarget, commitment, draw_audit, draw_sequences
+from ..audit.disputes import DRAW_LAG_ROUNDS, MAX_REAUDITED_SEQUENCES, OPEN_ROUNDS
+from ..audit.lottery import AuditTarget, draw_audit, draw_sequences
 from ..audit.reputation import (
     EPOCH_ROUNDS,
+    FRESH,
     Audit,
     Reaudit,
     RecordedWork,
@@ -41,8 +42,8 @@ from ..wire.messages import (
     SnapshotEntry,
 )
 from .assignments import SampleAssignments
-from .beacon import Beacon
-from .chain_index import ChainView, VoteSource, WeightRule
+from .beacon import Beacon, commitment
+from .chain_index import ChainFeature, ChainView, VoteSource, WeightRule
 
 # In the last `_LATEST` rounds the state at the end of every epoch is kept; of the earlier states, one in
 # every `_SPACING` rounds.
@@ -236,6 +237,33 @@ class AuditLedger(VoteSource, WeightRule):
         low = failed(low_audit.score, [thousandths(score) for score in entry.scores], bound)
         return Reaudit(entry.reauditor, low_audit, low)
 
+    def dismisses(self, peer: PeerId) -> bool:
+        return self.reputation[peer].dismissed
+
+    # Records
+
+    def root_due(self, snapshot: SnapshotEntry | None) -> bytes:
+        return b"" if snapshot is None else self.contributions.root
+
+    def check_audits(self, record: Record, verify: Verify) -> None:
+        chain, swarm = self._chain, self._chain.manifest.swarm
+        audit_keys = [(entry.auditor, entry.round) for entry in record.audits]
+        if audit_keys != sorted(set(audit_keys)):
+            raise ProtocolError("record", "audits are not sorted and distinct")
+        reaudit_keys = [(entry.reauditor, entry.auditor, entry.round) for entry in record.reaudits]
+        if reaudit_keys != sorted(set(reaudit_keys)):
+            raise ProtocolError("record", "re-audits are not sorted and distinct")
+        for entry in record.audits:
+            self.audit_of(entry, record.round)
+            body = encode(entry.message(chain.parent(entry.round)))
+            if not verify("audit", swarm, entry.auditor, body, entry.signature):
+                raise ProtocolError("record", "an audit that its auditor did not sign")
+        for entry in record.reaudits:
+            self.reaudit_of(entry)
+            body = encode(entry.message(chain.parent(entry.round)))
+            if not verify("reaudit", swarm, entry.reauditor, body, entry.signature):
+                raise ProtocolError("record", "a re-audit that its auditor did not sign")
+
     # Private
 
     def _has_committed(self, peer: PeerId, secret: bytes, round: int) -> bool:
@@ -255,54 +283,19 @@ class AuditLedger(VoteSource, WeightRule):
         )
 
 
-def is_dismissed(peer: PeerId, chain: ChainView) -> bool:
-    """Whether a peer loses its place from the next round on because its work failed an audit."""
-    audits = chain.find(AuditLedger)
-    return audits is not None and audits.reputation[peer].dismissed
+class AuditsOnChain(ChainFeature):
+    """Audits, as a feature of chains."""
+
+    table = AuditsSpec
+    # An audit is recorded within `FRESH` rounds of the audited one and may be disputed for `OPEN_ROUNDS`
+    # more. With `overlap` an update was computed on the parameters of two rounds earlier. The remaining
+    # rounds are the time in which a re-auditor can rebuild these parameters.
+    rebuilt_rounds = FRESH + OPEN_ROUNDS + 8
+
+    def indexes(self, chain: ChainView, table: AuditsSpec) -> Iterable[AuditLedger]:
+        return (AuditLedger(chain, table),)
 
 
 def thousandths(score: AuditScore) -> int:
     """Return a score in thousandths of the standard deviation that scores have by chance."""
     return SignSums(score.total, score.squares).thousandths
-
-
-def check_audits(record: Record, chain: ChainView, verify: Verify) -> None:
-    """Check the audits and re-audits of the next record. Raises `ProtocolError` (`record`, `audit`)."""
-    audits, swarm = chain.find(AuditLedger), chain.manifest.swarm
-    if audits is None:
-        if record.audits or record.reaudits:
-            raise ProtocolError("audit", "audits in a swarm that does not audit work")
-        return
-    audit_keys = [(entry.auditor, entry.round) for entry in record.audits]
-    if audit_keys != sorted(set(audit_keys)):
-        raise ProtocolError("record", "audits are not sorted and distinct")
-    reaudit_keys = [(entry.reauditor, entry.auditor, entry.round) for entry in record.reaudits]
-    if reaudit_keys != sorted(set(reaudit_keys)):
-        raise ProtocolError("record", "re-audits are not sorted and distinct")
-    for entry in record.audits:
-        audits.audit_of(entry, record.round)
-        body = encode(entry.message(chain.parent(entry.round)))
-        if not verify("audit", swarm, entry.auditor, body, entry.signature):
-            raise ProtocolError("record", "an audit that its auditor did not sign")
-    for entry in record.reaudits:
-        audits.reaudit_of(entry)
-        body = encode(entry.message(chain.parent(entry.round)))
-        if not verify("reaudit", swarm, entry.reauditor, body, entry.signature):
-            raise ProtocolError("record", "a re-audit that its auditor did not sign")
-
-
-def root_due(chain: ChainView, snapshot: SnapshotEntry | None) -> bytes:
-    """Return the Merkle root of all contributions, which the next record must contain; empty unless that
-    record certifies a `snapshot` and work is audited."""
-    audits = chain.find(AuditLedger)
-    return b"" if audits is None or snapshot is None else audits.contributions.root
-
-
-def check_root(record: Record, chain: ChainView, _verify: Verify) -> None:
-    """Check the contributions root of the next record. Raises `ProtocolError` (`record`)."""
-    due = root_due(chain, record.snapshot)
-    if record.contributions and not due:
-        raise ProtocolError("record", "a contributions root where none is due")
-    if record.contributions != due:
-        which = "another" if record.contributions else "no"
-        raise ProtocolError("record", f"a snapshot with {which} contributions root")

@@ -30,12 +30,14 @@ from collections.abc import Iterable
 from ...crypto.envelope import Verify
 from ...crypto.hashing import CONTENT_ID_BYTES, ContentId, content_id
 from ...crypto.identity import PeerId
-from ..audit.lottery import commitment
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.messages import Record
 from .chain_index import ChainView
 from .leaders import LeaderHistory
+
+SECRET_BYTES = 16
+"""Length of a secret: enough to rule out brute force."""
 
 REVEALED_AFTER = 8
 """Rounds from the update that commits its author to a secret to the record that reveals it. When it is
@@ -79,15 +81,17 @@ def next_value(value: bytes, secret: bytes) -> ContentId:
     return content_id(b"distro-node beacon\0" + value + secret)
 
 
-def draws_lots(manifest: Manifest) -> bool:
-    """Whether a swarm draws something, and so needs a beacon: audits or committees."""
-    return manifest.audits is not None or manifest.committees is not None
+def commitment(secret: bytes) -> ContentId:
+    """Return the commitment to a secret. Raises `ValueError` unless it has `SECRET_BYTES`."""
+    if len(secret) != SECRET_BYTES:
+        raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
+    return content_id(b"distro-node check secret\0" + secret)
 
 
 def check_commitment(announced: bytes, manifest: Manifest) -> None:
     """Check that an update has a commitment if the swarm draws something, and none otherwise. Raises
     `ProtocolError` (`audit`)."""
-    if len(announced) != (CONTENT_ID_BYTES if draws_lots(manifest) else 0):
+    if len(announced) != (CONTENT_ID_BYTES if manifest.draws_lots else 0):
         raise ProtocolError("audit", f"an update with a commitment of {len(announced)} bytes")
 
 

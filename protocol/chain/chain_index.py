@@ -12,13 +12,17 @@ copied chain never read those of the original.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Protocol, Self, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, Self, TypeVar
 
+from ...crypto.envelope import Verify
 from ...crypto.identity import PeerId
+from ..codec.exchange_size import ExchangeSize
+from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.membership import Membership, Votes
-from ..wire.messages import Record, RecordId
+from ..wire.messages import Record, RecordId, SnapshotEntry
+from ..wire.work_specs import FeatureSpec
 
 T = TypeVar("T")
 
@@ -79,11 +83,45 @@ class ChainIndex(Protocol):
 
 
 class VoteSource(ABC):
-    """The index that gives members their votes; each chain has one."""
+    """The index that gives members their votes, by their audited work if work is audited; each chain has
+    one. What an audit has to decide is here as without audits."""
 
     @abstractmethod
     def votes_in(self, round: int) -> Votes:
         """Return the votes of each member in a round, at most the next one."""
+
+    def dismisses(self, peer: PeerId) -> bool:
+        """Whether a peer loses its place from the next round on because its work failed an audit."""
+        return False
+
+    def root_due(self, snapshot: SnapshotEntry | None) -> bytes:
+        """Return the Merkle root of all contributions, which the next record must contain; empty unless
+        that record certifies a `snapshot` and work is audited."""
+        return b""
+
+    def check_audits(self, record: Record, verify: Verify) -> None:
+        """Check the audits and re-audits of the next record. Raises `ProtocolError` (`record`,
+        `audit`)."""
+        if record.audits or record.reaudits:
+            raise ProtocolError("audit", "audits in a swarm that does not audit work")
+
+
+class StepSource(ABC):
+    """The index that determines of which updates a step consists; each chain has one."""
+
+    needs_all = True
+    """Whether the step of a record needs all of its updates. If not, only a later record shows which it
+    needs."""
+
+    @abstractmethod
+    def due(self, round: int) -> frozenset[PeerId]:
+        """Return the members whose update is due in a round that does not begin a step, at most the next
+        one."""
+
+    @abstractmethod
+    def needed(self, record: Record) -> Mapping[PeerId, bytes]:
+        """Return the authors of the updates that the step of a record needs, each with the bytes with
+        which its body has to begin. The record must have been checked, and is the next one at most."""
 
 
 class WeightRule(ABC):
@@ -93,6 +131,24 @@ class WeightRule(ABC):
     def weights(self, record: Record, given: Mapping[PeerId, int]) -> Mapping[PeerId, int]:
         """Return the update weights of a record in its step, by author. `given`: the weights by the
         rules before this one. The record must have been checked, and is the next one at most."""
+
+
+class ChainFeature:
+    """A feature that not every swarm has, as far as the chain is concerned. Here every hook leaves the
+    chain as it is. `features` lists all of them."""
+
+    table: type[FeatureSpec]
+    """The table of the manifest with which a swarm has this feature."""
+    rebuilt_rounds = 0
+    """How many rounds back a state may have to be rebuilt for this feature."""
+
+    def indexes(self, chain: ChainView, table: Any) -> Iterable[ChainIndex]:
+        """Return the feature's indexes of a chain without records. `table` is the manifest's."""
+        return ()
+
+    def exchange_size(self, table: Any) -> ExchangeSize | None:
+        """Return how many bytes members exchange, if the feature changes this."""
+        return None
 
 
 class EqualVotes(VoteSource):
@@ -109,3 +165,19 @@ class EqualVotes(VoteSource):
 
     def before(self, length: int, chain: ChainView) -> EqualVotes:
         return EqualVotes(chain)
+
+
+class WholeUpdates(StepSource):
+    """Steps of all updates of their record, in a swarm where nothing else determines the steps."""
+
+    def due(self, round: int) -> frozenset[PeerId]:
+        return frozenset()
+
+    def needed(self, record: Record) -> Mapping[PeerId, bytes]:
+        return dict.fromkeys((entry.peer for entry in record.updates), b"")
+
+    def follow(self, record: Record) -> None:
+        pass
+
+    def before(self, length: int, chain: ChainView) -> WholeUpdates:
+        return WholeUpdates()

@@ -7,20 +7,14 @@ begins, by the beacon of the round before. Penalties follow from the records of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
-from ..codec.aggregate import ABSTENTION
 from ..codec.layout import manifest_layout
-from ..codec.sections import most_sections
-from ..codec.sign_vote import step_of
-from ..wire.manifest import CommitteesSpec
-from ..wire.messages import Record
-from .beacon import Beacon
-from .chain_index import ChainView, WeightRule
-from .committee_draw import (
+from ..committee.aggregate import ABSTENTION, section_header
+from ..committee.draw import (
     AggregatorStanding,
     Committee,
     agreed_aggregate,
@@ -28,6 +22,13 @@ from .committee_draw import (
     draw_committees,
     may_aggregate,
 )
+from ..committee.exchange_size import CommitteeExchangeSize
+from ..committee.sections import most_sections
+from ..committee.sign_vote import step_of
+from ..wire.manifest import CommitteesSpec
+from ..wire.messages import Record
+from .beacon import Beacon
+from .chain_index import ChainFeature, ChainView, StepSource, WeightRule
 
 Place = tuple[int, int]
 """A section's number, and the number of sections."""
@@ -48,8 +49,10 @@ class CommitteeEpoch:
         return next(found, None)
 
 
-class CommitteeChain(WeightRule):
+class CommitteeChain(WeightRule, StepSource):
     """Committees of a chain, extended record by record."""
+
+    needs_all = False
 
     def __init__(self, chain: ChainView, spec: CommitteesSpec) -> None:
         """The chain has a beacon, which follows each record before this object does."""
@@ -133,11 +136,11 @@ class CommitteeChain(WeightRule):
         counts. Only aggregators need sign votes."""
         return {peer for peer, weight in self.update_weights(record).items() if weight}
 
-    def places(self, record: Record) -> dict[PeerId, Place]:
-        """Return, by the member that announces it, the section of each aggregate that counts and the
-        number of sections."""
+    def needed(self, record: Record) -> dict[PeerId, bytes]:
+        """Return the members that announce the aggregates that count, one for each. An aggregate must be
+        of the section of its author's committee, and begins with it."""
         places = ((peer, self.place(record.round, peer)) for peer in self.counted(record))
-        return {peer: place for peer, place in places if place is not None}
+        return {peer: section_header(*place) for peer, place in places if place is not None}
 
     def follow(self, record: Record) -> None:
         """Process the last `record`, which must have been checked."""
@@ -234,6 +237,18 @@ class CommitteeChain(WeightRule):
             if standing.penalties or standing.back > last + 1
         }
         return known if after == known else after
+
+
+class CommitteesOnChain(ChainFeature):
+    """Committees, as a feature of chains."""
+
+    table = CommitteesSpec
+
+    def indexes(self, chain: ChainView, table: CommitteesSpec) -> Iterable[CommitteeChain]:
+        return (CommitteeChain(chain, table),)
+
+    def exchange_size(self, table: CommitteesSpec) -> CommitteeExchangeSize:
+        return CommitteeExchangeSize(table)
 
 
 def _announced_aggregates(record: Record) -> dict[PeerId, ContentId]:

@@ -8,8 +8,7 @@ from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.membership import LEAVE_WINDOW, Membership
 from ..wire.messages import DepartureEntry, Leave, Record
-from .audits import is_dismissed
-from .chain_index import ChainView
+from .chain_index import ChainView, VoteSource
 
 
 def allows_leave(chain: ChainView, leave_round: int, peer: PeerId) -> bool:
@@ -50,7 +49,7 @@ def _check_departure(
     if departure.reason != "left":
         if departure.signature or departure.round:
             raise ProtocolError("record", "a departure for silence with a signature or a round")
-        if departure.reason == "dismissed" and not is_dismissed(peer, chain):
+        if departure.reason == "dismissed" and not chain.index(VoteSource).dismisses(peer):
             raise ProtocolError("record", "a member is dismissed whose work has not failed audits")
         return
     if not allows_leave(chain, departure.round, peer):

@@ -1,4 +1,5 @@
-"""The indexes of a swarm's chain: each is registered here and nowhere else."""
+"""The indexes of a swarm's chain: each is registered here or, of a feature that not every swarm has, in
+`features`."""
 
 from __future__ import annotations
 
@@ -6,11 +7,10 @@ from collections.abc import Iterator
 
 from ..wire.membership import founding
 from .assignments import SampleAssignments
-from .audits import AuditLedger
-from .beacon import Beacon, draws_lots
+from .beacon import Beacon
 from .certified_snapshots import CertifiedSnapshots
-from .chain_index import ChainIndex, ChainView, EqualVotes
-from .committees import CommitteeChain
+from .chain_index import ChainIndex, ChainView, EqualVotes, StepSource, VoteSource, WholeUpdates
+from .features import features_of
 from .finality import Finality
 from .leaders import LeaderHistory
 from .memberships import MembershipHistory, PastMembers
@@ -28,14 +28,14 @@ def new_indexes(chain: ChainView, max_version: int) -> Iterator[ChainIndex]:
     yield PastMembers(manifest.founder)
     yield RecordIds(manifest.swarm)
     yield LeaderHistory(chain)
-    if draws_lots(manifest):
+    if manifest.draws_lots:
         yield Beacon(chain)
     yield SampleAssignments(chain)
-    if manifest.committees is not None:
-        yield CommitteeChain(chain, manifest.committees)
-    if manifest.audits is not None:
-        yield AuditLedger(chain, manifest.audits)
-    else:
+    for feature, table in features_of(manifest.features):
+        yield from feature.indexes(chain, table)
+    if chain.find(StepSource) is None:
+        yield WholeUpdates()
+    if chain.find(VoteSource) is None:
         yield EqualVotes(chain)
     yield Finality(chain)
     yield UpdateBytes(chain)

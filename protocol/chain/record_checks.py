@@ -15,10 +15,9 @@ from ..wire.errors import ProtocolError
 from ..wire.messages import Ballot, Record
 from .admissions import check_admissions
 from .assignments import SampleAssignments
-from .audits import check_audits, check_root
 from .beacon import check_reveal
 from .certified_snapshots import check_snapshot
-from .chain_index import ChainView
+from .chain_index import ChainView, VoteSource
 from .departures import check_departures
 from .evidence import check_expulsions
 
@@ -91,6 +90,21 @@ def check_witnesses(record: Record, chain: ChainView, verify: Verify) -> None:
         ballot = Ballot(record.round - 1, parent, witness.slot, record.parent, witness.silent)
         if not verify("finalize", swarm, witness.peer, encode(ballot), witness.signature):
             raise ProtocolError("record", "a witness that did not sign")
+
+
+def check_audits(record: Record, chain: ChainView, verify: Verify) -> None:
+    """Check the audits and re-audits of the next record. Raises `ProtocolError` (`record`, `audit`)."""
+    chain.index(VoteSource).check_audits(record, verify)
+
+
+def check_root(record: Record, chain: ChainView, _verify: Verify) -> None:
+    """Check the contributions root of the next record. Raises `ProtocolError` (`record`)."""
+    due = chain.index(VoteSource).root_due(record.snapshot)
+    if record.contributions and not due:
+        raise ProtocolError("record", "a contributions root where none is due")
+    if record.contributions != due:
+        which = "another" if record.contributions else "no"
+        raise ProtocolError("record", f"a snapshot with {which} contributions root")
 
 
 CHECKS: tuple[Callable[[Record, ChainView, Verify], None], ...] = (

@@ -20,9 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from ...crypto.hashing import ContentId
-from ..audit.disputes import OPEN_ROUNDS
-from ..audit.reputation import FRESH
 from ..wire.manifest import Manifest
+from .features import features_of
 from .ledger import Ledger
 from .replay_start import KEPT_ROUNDS
 
@@ -32,10 +31,6 @@ _HELD_SNAPSHOTS = 2
 # Small snapshots may be more, up to this number and this total of bytes: if one is made every ten
 # seconds, members that return at different times download different ones.
 _MOST_HELD, _HELD_BYTES = 16, 1 << 30
-# An audit is recorded within `FRESH` rounds of the audited one and may be disputed for `OPEN_ROUNDS`
-# more. With `overlap` an update was computed on the parameters of two rounds earlier. The remaining
-# rounds are the time in which a re-auditor can rebuild these parameters.
-_AUDIT_HISTORY = FRESH + OPEN_ROUNDS + 8
 
 
 class Snapshot(Protocol):
@@ -51,16 +46,16 @@ class Snapshot(Protocol):
 S = TypeVar("S", bound=Snapshot)
 
 
-def audit_history(manifest: Manifest) -> int:
-    """Return how many rounds back a state may have to be rebuilt for an audit; 0 if work is not
+def rebuilt_rounds(manifest: Manifest) -> int:
+    """Return how many rounds back a state may have to be rebuilt, for an audit; 0 if work is not
     audited."""
-    return 0 if manifest.audits is None else _AUDIT_HISTORY
+    return max((feature.rebuilt_rounds for feature, _ in features_of(manifest.features)), default=0)
 
 
 def most_kept(manifest: Manifest) -> int:
     """Return how many snapshots are kept at most, not counting downloads by peers."""
     # Two more: one that is at least as old as audits reach back, and one to replace it.
-    frequent = manifest.rounds.snapshot_interval < audit_history(manifest)
+    frequent = manifest.rounds.snapshot_interval < rebuilt_rounds(manifest)
     return KEPT_SNAPSHOTS + 2 * frequent
 
 
@@ -75,7 +70,7 @@ def kept_with(
 ) -> list[S]:
     """Return the snapshots to keep once there is a `new` one, the oldest first. `kept`: those kept
     until now, in that order; `held`: whether a peer still downloads one; `most_held`: how many more may
-    be kept for that; `back`: how far back states may have to be rebuilt (`audit_history`)."""
+    be kept for that; `back`: how far back states may have to be rebuilt (`rebuilt_rounds`)."""
     older = [old for old in kept if old.round < new.round]
     spare, recent = older[: 1 - KEPT_SNAPSHOTS], older[1 - KEPT_SNAPSHOTS :]
     # The oldest first: the peer that downloads it is closest to finishing.
@@ -107,7 +102,7 @@ def last_dispensable(ledger: Ledger, kept: Sequence[Snapshot], height: int) -> i
     """Return the last round whose updates can be deleted once `height` rounds are decided; -1 if none
     can. `kept`: the available snapshots, the oldest first."""
     oldest, size = kept[0].round, kept[-1].size
-    end, back = min(height, len(ledger)), audit_history(ledger.manifest)
+    end, back = min(height, len(ledger)), rebuilt_rounds(ledger.manifest)
     if back and height - back < min(oldest, ledger.manifest.rounds.snapshot_interval):
         # Re-audits rebuild states from the initial parameters.
         return -1
@@ -143,7 +138,7 @@ def first_needed(ledger: Ledger, applied: int) -> int:
     by this node, whose parameters contain the rounds up to `applied`."""
     newest = ledger.snapshot.round if ledger.snapshot is not None else 0
     needed = min(newest - ledger.manifest.rounds.snapshot_interval, applied + 1)
-    back = audit_history(ledger.manifest)
+    back = rebuilt_rounds(ledger.manifest)
     return min(needed, applied - back) if back else needed
 
 

@@ -17,7 +17,7 @@ class StepSchedule:
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
-        self._two = manifest.committees is not None
+        self._two = manifest.rounds_per_step == 2
         last = manifest.last_round
         # With committees and an end of the run: the step of all closing rounds.
         self._end = last // 2 + 1 if self._two and last is not None else None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..wire.messages import Record
-from .chain_index import ChainView
-from .step_inputs import needed_authors
+from .chain_index import ChainView, StepSource
 
 
 class UpdateBytes:
@@ -33,7 +32,7 @@ class UpdateBytes:
         return UpdateBytes(chain, self._totals[: length + 1])
 
     def _estimate(self, record: Record) -> int:
-        needed = needed_authors(self._chain, record)
+        needed = self._chain.index(StepSource).needed(record)
         sizes = sorted(entry.size for entry in record.updates if entry.peer in needed)
         # An update larger than a snapshot is never worth fetching: the snapshot is the shorter way.
         most = 8 * self._chain.manifest.elements

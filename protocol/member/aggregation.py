@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..chain.committees import CommitteeChain
 from ..chain.ledger import Ledger
-from .effects import Effect, MakeAggregate
+from ..wire.messages import Record
+from .beacon_secrets import BeaconSecrets
+from .effects import Effect, FeatureEffect
 from .local_updates import Training
 from .member_part import MemberPart, TipWork
 
@@ -13,12 +18,30 @@ from .member_part import MemberPart, TipWork
 _SIGN_VOTES_SHARE = 0.5
 
 
+@dataclass(frozen=True)
+class MakeAggregate(FeatureEffect):
+    """Compute the aggregate of one section of the model from the sign votes that the record before
+    `round` names; report it as the update of `round` (`Trained`). `section` counts from 0, of
+    `sections`."""
+
+    round: int
+    section: int
+    sections: int
+    sign_votes: Record
+    update_weights: tuple[int, ...]
+    """Weights of the record's sign votes in the sums, in the record's order."""
+    agreed: tuple[ContentId, ...]
+    """The section's aggregates that counted in the earlier steps of this epoch, after the last step in
+    which none counted. The aggregator's state follows from them."""
+    patience: float
+    """Seconds to wait for sign votes that are not here yet."""
+
+
 class AggregationPart(MemberPart):
     """Aggregates of one member. Without committees it orders nothing."""
 
-    def __init__(self, me: PeerId, training: Training) -> None:
-        self._me = me
-        self._training = training
+    def __init__(self, me: PeerId, secrets: BeaconSecrets, training: Training) -> None:
+        super().__init__(me, secrets, training)
         # The last round whose aggregate was ordered. It may be made while an update is ahead.
         self._ordered = -1
 

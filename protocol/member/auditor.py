@@ -1,11 +1,10 @@
 """Auditor of one member: which audits it makes, and which audits of others it has received.
 
-With each announcement a member commits to a secret, which it derives from its key: no peer without the
-key can foresee it, and a restarted member derives the same one. A few rounds later the secret draws
-whether the member audits another one (`chain/audits`). When the member leads a round, it reveals such a
-secret (`chain/beacon`). The member computes the audited sequence in addition to its own share; once the
-other's update is decided and held, it scores the update and announces the result. If an audit finds
-another member's work low, this member may be called to re-audit it.
+With each announcement a member commits to a secret (`beacon_secrets`). A few rounds later the secret
+draws whether the member audits another one (`chain/audits`). The member computes the audited sequence in
+addition to its own share; once the other's update is decided and held, it scores the update and
+announces the result. If an audit finds another member's work low, this member may be called to re-audit
+it.
 
 Announced results wait until a leader puts them into a record. The memory for everything is bounded.
 """
@@ -13,20 +12,23 @@ Announced results wait until a leader puts them into a record. The memory for ev
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from ...crypto.envelope import Envelope
-from ...crypto.hashing import content_id
+from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..audit.disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS
-from ..audit.lottery import SECRET_BYTES, AuditTarget, commitment
+from ..audit.lottery import AuditTarget
 from ..audit.reputation import FRESH, Audit
-from ..audit.reputation_events import ReputationSnapshot, reputation_events, take_snapshot
+from ..audit.reputation_events import (
+    ReputationEvent,
+    ReputationSnapshot,
+    reputation_events,
+    take_snapshot,
+)
 from ..chain.audits import AuditLedger
-from ..chain.beacon import REVEALED_AFTER, Beacon
 from ..chain.ledger import Ledger
-from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.messages import (
     MAX_AUDITS,
@@ -36,28 +38,68 @@ from ..wire.messages import (
     AuditScore,
     ReauditEntry,
     ReauditMessage,
-    RecordId,
 )
-from .effects import Effect, Note, RunReaudit, ScoreAudit, Train
-from .events import notes_of_changes
-from .inputs import AuditScored, Input, ReauditDone
+from .beacon_secrets import BeaconSecrets
+from .effects import Effect, FeatureEffect, Note, Train
+from .inputs import FeatureInput
+from .local_updates import Training
 from .member_part import MemberPart, Outgoing
 
 # Maximum number of results that wait for a record: more than honest members send while they are fresh.
 _MAX_WAITING = 4 * MAX_AUDITS
 
-Sign = Callable[[str, bytes], Envelope]
-"""(kind, body) → the signed envelope of this member."""
+# Maximum number of members named when votes change. An epoch may give votes to a thousand at once.
+_NAMED = 4
+
+
+@dataclass(frozen=True)
+class ScoreAudit(FeatureEffect):
+    """Score how well this update agrees with the sample audited in `round`; report `AuditScored`."""
+
+    round: int
+    update: ContentId
+
+
+@dataclass(frozen=True)
+class RunReaudit(FeatureEffect):
+    """Re-audit: rebuild the parameters as they were before `low_audit.round`, and score how well the
+    update agrees with each of `samples`, out of a share of `share_size` samples; then report
+    `ReauditDone`. There is time for it until several rounds later. `low_audit` opened the
+    dispute."""
+
+    low_audit: Audit
+    update: ContentId
+    samples: tuple[int, ...]
+    share_size: int
+
+
+@dataclass(frozen=True)
+class AuditScored(FeatureInput):
+    """Result of an audit (`ScoreAudit`), in integers (`audit/sign_score`); `squares` is 0 if there was
+    nothing to compare. `first_half` is the score of the sequence's first half alone, if it has one."""
+
+    round: int
+    total: int
+    squares: int
+    first_half: AuditScore | None = None
+
+
+@dataclass(frozen=True)
+class ReauditDone(FeatureInput):
+    """Result of a re-audit (`RunReaudit`): the score of each sample, in order. `low_audit` opened
+    the dispute."""
+
+    low_audit: Audit
+    scores: tuple[AuditScore, ...]
 
 
 class Auditor(MemberPart):
-    """Audits of one member. In a swarm without audits it only derives the secrets for a beacon."""
+    """Audits of one member. In a swarm without audits it does nothing."""
 
     kinds = frozenset({"audit", "reaudit"})
 
-    def __init__(self, me: PeerId, sign: Sign) -> None:
-        self._me = me
-        self._sign = sign
+    def __init__(self, me: PeerId, secrets: BeaconSecrets, training: Training) -> None:
+        super().__init__(me, secrets, training)
         # Audits that the trainer computes, by the round that assigns the sequence, until they are
         # scored.
         self._drawn: dict[int, AuditTarget] = {}
@@ -66,20 +108,6 @@ class Auditor(MemberPart):
         # Received audits and re-audits that no record holds yet.
         self._audits: dict[tuple[PeerId, int], AuditEntry] = {}
         self._reaudits: dict[tuple[PeerId, PeerId, int], ReauditEntry] = {}
-
-    def commitment(self, round: int, parent: RecordId) -> bytes:
-        """Return the commitment to announce in a round after the record `parent`."""
-        return commitment(self._secret(round, parent))
-
-    def reveal(self, ledger: Ledger) -> bytes:
-        """Return the secret to reveal in a record of the next round that this member proposes; empty if
-        none is due."""
-        round_ = len(ledger)
-        beacon = ledger.find(Beacon)
-        if beacon is None or not beacon.commitment_due(self._me, round_):
-            return b""
-        base = round_ - REVEALED_AFTER
-        return self._secret(base, ledger.parent(base))
 
     # What to do
 
@@ -91,7 +119,9 @@ class Auditor(MemberPart):
         base = work.commitment_round(training.round)
         if base < 1:
             return training
-        target = work.drawn(self._me, self._secret(base, ledger.parent(base)), training.round)
+        target = work.drawn(
+            self._me, self._secrets.secret(base, ledger.parent(base)), training.round
+        )
         share = None if target is None else ledger.assignments.share(training.round, target.peer)
         if target is None or share is None:
             return training
@@ -111,7 +141,7 @@ class Auditor(MemberPart):
         del self._drawn[round]
         return []
 
-    def on_input(self, what: Input, ledger: Ledger) -> list[Outgoing]:
+    def on_input(self, what: FeatureInput, ledger: Ledger) -> list[Outgoing]:
         """Take the result of an audit or a re-audit."""
         if isinstance(what, AuditScored):
             return self.scored(what, ledger)
@@ -125,7 +155,7 @@ class Auditor(MemberPart):
         if target is None or work is None or what.squares == 0 or what.round >= len(ledger):
             return []
         base = work.commitment_round(what.round)
-        secret = self._secret(base, ledger.parent(base))
+        secret = self._secrets.secret(base, ledger.parent(base))
         parent = ledger.parent(what.round)
         message = AuditMessage(
             what.round, parent, secret, what.total, what.squares, what.first_half
@@ -213,6 +243,11 @@ class Auditor(MemberPart):
             key = sender, message.auditor, message.round
             self._reaudits.setdefault(key, _reaudit_entry(sender, message, signature))
 
+    def record_fields(self, ledger: Ledger) -> dict[str, Any]:
+        """Return the audits and re-audits for the next record."""
+        audits, reaudits = self.entries(ledger)
+        return {"audits": audits, "reaudits": reaudits}
+
     def entries(self, ledger: Ledger) -> tuple[tuple[AuditEntry, ...], tuple[ReauditEntry, ...]]:
         """Return the audits for the next record; if they are too many, the oldest ones."""
         self.forget(ledger)
@@ -259,10 +294,28 @@ class Auditor(MemberPart):
         self._audits.clear()
         self._reaudits.clear()
 
-    def _secret(self, round: int, parent: RecordId) -> bytes:
-        """Derive a secret that only this member's key can make. It is the same each time."""
-        made = self._sign("secret", encode([round, parent]))
-        return content_id(made.signature)[:SECRET_BYTES]
+
+def notes_of_changes(
+    found: list[ReputationEvent], voters: int, round: int, me: PeerId
+) -> list[Note]:
+    """Return the events to show: all about this node, and those about others that have consequences.
+
+    `voters`: number of members with votes now.
+    """
+    notes: list[Note] = []
+    votes: list[Note] = []
+    for change in found:
+        note = Note(change.kind, round, change.peer, change.detail)
+        if change.peer == me:
+            notes.append(note)
+        elif change.kind in ("votes_gained", "votes_lost"):
+            votes.append(note)
+        elif change.kind != "audit_low":
+            # A low audit alone accuses no member.
+            notes.append(note)
+    if len(votes) > _NAMED:
+        votes = [Note("voters", round, None, str(voters))]
+    return notes + votes
 
 
 def _audit_entry(auditor: PeerId, message: AuditMessage, signature: bytes) -> AuditEntry:

@@ -12,11 +12,14 @@ from typing import Literal
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
-from ..audit.reputation import Audit
-from ..audit.reputation_events import ReputationEventKind
 from ..chain.step_inputs import StepBody
 from ..wire.checkpoint import Checkpoint
 from ..wire.messages import Decided, Message, Record, RecordId
+
+
+@dataclass(frozen=True)
+class FeatureEffect:
+    """Action that a feature requests (`member_part`); each feature has its own kinds beside its part."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Train:
     assigned_in: int
     """The round that assigns the samples."""
     audit: int | None = None
-    """A sample of another member's share to compute as well, for an audit (`ScoreAudit`)."""
+    """A sample of another member's share to compute as well, for an audit (`auditor`)."""
     audit_share: int = 0
     """Number of samples in that share."""
 
@@ -80,46 +83,6 @@ class Train:
     def long(self) -> bool:
         """Whether rounds are applied during this training, since it is due several rounds later."""
         return self.assigned_in < self.round
-
-
-@dataclass(frozen=True)
-class MakeAggregate:
-    """Compute the aggregate of one section of the model from the sign votes that the record before
-    `round` names; report it as the update of `round` (`Trained`). `section` counts from 0, of
-    `sections`."""
-
-    round: int
-    section: int
-    sections: int
-    sign_votes: Record
-    update_weights: tuple[int, ...]
-    """Weights of the record's sign votes in the sums, in the record's order."""
-    agreed: tuple[ContentId, ...]
-    """The section's aggregates that counted in the earlier steps of this epoch, after the last step in
-    which none counted. The aggregator's state follows from them."""
-    patience: float
-    """Seconds to wait for sign votes that are not here yet."""
-
-
-@dataclass(frozen=True)
-class ScoreAudit:
-    """Score how well this update agrees with the sample audited in `round`; report `AuditScored`."""
-
-    round: int
-    update: ContentId
-
-
-@dataclass(frozen=True)
-class RunReaudit:
-    """Re-audit: rebuild the parameters as they were before `low_audit.round`, and score how well the
-    update agrees with each of `samples`, out of a share of `share_size` samples; then report
-    `ReauditDone`. There is time for it until several rounds later. `low_audit` opened the
-    dispute."""
-
-    low_audit: Audit
-    update: ContentId
-    samples: tuple[int, ...]
-    share_size: int
 
 
 @dataclass(frozen=True)
@@ -195,9 +158,6 @@ NoteKind = Literal[
     "forked",
     "finalized",
     "version",
-    # In swarms with audits.
-    ReputationEventKind,
-    "voters",
 ]
 
 
@@ -205,7 +165,8 @@ NoteKind = Literal[
 class Note:
     """Event for people and metrics, without consequence for the protocol."""
 
-    kind: NoteKind
+    kind: NoteKind | str
+    """One of `NoteKind`, or a feature's own kind."""
     round: int
     peer: PeerId | None = None
     text: str = ""
@@ -217,9 +178,7 @@ Effect = (
     | RecallOwnMessages
     | FetchUpdate
     | Train
-    | MakeAggregate
-    | ScoreAudit
-    | RunReaudit
+    | FeatureEffect
     | Apply
     | StoreEntry
     | StoreFinality

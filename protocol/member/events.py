@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from ...crypto.identity import PeerId
-from ..audit.reputation_events import ReputationEvent
 from ..chain.versions import VersionChange
 from ..wire.messages import Record
 from .effects import Note
-
-# Maximum number of members named when votes change. An epoch may give votes to a thousand at once.
-_NAMED = 4
 
 
 def notes_of(record: Record, me: PeerId) -> list[Note]:
@@ -29,26 +25,3 @@ def notes_of_change(before: VersionChange | None, now: VersionChange | None) -> 
     if now is None or now == before:
         return []
     return [Note("version", now.round, None, str(now.version))]
-
-
-def notes_of_changes(
-    found: list[ReputationEvent], voters: int, round: int, me: PeerId
-) -> list[Note]:
-    """Return the events to show: all about this node, and those about others that have consequences.
-
-    `voters`: number of members with votes now.
-    """
-    notes: list[Note] = []
-    votes: list[Note] = []
-    for change in found:
-        note = Note(change.kind, round, change.peer, change.detail)
-        if change.peer == me:
-            notes.append(note)
-        elif change.kind in ("votes_gained", "votes_lost"):
-            votes.append(note)
-        elif change.kind != "audit_low":
-            # A low audit alone accuses no member.
-            notes.append(note)
-    if len(votes) > _NAMED:
-        votes = [Note("voters", round, None, str(voters))]
-    return notes + votes

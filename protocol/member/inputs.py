@@ -12,9 +12,13 @@ from functools import cached_property
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
-from ..audit.reputation import Audit
 from ..chain.ledger import Ledger
-from ..wire.messages import AuditScore, Decided, Message, SnapshotEntry, decode_message
+from ..wire.messages import Decided, Message, SnapshotEntry, decode_message
+
+
+@dataclass(frozen=True)
+class FeatureInput:
+    """Event for a feature (`member_part`); each feature has its own kinds beside its part."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Loaded:
 @dataclass(frozen=True)
 class Trained:
     """Own update (or aggregate) for `round`, now in the store: the result of `Train` or
-    `MakeAggregate`."""
+    of an order of committees (`aggregation`)."""
 
     round: int
     assigned_in: int
@@ -79,26 +83,6 @@ class Trained:
     """Seconds of computing these sequences."""
     encoding: float = 0.0
     """Seconds of encoding, the same for every update."""
-
-
-@dataclass(frozen=True)
-class AuditScored:
-    """Result of an audit (`ScoreAudit`), in integers (`audit/sign_score`); `squares` is 0 if there was
-    nothing to compare. `first_half` is the score of the sequence's first half alone, if it has one."""
-
-    round: int
-    total: int
-    squares: int
-    first_half: AuditScore | None = None
-
-
-@dataclass(frozen=True)
-class ReauditDone:
-    """Result of a re-audit (`RunReaudit`): the score of each sample, in order. `low_audit` opened
-    the dispute."""
-
-    low_audit: Audit
-    scores: tuple[AuditScore, ...]
 
 
 @dataclass(frozen=True)
@@ -166,8 +150,7 @@ Input = (
     | Recalled
     | Loaded
     | Trained
-    | AuditScored
-    | ReauditDone
+    | FeatureInput
     | Applied
     | UpdateHeld
     | UpdateBad

@@ -21,20 +21,19 @@ from ..wire.checkpoint import Checkpoint
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.messages import Decided, Heartbeat, Leave
-from .auditor import Sign
+from .beacon_secrets import Sign
 from .chain_follower import ChainFollower
 from .effects import Effect, LogMessage, Note, StoreFinality
 from .inputs import (
     Applied,
-    AuditScored,
     Connected,
     Disconnected,
     EntryReceived,
+    FeatureInput,
     Input,
     LeaveRequested,
     Loaded,
     MessageReceived,
-    ReauditDone,
     Rebased,
     Recalled,
     Tick,
@@ -149,7 +148,7 @@ class Member:
                 return parts.replica.overtaken(round_, parts.ledger)
             case Trained():
                 return self._take_update(what, now)
-            case AuditScored() | ReauditDone():
+            case FeatureInput():
                 for feature in parts.features:
                     effects += self._outbox.send_all(feature.on_input(what, parts.ledger), now)
             case Applied():

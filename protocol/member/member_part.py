@@ -1,8 +1,8 @@
 """Hooks through which a feature that not every swarm has takes part in a member.
 
-A feature subclasses `MemberPart` and overrides the hooks that it needs; `MemberParts.features` lists the
-features of a member. The member calls each hook of all of them, and does not know what they do. All
-hooks are given the ledger, because the member may switch to another chain.
+A feature subclasses `MemberPart` and overrides the hooks that it needs; `parts.FEATURES` lists all
+features. The member calls each hook of all of them, and does not know what they do. All hooks are given
+the ledger, because the member may switch to another chain.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
 from ..wire.messages import Message
+from .beacon_secrets import BeaconSecrets
 from .effects import Effect, Note, Train
-from .inputs import Input
+from .inputs import FeatureInput
+from .local_updates import Training
 
 Outgoing = tuple[str, Message]
 """A message to sign and publish, with its kind."""
@@ -37,13 +39,19 @@ class MemberPart:
     kinds: frozenset[str] = frozenset()
     """The kinds of messages that this feature screens and keeps."""
 
+    def __init__(self, me: PeerId, secrets: BeaconSecrets, training: Training) -> None:
+        """`me`: this member; `training`: the work that its trainer is asked for."""
+        self._me = me
+        self._secrets = secrets
+        self._training = training
+
     def screen(self, sender: PeerId, message: Any, ledger: Ledger) -> None:
         """Check a message of `kinds` before it is forwarded. Raises `ProtocolError`."""
 
     def put(self, sender: PeerId, message: Any, signature: bytes) -> None:
         """Keep a screened message of `kinds`."""
 
-    def on_input(self, what: Input, ledger: Ledger) -> list[Outgoing]:
+    def on_input(self, what: FeatureInput, ledger: Ledger) -> list[Outgoing]:
         """Take an input that is meant for this feature, and return the messages to send."""
         return []
 
@@ -81,6 +89,10 @@ class MemberPart:
     def decided(self, ledger: Ledger) -> list[Effect]:
         """Return the effects due to the last record, for a member of the round at the tip."""
         return []
+
+    def record_fields(self, ledger: Ledger) -> dict[str, Any]:
+        """Return the fields of the next record that this feature fills, by name, for a leader."""
+        return {}
 
     def start_over(self) -> None:
         """Drop everything that belongs to the chain that was left."""

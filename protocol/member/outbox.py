@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..chain.beacon import draws_lots
 from ..wire.encoding import encode
 from ..wire.messages import Message
 from .effects import Effect, Publish
@@ -46,9 +45,7 @@ class Outbox:
         assert fingerprint is not None  # only at the tip
         parts.held_updates.held.add(made.update)
         capacity = parts.training.capacity.stated(parts.timeouts.round_seconds)
-        commitment = b""
-        if draws_lots(ledger.manifest):
-            commitment = parts.auditor.commitment(made.round, ledger.head)
+        commitment = parts.secrets.commitment(made.round, ledger)
         announcement = announcement_of(made, ledger, fingerprint, capacity, commitment)
         effects = self.send("announcement", announcement, now)
         parts.round.collection.held(made.update, now)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
 from ..util.bounded_dict import BoundedTable
 from ..wire.manifest import Manifest
 from .aggregation import AggregationPart
-from .auditor import Auditor, Sign
+from .auditor import Auditor
+from .beacon_secrets import BeaconSecrets, Sign
 from .join_request import AdmissionRequest
 from .lag_detector import LagDetector
 from .lease import FinalityLease
@@ -28,6 +31,13 @@ from .vote_recovery import VoteRecovery
 # Number of own messages that are kept: enough for dozens of rounds. A member that returns to a chain
 # after more rounds finds them decided.
 _OWN_MESSAGES = 512
+
+
+# What not every swarm has: each feature is registered here and nowhere else.
+FEATURES: tuple[Callable[[PeerId, BeaconSecrets, Training], MemberPart], ...] = (
+    Auditor,
+    AggregationPart,
+)
 
 
 class MemberParts:
@@ -52,7 +62,10 @@ class MemberParts:
         self.timeouts = RoundTimeouts(manifest.rounds)
         self.joins = JoinRequests()
         self.accusations = Accusations()
-        self.auditor = Auditor(me, sign)
+        self.secrets = BeaconSecrets(me, sign)
+        self.training = Training(me, overlap=manifest.rounds.overlap)
+        self.features = tuple(feature(me, self.secrets, self.training) for feature in FEATURES)
+        """What not every swarm has."""
         self.solo_guard = SoloQuorumGuard(now)
         self.context = RoundContext(
             manifest=manifest,
@@ -62,7 +75,8 @@ class MemberParts:
             timeouts=self.timeouts,
             joins=self.joins,
             accusations=self.accusations,
-            auditor=self.auditor,
+            secrets=self.secrets,
+            features=self.features,
             solo_guard=self.solo_guard,
             began=now,
         )
@@ -76,12 +90,6 @@ class MemberParts:
         """Own messages: the member may switch to another chain, and come back to this one."""
         self.vote_recovery = VoteRecovery(needed=recall)
         self.held_updates = HeldUpdates()
-        self.training = Training(me, overlap=manifest.rounds.overlap)
-        self.features: tuple[MemberPart, ...] = (
-            self.auditor,
-            AggregationPart(me, self.training),
-        )
-        """What not every swarm has."""
         self.leave_requested = False
         self.state: MemberState = "loading"
         self.last_ready: float | None = None

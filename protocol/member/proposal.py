@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
+from typing import Any
 
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
 from ..chain.admissions import admission_problem
-from ..chain.audits import is_dismissed, root_due
+from ..chain.chain_index import VoteSource
 from ..chain.departures import allows_leave
 from ..chain.evidence import check_evidence
 from ..chain.ledger import Ledger
@@ -24,8 +26,9 @@ from ..wire.messages import (
     UpdateEntry,
     WitnessEntry,
 )
-from .auditor import Auditor
+from .beacon_secrets import BeaconSecrets
 from .liveness import Liveness
+from .member_part import MemberPart
 
 # Maximum number of join requests that are kept: they cost an attacker only signatures.
 _MAX_WAITING = 1024
@@ -72,14 +75,14 @@ class JoinRequests:
     def admissible(self, manifest: Manifest, ledger: Ledger, now: float) -> list[AdmissionEntry]:
         """Return entries for the peers that the next record may admit, the longest wait first."""
         self._drop_old(now)
-        membership = ledger.membership(len(ledger))
+        membership, votes = ledger.membership(len(ledger)), ledger.index(VoteSource)
         return [
             AdmissionEntry(peer, request, signature)
             for peer, (request, signature, _) in self._waiting.items()
             if request.round >= len(ledger) - _IN_SYNC_ROUNDS
             and admission_problem(
                 *(peer, request, len(ledger), manifest, membership, ledger.verify),
-                dismissed=is_dismissed(peer, ledger),
+                dismissed=votes.dismisses(peer),
             )
             is None
         ]
@@ -138,7 +141,8 @@ def compose_record(
     updates: list[UpdateEntry],
     joins: JoinRequests,
     accusations: Accusations,
-    auditor: Auditor,
+    secrets: BeaconSecrets,
+    features: Iterable[MemberPart],
     liveness: Liveness,
     lease: float,
     snapshot: SnapshotEntry | None,
@@ -147,7 +151,7 @@ def compose_record(
     """Return the record that the leader of a `slot` proposes for the round at the tip, as known at
     `now`."""
     round_ = len(ledger)
-    membership = ledger.membership(round_)
+    membership, votes = ledger.membership(round_), ledger.index(VoteSource)
     departed: list[DepartureEntry] = []
     leaves = 0
     evidence = accusations.entries(ledger)
@@ -163,7 +167,7 @@ def compose_record(
                 continue
             leaves += 1
             departed.append(DepartureEntry(peer, "left", leave[0].round, leave[1]))
-        elif is_dismissed(peer, ledger):
+        elif votes.dismisses(peer):
             departed.append(DepartureEntry(peer, "dismissed", 0, b""))
         elif peer in silent:
             departed.append(DepartureEntry(peer, "silent", 0, b""))
@@ -179,7 +183,9 @@ def compose_record(
     ]
     admitted = asking[: max(0, min(room, crowd))]
     updates = [entry for entry in updates if entry.peer not in gone]
-    audits, reaudits = auditor.entries(ledger)
+    of_features: dict[str, Any] = {}
+    for feature in features:
+        of_features |= feature.record_fields(ledger)
     return Record(
         round=round_,
         parent=ledger.head,
@@ -190,11 +196,10 @@ def compose_record(
         snapshot=snapshot,
         evidence=tuple(evidence),
         witnesses=_witnesses(ledger, {entry.peer for entry in updates}),
-        audits=audits,
-        reaudits=reaudits,
-        contributions=root_due(ledger, snapshot),
+        contributions=votes.root_due(snapshot),
         slot=slot,
-        secret=auditor.reveal(ledger),
+        secret=secrets.reveal(ledger),
+        **of_features,
     )
 
 

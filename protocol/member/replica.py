@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
-from ..chain.committees import CommitteeChain
+from ..chain.chain_index import StepSource
 from ..chain.ledger import Ledger
 from ..chain.replay_start import worth_replaying
 from ..chain.snapshot_rounds import snapshot_round
@@ -110,7 +110,7 @@ class Replica:
                 )
         needed = needed_for(ledger, record)
         effects = held_updates.fetch_all(record.round, [each.entry for each in needed])
-        if ledger.find(CommitteeChain) is None and record.round + 1 < len(ledger):
+        if ledger.index(StepSource).needs_all and record.round + 1 < len(ledger):
             # Fetch these while this round is applied. With committees, only a later record shows which
             # aggregates count.
             effects += held_updates.fetch_all(

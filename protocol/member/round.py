@@ -36,11 +36,12 @@ from ..wire.messages import (
     Record,
     RecordId,
 )
-from .auditor import Auditor
+from .beacon_secrets import BeaconSecrets
 from .capacity import Capacity
 from .completeness import ProposalReview
 from .effects import Note
 from .liveness import Liveness
+from .member_part import MemberPart
 from .proposal import Accusations, JoinRequests, compose_record
 from .round_io import NOTHING, RoundInput, RoundRequests, sending
 from .round_peers import RoundPeers
@@ -81,7 +82,8 @@ class RoundContext:
     timeouts: RoundTimeouts
     joins: JoinRequests
     accusations: Accusations
-    auditor: Auditor
+    secrets: BeaconSecrets
+    features: tuple[MemberPart, ...]
     solo_guard: SoloQuorumGuard
     began: float
     """When the member started."""
@@ -104,7 +106,7 @@ class Round:
         # Whether a member votes only for a record whose updates it holds. With committees, a step takes
         # two rounds: in the first, members send sign votes, which only aggregators need; in the second,
         # aggregators send aggregates, which all members need.
-        self._needs_updates = manifest.committees is None or manifest.aggregates_in(self.number)
+        self._needs_updates = manifest.rounds_per_step == 1 or manifest.aggregates_in(self.number)
         # `_due`: whose update is due by the assignment; `_contributors`: those that are still members,
         # whose updates are awaited. With `overlap`, a new member has no share yet; a member that needs
         # several rounds for one share has nothing to announce in most rounds.
@@ -413,7 +415,8 @@ class Round:
                 updates=self.collection.entries(round_input.fingerprint),
                 joins=self._context.joins,
                 accusations=self._context.accusations,
-                auditor=self._context.auditor,
+                secrets=self._context.secrets,
+                features=self._context.features,
                 liveness=self._liveness,
                 lease=self._timeouts.lease,
                 snapshot=round_input.snapshot,

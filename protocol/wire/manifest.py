@@ -18,7 +18,14 @@ from ...crypto.identity import PeerId
 from .encoding import decode, decode_plain, encode
 from .errors import ProtocolError
 from .structure import ADDITION, Length, Range
-from .work_specs import AuditsSpec, CommitteesSpec, ProbeSpec
+from .work_specs import (
+    AuditsSpec,
+    CommitteesSpec,
+    FeatureSettings,
+    FeatureSpec,
+    ProbeSpec,
+    rounds_per_step,
+)
 
 PROTOCOL_VERSION = 4
 
@@ -116,7 +123,7 @@ class SourceSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateSpec:
+class PrivateSpec(FeatureSpec):
     """Settings that members agree on for private data, which each keeps to itself (federated learning).
 
     They define how each member reads its files, which no other member sees, so that all members train on
@@ -155,6 +162,16 @@ class PrivateSpec:
     cannot be verified."""
     max_delta: Annotated[float, Range(1e-30, 0.5)] | None = None
     """Maximum δ of local differential privacy."""
+
+    def check(self, rest: FeatureSettings) -> None:
+        if rest.outlier_filter:
+            raise ValueError(
+                "optimizer.outlier_filter does not work with private data: set it to false"
+            )
+        if rest.update_weight == "share":
+            raise ValueError(
+                'optimizer.update_weight = "share" does not work with private data: use "equal"'
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -476,40 +493,44 @@ class Manifest:
                 f"start_members ({self.rounds.start_members}) exceeds max_members "
                 f"({self.admission.max_members}): training would never begin"
             )
-        if self.data.private is not None and self.optimizer.outlier_filter:
-            raise ValueError(
-                "optimizer.outlier_filter does not work with private data: set it to false"
-            )
-        if self.audits is not None and self.data.private is not None:
-            raise ValueError(
-                "[audits] does not work with private data: no other member can recompute on it"
-            )
-        if self.audits is not None and self.optimizer.preconditioner not in ("orthogonal", "muon"):
-            # With the other preconditioners honest scores are too often low (docs/audits.md).
-            raise ValueError("[audits] needs optimizer.preconditioner = 'orthogonal' or 'muon'")
-        if self.data.private is not None and self.optimizer.update_weight == "share":
-            raise ValueError(
-                'optimizer.update_weight = "share" does not work with private data: use "equal"'
-            )
         private = self.data.private
         self.rounds.check_local_steps(
             audited=self.audits is not None,
             with_committees=self.committees is not None,
             noisy=private is not None and private.max_epsilon is not None,
         )
-        if self.committees is not None:
-            self.committees.check(
-                audited=self.audits is not None,
-                private=self.data.private is not None,
-                overlap=self.rounds.overlap,
-                outlier_filter=self.optimizer.outlier_filter,
-                rounds=self.schedule.total_rounds,
-                elements=self.elements,
-            )
+        settings = FeatureSettings(
+            audited=self.audits is not None,
+            private=self.data.private is not None,
+            overlap=self.rounds.overlap,
+            outlier_filter=self.optimizer.outlier_filter,
+            preconditioner=self.optimizer.preconditioner,
+            update_weight=self.optimizer.update_weight,
+            rounds=self.schedule.total_rounds,
+            elements=self.elements,
+        )
+        for table in self.features:
+            table.check(settings)
+
+    @property
+    def features(self) -> tuple[FeatureSpec, ...]:
+        """The tables of this swarm's features, among those that not every swarm has."""
+        tables = (self.data.private, self.audits, self.committees)
+        return tuple(table for table in tables if table is not None)
+
+    @cached_property
+    def rounds_per_step(self) -> int:
+        """Number of rounds from an assignment of samples to the next: 1, or 2 with committees."""
+        return rounds_per_step(self.features)
+
+    @cached_property
+    def draws_lots(self) -> bool:
+        """Whether this swarm draws something, and so has a randomness beacon (`chain/beacon`)."""
+        return any(table.draws_lots for table in self.features)
 
     def aggregates_in(self, round: int) -> bool:
         """Whether committees aggregate in this round what members sent in the one before."""
-        return self.committees is not None and self.schedule.trains(round) and round % 2 == 0
+        return self.rounds_per_step == 2 and self.schedule.trains(round) and round % 2 == 0
 
     @property
     def elements(self) -> int:

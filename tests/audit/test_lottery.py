@@ -10,13 +10,8 @@ from fractions import Fraction
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.lottery import (
-    SECRET_BYTES,
-    AuditTarget,
-    commitment,
-    draw_audit,
-    draw_sequences,
-)
+from distro_node.protocol.audit.lottery import AuditTarget, draw_audit, draw_sequences
+from distro_node.protocol.chain.beacon import SECRET_BYTES, commitment
 
 PEERS = [PeerId(content_id(b"%d" % number)) for number in range(6)]
 ALWAYS = Fraction(1)

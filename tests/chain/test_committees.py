@@ -3,20 +3,21 @@ chain."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from chain.committee_chain import LIE, AggregatedChain, aggregate
-from distro_node.protocol.chain.committee_draw import AggregatorStanding
 from distro_node.protocol.chain.committees import CommitteeChain
 from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.codec.aggregate import ABSTENTION
+from distro_node.protocol.committee.aggregate import ABSTENTION
+from distro_node.protocol.committee.draw import AggregatorStanding
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import (
     Manifest,
     decode_manifest,
 )
-from distro_node.protocol.wire.work_specs import CommitteesSpec
+from distro_node.protocol.wire.work_specs import CommitteesSpec, FeatureSettings
 from simulation.chain import Chain
 
 
@@ -272,15 +273,18 @@ def test_a_manifest_with_committees_comes_back(chain: AggregatedChain) -> None:
 def test_a_sign_vote_has_to_fit_into_one_blob() -> None:
     """While there is one committee, a sign vote has one part."""
     committees = CommitteesSpec(rotation_steps=8)
-    told = {
-        "audited": False,
-        "private": False,
-        "overlap": False,
-        "outlier_filter": False,
-        "rounds": 2,
-    }
-    committees.check(**told, elements=1_000_000_000)
+    rest = FeatureSettings(
+        audited=False,
+        private=False,
+        overlap=False,
+        outlier_filter=False,
+        preconditioner="orthogonal",
+        update_weight="equal",
+        rounds=2,
+        elements=1_000_000_000,
+    )
+    committees.check(rest)
     with pytest.raises(
         ValueError, match=r"rotation_steps \(8\) is too small .* set it to 10 or more"
     ):
-        committees.check(**told, elements=1_200_000_000)
+        committees.check(replace(rest, elements=1_200_000_000))

@@ -10,7 +10,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.admissions import admission_problem
 from distro_node.protocol.chain.departures import leave_is_current
 from distro_node.protocol.chain.evidence import check_evidence
-from distro_node.protocol.member.auditor import Auditor
+from distro_node.protocol.member.beacon_secrets import BeaconSecrets
 from distro_node.protocol.member.liveness import Liveness
 from distro_node.protocol.member.proposal import Accusations, JoinRequests, compose_record
 from distro_node.protocol.wire.errors import ProtocolError
@@ -49,7 +49,7 @@ def _proposed(chain: Chain, *, now: float = 0.0, **known: object) -> Record:
     for peer, leave, signature in known.pop("leaves", ()):  # type: ignore[misc]
         watch.note_leave(peer, leave, signature)
     settings = {"joins": JoinRequests(), "accusations": Accusations(), "updates": []}
-    settings["auditor"] = Auditor(ME, _signs)
+    settings |= {"secrets": BeaconSecrets(ME, _signs), "features": ()}
     return compose_record(
         manifest=chain.manifest,
         ledger=chain.ledger,

@@ -11,13 +11,13 @@ from distro_node.protocol.audit.disputes import REAUDIT_ROUNDS
 from distro_node.protocol.audit.reputation import FRESH
 from distro_node.protocol.chain.retention import (
     ReceivedUpdates,
-    audit_history,
     dispensable_updates,
     first_needed,
     kept_with,
     last_dispensable,
     most_kept,
     put_aside,
+    rebuilt_rounds,
     updates_from,
     worth_holding,
 )
@@ -74,7 +74,7 @@ def test_the_two_newest_snapshots_stay() -> None:
 def test_with_audits_every_state_of_some_rounds_back_can_be_made(interval: int) -> None:
     """With few snapshots: an old enough one, the next that will be, and the two newest."""
     manifest = replace(toy_manifest(snapshot_interval=interval), audits=AuditsSpec())
-    back, most = audit_history(manifest), most_kept(manifest)
+    back, most = rebuilt_rounds(manifest), most_kept(manifest)
     assert back > FRESH + REAUDIT_ROUNDS
     kept: list[State] = []
     for round_ in range(1, 400):
@@ -88,7 +88,7 @@ def test_with_audits_every_state_of_some_rounds_back_can_be_made(interval: int) 
 
 def test_without_audits_two_snapshots_are_enough() -> None:
     manifest = toy_manifest(snapshot_interval=5)
-    assert (audit_history(manifest), most_kept(manifest)) == (0, 2)
+    assert (rebuilt_rounds(manifest), most_kept(manifest)) == (0, 2)
 
 
 def test_updates_stay_while_somebody_may_reaudit() -> None:
@@ -96,7 +96,7 @@ def test_updates_stay_while_somebody_may_reaudit() -> None:
     young: Any = _Rounds(manifest, 30)
     assert last_dispensable(young, [State(20), State(25, 1)], 30) == -1
     old: Any = _Rounds(manifest, 62)
-    assert first_needed(old, 61) == 61 - audit_history(manifest)
+    assert first_needed(old, 61) == 61 - rebuilt_rounds(manifest)
     assert last_dispensable(old, [State(20), State(55), State(60, 1)], 62) == 20
     # A node that joined later has no older state to begin from, and keeps no more for that.
     assert last_dispensable(old, [State(55), State(60, 1)], 62) == 55

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from chain.committee_chain import AggregatedChain
 from distro_node.protocol.chain.step_inputs import StepBody, needed_for
-from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_aggregate
-from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.update import update_layout
+from distro_node.protocol.committee.aggregate import (
+    Aggregate,
+    Momentum,
+    encode_aggregate,
+    section_header,
+)
+from distro_node.protocol.committee.sections import sections
 from simulation.chain import Chain
 
 
@@ -32,11 +37,11 @@ def test_one_of_each_aggregate_is_needed() -> None:
     record = chain.grow().record
     needed = needed_for(chain.ledger, record)
     assert [each.update_weight for each in needed] == [1, 1]
-    assert {each.place for each in needed} == {(0, 2), (1, 2)}
+    assert {each.beginning for each in needed} == {section_header(0, 2), section_header(1, 2)}
     assert {each.entry.update for each in needed} == {*chain.committee_chain.aggregates(record)}
     for each in needed:
-        assert each.place is not None
-        committee = chain.committee_chain.committee(record.round, each.place[0])
+        section = 0 if each.beginning == section_header(0, 2) else 1
+        committee = chain.committee_chain.committee(record.round, section)
         assert each.entry.peer in committee
 
 
@@ -46,7 +51,8 @@ def test_an_aggregate_that_does_not_count_is_not_needed() -> None:
     liar = chain.committee_chain.committee(2, 1)[0]
     chain.lying = {liar}
     record = chain.grow().record
-    assert [each.place for each in needed_for(chain.ledger, record)] == [(0, 2)]
+    found = [each.beginning for each in needed_for(chain.ledger, record)]
+    assert found == [section_header(0, 2)]
 
 
 def test_a_committee_aggregates_its_own_section_alone() -> None:
@@ -61,5 +67,5 @@ def test_a_committee_aggregates_its_own_section_alone() -> None:
     ]
     entry = chain.update(chain.membership.peers[0])
     for place, fits in (((0, 2), True), ((1, 2), False), ((0, 3), False)):
-        assert StepBody(entry, 1, place).fits(bodies[0]) is fits
-    assert StepBody(entry, 1, (1, 2)).fits(bodies[1])
+        assert StepBody(entry, 1, section_header(*place)).fits(bodies[0]) is fits
+    assert StepBody(entry, 1, section_header(1, 2)).fits(bodies[1])

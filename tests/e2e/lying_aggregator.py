@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from distro_node.node import cli
 from distro_node.node.session import aggregator_task
-from distro_node.protocol.codec.aggregate import ABSTAIN, decode_aggregate, encode_aggregate
-from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.member.effects import MakeAggregate
+from distro_node.protocol.committee.aggregate import ABSTAIN, decode_aggregate, encode_aggregate
+from distro_node.protocol.committee.sections import sections
+from distro_node.protocol.member.aggregation import MakeAggregate
 
 # Private here: `_aggregate`: honest code has no seam between making an aggregate and sending it.
 

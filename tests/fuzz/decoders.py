@@ -56,7 +56,8 @@ from distro_node.node.util.sanitize import harmless
 from distro_node.protocol.chain.entry_store import decode_decided
 from distro_node.protocol.chain.receipts import decode_receipt, examine, write_receipt
 from distro_node.protocol.chain.sync import decode_request, decode_response, read_answer
-from distro_node.protocol.codec.aggregate import (
+from distro_node.protocol.codec.update import decode_update, encode_update
+from distro_node.protocol.committee.aggregate import (
     Aggregate,
     Momentum,
     decode_aggregate,
@@ -64,10 +65,9 @@ from distro_node.protocol.codec.aggregate import (
     max_aggregate_bytes,
     summed,
 )
-from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.sign_vote import decode_part, encode_part, selected_count
-from distro_node.protocol.codec.sign_vote_tree import open_part, sign_vote_id, with_proof
-from distro_node.protocol.codec.update import decode_update, encode_update
+from distro_node.protocol.committee.sections import sections
+from distro_node.protocol.committee.sign_vote import decode_part, encode_part, selected_count
+from distro_node.protocol.committee.sign_vote_tree import open_part, sign_vote_id, with_proof
 from distro_node.protocol.wire import introductions
 from distro_node.protocol.wire.blobs import decode_any_blob_list, decode_blob_list
 from distro_node.protocol.wire.encoding import decode, decode_plain, encode
@@ -542,7 +542,7 @@ def _committees() -> Iterator[Target]:
         "part of a sign vote",
         read_part,
         (part,),
-        ("protocol.codec.sign_vote:decode_part", "protocol.codec.sign_vote_tree:open_part"),
+        ("protocol.committee.sign_vote:decode_part", "protocol.committee.sign_vote_tree:open_part"),
         structured=False,
         most=len(part) + 8,
     )
@@ -555,7 +555,7 @@ def _committees() -> Iterator[Target]:
         "aggregate",
         partial(decode_aggregate, LAYOUT),
         (aggregate,),
-        ("protocol.codec.aggregate:decode_aggregate",),
+        ("protocol.committee.aggregate:decode_aggregate",),
         structured=False,
         most=max_aggregate_bytes(LAYOUT),
     )

@@ -9,13 +9,20 @@ from functools import cache
 import pytest
 from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit import lottery
 from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS
 from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, Audit
+from distro_node.protocol.chain import beacon
 from distro_node.protocol.chain.audits import AuditLedger
-from distro_node.protocol.member.auditor import Auditor
-from distro_node.protocol.member.effects import RunReaudit, ScoreAudit, Train
-from distro_node.protocol.member.inputs import AuditScored, ReauditDone
+from distro_node.protocol.member.auditor import (
+    Auditor,
+    AuditScored,
+    ReauditDone,
+    RunReaudit,
+    ScoreAudit,
+)
+from distro_node.protocol.member.beacon_secrets import BeaconSecrets
+from distro_node.protocol.member.effects import Train
+from distro_node.protocol.member.local_updates import Training
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import AuditEntry, AuditMessage, ReauditMessage, Record
 from simulation.audited_chain import FIRST_DRAWN, GOOD, LOW, AuditedChain
@@ -188,7 +195,7 @@ def test_some_old_reputation_tables_are_kept() -> None:
 
 def test_a_secret_is_too_long_to_be_tried() -> None:
     with pytest.raises(ValueError, match="secret"):
-        lottery.commitment(bytes(2))
+        beacon.commitment(bytes(2))
 
 
 # One member
@@ -200,7 +207,8 @@ class _Founder:
     def __init__(self, chain: AuditedChain) -> None:
         self.chain = chain
         self.ledger = chain.ledger
-        self.auditor = Auditor(FOUNDER, self._sign)
+        self.secrets = BeaconSecrets(FOUNDER, self._sign)
+        self.auditor = Auditor(FOUNDER, self.secrets, Training(FOUNDER, overlap=False))
 
     def _sign(self, kind: str, body: bytes) -> Envelope:
         swarm = self.chain.manifest.swarm
@@ -260,8 +268,8 @@ def test_who_has_several_rounds_audits_nobody() -> None:
 
 def test_a_restart_changes_no_secret() -> None:
     one, other = _founder(), _founder()
-    place = one.ledger_round, one.ledger.head
-    assert one.auditor.commitment(*place) == other.auditor.commitment(*place)
+    place = one.ledger_round, one.ledger
+    assert one.secrets.commitment(*place) == other.secrets.commitment(*place)
 
 
 def test_what_is_decided_is_judged() -> None:

@@ -14,21 +14,31 @@ import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS
-from distro_node.protocol.audit.lottery import commitment
 from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, FRESH, Audit
+from distro_node.protocol.chain.beacon import commitment
 from distro_node.protocol.chain.leaders import Leaders
-from distro_node.protocol.member.auditor import Auditor
-from distro_node.protocol.member.effects import Effect, Publish, RunReaudit, ScoreAudit, Train
+from distro_node.protocol.member.auditor import (
+    Auditor,
+    AuditScored,
+    ReauditDone,
+    RunReaudit,
+    ScoreAudit,
+)
+from distro_node.protocol.member.beacon_secrets import BeaconSecrets
+from distro_node.protocol.member.effects import (
+    Effect,
+    Publish,
+    Train,
+)
 from distro_node.protocol.member.inputs import (
     Applied,
-    AuditScored,
     EntryReceived,
     Loaded,
     MessageReceived,
-    ReauditDone,
     Trained,
     UpdateHeld,
 )
+from distro_node.protocol.member.local_updates import Training
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import (
@@ -361,7 +371,9 @@ def auditor_of(chain: AuditedChain) -> Auditor:
     def sign(kind: str, body: bytes) -> object:
         raise AssertionError("it has nothing to sign")
 
-    return Auditor(chain.membership.peers[0], sign)  # type: ignore[arg-type]
+    me = chain.membership.peers[0]
+    secrets = BeaconSecrets(me, sign)  # type: ignore[arg-type]
+    return Auditor(me, secrets, Training(me, overlap=False))
 
 
 def test_what_waits_is_bounded() -> None:

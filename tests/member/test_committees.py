@@ -8,15 +8,16 @@ from typing import Any, TypeVar
 
 import pytest
 from chain.committee_chain import AggregatedChain
+from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.committees import CommitteeChain
-from distro_node.protocol.member.aggregation import AggregationPart
+from distro_node.protocol.member.aggregation import AggregationPart, MakeAggregate
+from distro_node.protocol.member.beacon_secrets import BeaconSecrets
 from distro_node.protocol.member.effects import (
     Apply,
     Effect,
     FetchUpdate,
-    MakeAggregate,
     Publish,
     Train,
 )
@@ -151,6 +152,10 @@ def test_it_votes_for_sign_votes_that_it_does_not_hold_but_for_no_aggregate() ->
         assert said.count("vote") == votes
 
 
+def _signs_nothing(kind: str, body: bytes) -> Envelope:
+    raise AssertionError("it has nothing to sign")
+
+
 class Slow:
     """Ledger in which a member needs five rounds for its assignment of the first, and aggregates in
     every even one."""
@@ -181,7 +186,7 @@ class Slow:
 def test_who_needs_several_rounds_aggregates_meanwhile_and_loses_nothing_by_it() -> None:
     me = identity(0).peer
     training, ledger = Training(me, overlap=False), Slow(me)
-    aggregation = AggregationPart(me, training)
+    aggregation = AggregationPart(me, BeaconSecrets(me, _signs_nothing), training)
     swarm: Any = ledger
     (work,) = training.next_work(swarm, announced=False)
     assert (work.round, work.assigned_in) == (5, 1)

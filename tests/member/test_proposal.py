@@ -10,7 +10,7 @@ from distro_node.crypto.envelope import MAX_ENVELOPE_BYTES, Envelope
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.evidence import EVIDENCE_WINDOW
 from distro_node.protocol.chain.record_checks import check_record
-from distro_node.protocol.member.auditor import Auditor
+from distro_node.protocol.member.beacon_secrets import BeaconSecrets
 from distro_node.protocol.member.liveness import Liveness
 from distro_node.protocol.member.proposal import Accusations, JoinRequests, compose_record
 from distro_node.protocol.wire.encoding import encode
@@ -46,7 +46,7 @@ class Leader:
         self.now = now
         self.joins = JoinRequests()
         self.accusations = Accusations()
-        self.auditor = Auditor(peer(0), _sign)
+        self.secrets = BeaconSecrets(peer(0), _sign)
         self.presence = Liveness(peer(0), now)
         self.presence.set_members(chain.membership.peers, now)
 
@@ -63,7 +63,8 @@ class Leader:
             "slot": 1,
             "updates": [],
             "joins": self.joins,
-            "auditor": self.auditor,
+            "secrets": self.secrets,
+            "features": (),
             "accusations": self.accusations,
             "liveness": self.presence,
             "lease": LEASE,
@@ -296,7 +297,8 @@ def test_the_largest_record_fits_a_message() -> None:
         updates=updates,
         joins=leader.joins,
         accusations=leader.accusations,
-        auditor=leader.auditor,
+        secrets=leader.secrets,
+        features=(),
         liveness=leader.presence,
         lease=LEASE,
         snapshot=None,

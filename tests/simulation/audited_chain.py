@@ -10,7 +10,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, MAX_REAUDITED_SEQUENCES
 from distro_node.protocol.audit.lottery import AuditTarget
 from distro_node.protocol.audit.reputation import Audit
-from distro_node.protocol.chain.audits import AuditLedger, root_due
+from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import AuditsSpec
 from distro_node.protocol.wire.messages import AuditEntry, AuditScore, ReauditEntry, Record
@@ -109,4 +109,5 @@ class VouchedChain(AuditedChain):
         plain = super().record(**(settings | changes))
         if "contributions" in changes:
             return plain
-        return dataclasses.replace(plain, contributions=root_due(self.ledger, plain.snapshot))
+        due = self.ledger.index(AuditLedger).root_due(plain.snapshot)
+        return dataclasses.replace(plain, contributions=due)

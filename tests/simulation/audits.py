@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distro_node.crypto.hashing import ContentId
-from distro_node.protocol.member.effects import RunReaudit, ScoreAudit, Train
-from distro_node.protocol.member.inputs import AuditScored, ReauditDone
+from distro_node.protocol.member.auditor import AuditScored, ReauditDone, RunReaudit, ScoreAudit
+from distro_node.protocol.member.effects import Train
 from distro_node.protocol.wire.messages import AuditScore
 
 if TYPE_CHECKING:

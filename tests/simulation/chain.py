@@ -10,8 +10,7 @@ from unittest.mock import patch
 from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
-from distro_node.protocol.audit.lottery import SECRET_BYTES, commitment
-from distro_node.protocol.chain.beacon import REVEALED_AFTER, Beacon
+from distro_node.protocol.chain.beacon import REVEALED_AFTER, SECRET_BYTES, Beacon, commitment
 from distro_node.protocol.chain.fork_search import ChainComparison, FetchBackoff
 from distro_node.protocol.chain.indexed_chain import IndexedChain
 from distro_node.protocol.chain.ledger import Ledger

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.lottery import SECRET_BYTES
 from distro_node.protocol.chain.audits import AuditLedger
+from distro_node.protocol.chain.beacon import SECRET_BYTES
 from distro_node.protocol.member.effects import Effect, Publish, Train
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import (
@@ -31,7 +31,6 @@ from distro_node.protocol.wire.messages import (
 from simulation.liars import Liar, Liars
 from simulation.scores import HONEST, score
 
-# Private here: `_secret`: a liar reports with its own secret what it has not seen.
 # Private here: `_propose`: where `Liar` twists a proposal.
 
 OTHER_DATA = "other data"
@@ -181,7 +180,7 @@ class WorkLies:
             return
         round_ = len(ledger) - chance.randrange(1, min(20, len(ledger)))
         parent, base = ledger.parent(round_), max(0, work.commitment_round(round_))
-        own = member.parts.auditor._secret(base, ledger.parent(base))
+        own = member.parts.secrets.secret(base, ledger.parent(base))
         secret = chance.choice((own, chance.randbytes(SECRET_BYTES)))
         for deviations in (0.0, HONEST):
             seen = score(deviations)

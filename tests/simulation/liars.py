@@ -19,7 +19,12 @@ from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.record_ids import RecordIds
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.chain.sync import SyncAnswer
-from distro_node.protocol.member.effects import Effect, MakeAggregate, Publish, Train
+from distro_node.protocol.member.aggregation import MakeAggregate
+from distro_node.protocol.member.effects import (
+    Effect,
+    Publish,
+    Train,
+)
 from distro_node.protocol.member.inputs import LeaveRequested
 from distro_node.protocol.member.round import Round
 from distro_node.protocol.wire.encoding import encode
@@ -598,7 +603,7 @@ class Liar(Node):
             snapshot=self.member.parts.replica.snapshot,
         )
         for slot in range(1, 4):
-            secret = self.member.parts.auditor.reveal(self.member.view.ledger)
+            secret = self.member.parts.secrets.reveal(self.member.view.ledger)
             record = dataclasses.replace(record, slot=slot, secret=secret)
             self._send("proposal", Proposal(slot, record))
 
@@ -705,7 +710,7 @@ class Liar(Node):
                 departed=tuple(DepartureEntry(peer, "silent", 0, b"") for peer in others),
                 snapshot=self._snapshot_of(due, fingerprint) if due else None,
                 slot=(slot := own_slot(ledger, self.peer)),
-                secret=self.member.parts.auditor.reveal(ledger),
+                secret=self.member.parts.secrets.reveal(ledger),
             )
             ballot = Ballot(round_, record.parent, slot, record.id, membership.mask(others))
             signature = self.sign("finalize", encode(ballot)).signature
@@ -744,7 +749,7 @@ class Liar(Node):
                 round_, ledger.head, content_id(b"%d forged" % round_), 1000, 100, 2.0, 666
             )
             if ledger.find(Beacon) is not None:
-                bound = self.member.parts.auditor.commitment(round_, ledger.head)
+                bound = self.member.parts.secrets.commitment(round_, ledger)
                 said = dataclasses.replace(said, commitment=bound)
             signature = self.sign("announcement", encode(said)).signature
             update = UpdateEntry(
@@ -764,7 +769,7 @@ class Liar(Node):
                 ),
                 snapshot=SnapshotEntry(due, content_id(b"forged"), size) if due else None,
                 slot=(slot := own_slot(ledger, self.peer)),
-                secret=self.member.parts.auditor.reveal(ledger),
+                secret=self.member.parts.secrets.reveal(ledger),
             )
             mask = ledger.membership(round_).mask(entry.peer for entry in puppets)
             ballot = Ballot(round_, record.parent, slot, record.id, mask)

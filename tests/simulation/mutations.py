@@ -29,7 +29,7 @@ from distro_node.protocol.chain import (
     fork_search as chain_comparison,
 )
 from distro_node.protocol.chain.admissions import check_admissions
-from distro_node.protocol.chain.committee_draw import Committee
+from distro_node.protocol.committee.draw import Committee
 from distro_node.protocol.member import (
     member,
     message_store,

@@ -21,12 +21,12 @@ from distro_node.protocol.chain.replay_start import choose_state
 from distro_node.protocol.chain.retention import (
     KEPT_SNAPSHOTS,
     ReceivedUpdates,
-    audit_history,
     dispensable_updates,
     first_needed,
     kept_with,
     last_dispensable,
     put_aside,
+    rebuilt_rounds,
     updates_from,
 )
 from distro_node.protocol.chain.start_policy import (
@@ -37,7 +37,9 @@ from distro_node.protocol.chain.start_policy import (
     may_start,
 )
 from distro_node.protocol.chain.sync import SyncAnswer
-from distro_node.protocol.codec.aggregate import ABSTENTION
+from distro_node.protocol.committee.aggregate import ABSTENTION
+from distro_node.protocol.member.aggregation import MakeAggregate
+from distro_node.protocol.member.auditor import RunReaudit, ScoreAudit
 from distro_node.protocol.member.effects import (
     Apply,
     AskSync,
@@ -45,13 +47,10 @@ from distro_node.protocol.member.effects import (
     Effect,
     FetchUpdate,
     LogMessage,
-    MakeAggregate,
     Note,
     Publish,
     RecallOwnMessages,
     Resync,
-    RunReaudit,
-    ScoreAudit,
     StoreEntry,
     StoreFinality,
     Train,
@@ -580,7 +579,7 @@ class Node:
             then = disk.kept[-1].round + 1 if had else 0
             self._swept = last_dispensable(ledger, disk.kept, then) if had else -1
         # Fetching takes no time here, so no snapshot is held for readers.
-        back = audit_history(ledger.manifest)
+        back = rebuilt_rounds(ledger.manifest)
         kept = kept_with(disk.kept, new, held=lambda old: False, most_held=0, back=back)
         disk.snapshots = {entry.round: entry for entry in kept}
         if len(kept) >= KEPT_SNAPSHOTS:

@@ -16,7 +16,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.chain.committees import CommitteeChain
 from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.codec.aggregate import ABSTENTION
+from distro_node.protocol.committee.aggregate import ABSTENTION
 from distro_node.protocol.sampling.stream_cursor import StreamCursors
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.manifest import Manifest

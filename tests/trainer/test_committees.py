@@ -15,16 +15,22 @@ from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.counted_bodies import StepInputs, counted_bodies
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.chain.step_inputs import StepBody
-from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_aggregate, summed
 from distro_node.protocol.codec.schedule import learning_rate
-from distro_node.protocol.codec.sections import Section, sections
-from distro_node.protocol.codec.sign_vote import (
+from distro_node.protocol.codec.update import update_layout
+from distro_node.protocol.committee.aggregate import (
+    Aggregate,
+    Momentum,
+    encode_aggregate,
+    section_header,
+    summed,
+)
+from distro_node.protocol.committee.sections import Section, sections
+from distro_node.protocol.committee.sign_vote import (
     cut_sign_vote,
     decode_part,
     selected_positions,
     step_of,
 )
-from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.wire.manifest import Manifest, OptimizerSpec
 from distro_node.protocol.wire.work_specs import CommitteesSpec
 from trainer.support import CPU, make_manifest
@@ -150,9 +156,9 @@ def test_what_does_not_fit_is_left_out_and_what_is_lacking_is_reported(tmp_path:
         chain.update(peer, update=store.put(body))
         for peer, body in zip(chain.membership.peers, bodies, strict=False)
     )
-    honest = StepBody(first, 1, (0, 2)), StepBody(second, 1, (1, 2))
+    honest = StepBody(first, 1, section_header(0, 2)), StepBody(second, 1, section_header(1, 2))
     # Its committee has agreed on an aggregate of the other section.
-    liars = StepBody(first, 1, (0, 2)), StepBody(first, 1, (1, 2))
+    liars = StepBody(first, 1, section_header(0, 2)), StepBody(first, 1, section_header(1, 2))
 
     assert counted_bodies(store, honest) == StepInputs(bodies, [1, 1])
     assert counted_bodies(store, liars) == StepInputs(bodies[:1], [1])

@@ -20,10 +20,10 @@ from distro_node.node.trainer.ranks.momentum import load_part, remove_others, sa
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.memory_model import Workload, needs
 from distro_node.node.training.memory_options import MemoryOptions, Precision, StateOptions
-from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_aggregate, summed
-from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.sign_vote import decode_part
 from distro_node.protocol.codec.update import decode_update, encode_update
+from distro_node.protocol.committee.aggregate import Aggregate, Momentum, encode_aggregate, summed
+from distro_node.protocol.committee.sections import sections
+from distro_node.protocol.committee.sign_vote import decode_part
 from distro_node.protocol.wire import blobs
 from distro_node.protocol.wire.manifest import OptimizerSpec, Step
 from distro_node.protocol.wire.work_specs import CommitteesSpec

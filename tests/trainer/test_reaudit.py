@@ -21,8 +21,7 @@ from distro_node.protocol.audit.disputes import Jury
 from distro_node.protocol.audit.reputation import Audit, Dispute
 from distro_node.protocol.audit.sign_score import SignSums
 from distro_node.protocol.chain.audits import AuditLedger
-from distro_node.protocol.member.effects import RunReaudit
-from distro_node.protocol.member.inputs import ReauditDone
+from distro_node.protocol.member.auditor import ReauditDone, RunReaudit
 from distro_node.protocol.wire.blobs import BlobList
 from distro_node.protocol.wire.messages import AuditScore
 from simulation.chain import FINGERPRINT, Chain

@@ -30,8 +30,8 @@ from distro_node.node.training.supervisor import SequenceDraw, TrainerSupervisor
 from distro_node.node.training.text_request import TextRequest, TextStart
 from distro_node.node.util.progress import Progress
 from distro_node.protocol.audit.sign_score import SignSums
-from distro_node.protocol.member.effects import Apply, ScoreAudit, Train
-from distro_node.protocol.member.inputs import AuditScored
+from distro_node.protocol.member.auditor import AuditScored, ScoreAudit
+from distro_node.protocol.member.effects import Apply, Train
 from distro_node.protocol.wire.manifest import MAX_MEMBERS
 from distro_node.protocol.wire.messages import AuditScore, Record, RecordId
 from simulation.swarm import identity, toy_manifest

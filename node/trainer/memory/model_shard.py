@@ -16,8 +16,8 @@ import torch
 
 from ....crypto.hashing import ContentId
 from ....protocol.codec.layout import TensorLayout
-from ....protocol.codec.sign_vote import Signs
 from ....protocol.codec.update import DecodedUpdate, UpdateLayout
+from ....protocol.committee.sign_vote import Signs
 from ....protocol.wire.blobs import BlobList
 from ....protocol.wire.manifest import ParameterSpec
 from ...storage.blob_store import BlobStore

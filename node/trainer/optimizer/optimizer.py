@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ....protocol.codec.sign_vote import Signs, selected_positions, zero_sign
 from ....protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
+from ....protocol.committee.sign_vote import Signs, selected_positions, zero_sign
 from ....protocol.wire.manifest import OptimizerSpec
 from ...training.memory_options import IN_FLOAT32, StateOptions
 from ..device import narrow_type
@@ -168,9 +168,9 @@ class LocalOptimizer:
 
     @torch.no_grad()
     def vote_signs(self, rotation_steps: int, step: int) -> list[Signs]:
-        """Return the signs of the coefficients that are due at this step (`codec.sign_vote`). They are
-        read from the momentum, which with committees contains only the last gradient; nothing is taken
-        out. The sign sent for a zero changes from one cycle of `rotation_steps` to the next."""
+        """Return the signs of the coefficients that are due at this step (`committee.sign_vote`). They
+        are read from the momentum, which with committees contains only the last gradient; nothing is
+        taken out. The sign sent for a zero changes from one cycle of `rotation_steps` to the next."""
         at_zero = zero_sign(rotation_steps, step)
         values: list[torch.Tensor] = []
         for tensor, state in zip(self._layout.tensors, self.coefficients, strict=True):

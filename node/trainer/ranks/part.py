@@ -23,8 +23,8 @@ import torch
 
 from ....crypto.hashing import ContentId
 from ....protocol.codec.layout import TensorLayout
-from ....protocol.codec.sign_vote import Signs
 from ....protocol.codec.update import DecodedUpdate
+from ....protocol.committee.sign_vote import Signs
 from ....protocol.wire.blobs import CHUNK_BYTES, BlobList
 from ...storage.blob_store import BlobStore
 from ...training.bands import Band

@@ -29,7 +29,7 @@ from distro_node.protocol.chain.sync import (
     decode_request,
     decode_response,
 )
-from distro_node.protocol.codec.sign_vote_tree import part_name
+from distro_node.protocol.committee.sign_vote_tree import part_name
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import (
@@ -466,7 +466,7 @@ class LyingNetwork(SimulatedNetwork):
             round_, ledger.head, content_id(b"%d alone" % round_), 1000, 100, 2.0, 666
         )
         if ledger.find(Beacon) is not None:
-            bound = self.member.parts.auditor.commitment(round_, ledger.head)
+            bound = self.member.parts.secrets.commitment(round_, ledger)
             said = dataclasses.replace(said, commitment=bound)
         signature = self._sign("announcement", said).signature
         slot = own_slot(ledger, self.peer)
@@ -485,7 +485,7 @@ class LyingNetwork(SimulatedNetwork):
             departed=tuple(DepartureEntry(peer, "silent", 0, b"") for peer in others),
             snapshot=SnapshotEntry(due, content_id(b"alone"), size) if due else None,
             slot=slot,
-            secret=self.member.parts.auditor.reveal(ledger),
+            secret=self.member.parts.secrets.reveal(ledger),
         )
         mask = membership.mask(others)
         ballot = Ballot(round_, record.parent, slot, record.id, mask)

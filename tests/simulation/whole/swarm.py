@@ -26,11 +26,11 @@ from distro_node.node.session.aggregator_task import AggregatorTask
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.chain.sync import SYNC_PROTOCOL, read_answer
-from distro_node.protocol.codec.aggregate import ABSTAIN
+from distro_node.protocol.committee.aggregate import ABSTAIN
+from distro_node.protocol.member.aggregation import MakeAggregate
 from distro_node.protocol.member.effects import (
     Apply,
     Effect,
-    MakeAggregate,
     Note,
     Publish,
     StoreEntry,

@@ -27,15 +27,15 @@ from distro_node.node.training.client import SnapshotResult, StepApplied, Traine
 from distro_node.node.training.errors import TrainerDied, TrainerFailed
 from distro_node.node.training.frames import ExpectedUpdate
 from distro_node.protocol.audit.sign_score import SignSums
-from distro_node.protocol.codec.aggregate import decode_aggregate, encode_aggregate, joined
-from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.sign_vote import encode_part, selected_count, step_of
 from distro_node.protocol.codec.update import (
     DecodedUpdate,
     decode_update,
     encode_update,
     update_layout,
 )
+from distro_node.protocol.committee.aggregate import decode_aggregate, encode_aggregate, joined
+from distro_node.protocol.committee.sections import sections
+from distro_node.protocol.committee.sign_vote import encode_part, selected_count, step_of
 from distro_node.protocol.wire.blobs import BlobList
 from distro_node.protocol.wire.manifest import (
     DataSpec,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 
-from .layout import TensorLayout, UpdateLayout
+from ..codec.layout import TensorLayout, UpdateLayout
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import random
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.committee_draw import (
+from distro_node.protocol.committee.draw import (
     AggregatorStanding,
     agreed_aggregate,
     dissenters,

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from distro_node.protocol.codec.sections import Section, sections
-from distro_node.protocol.codec.sign_vote import (
+from distro_node.protocol.codec.update import update_layout
+from distro_node.protocol.committee.sections import Section, sections
+from distro_node.protocol.committee.sign_vote import (
     cut_sign_vote,
     decode_part,
     encode_part,
@@ -14,7 +15,6 @@ from distro_node.protocol.codec.sign_vote import (
     selected_count,
     selected_positions,
 )
-from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import ParameterSpec
 from hypothesis import given

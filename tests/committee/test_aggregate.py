@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from distro_node.protocol.codec.aggregate import (
+from distro_node.protocol.codec.update import UpdateLayout, update_layout
+from distro_node.protocol.committee.aggregate import (
     Aggregate,
     Momentum,
     decode_aggregate,
@@ -12,9 +13,8 @@ from distro_node.protocol.codec.aggregate import (
     max_aggregate_bytes,
     summed,
 )
-from distro_node.protocol.codec.sections import Section, sections
-from distro_node.protocol.codec.sign_vote import selected_count, selected_positions
-from distro_node.protocol.codec.update import UpdateLayout, update_layout
+from distro_node.protocol.committee.sections import Section, sections
+from distro_node.protocol.committee.sign_vote import selected_count, selected_positions
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import ParameterSpec
 from hypothesis import given

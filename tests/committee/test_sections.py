@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from distro_node.protocol.codec.layout import UpdateLayout
-from distro_node.protocol.codec.sections import most_sections, sections
 from distro_node.protocol.codec.update import update_layout
+from distro_node.protocol.committee.sections import most_sections, sections
 from distro_node.protocol.wire.manifest import ParameterSpec
 from hypothesis import given
 from hypothesis import strategies as st

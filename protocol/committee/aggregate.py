@@ -12,7 +12,7 @@ show that the aggregators did not count the same.
     bytes 5 - 6     the number of sign votes that the round's record names
     mask            a bit for each of these sign votes in the order of the record, from the highest bit
                     of a byte down: 1 if it was counted; zero bits up to a whole byte
-    the rest        positions and signs, as the body of an update of this section (`update`)
+    the rest        positions and signs, as the body of an update of this section (`codec.update`)
 
 Numbers of several bytes begin with the most significant.
 
@@ -30,12 +30,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ...crypto.hashing import content_id
+from ..codec.layout import UpdateLayout
+from ..codec.update import DecodedUpdate, check_update, decode_update, encode_update
 from ..wire.errors import ProtocolError
 from ..wire.manifest import MAX_MEMBERS
-from .layout import UpdateLayout
 from .sections import Section, most_sections, sections
 from .sign_vote import Signs, selected_count, selected_positions
-from .update import DecodedUpdate, check_update, decode_update, encode_update
 
 FORMAT = 4
 ABSTAIN = bytes([5])
@@ -120,8 +120,8 @@ def summed(
 
 def encode_aggregate(section: Section, aggregate: Aggregate) -> bytes:
     """Return the bytes of an aggregate of this section."""
-    numbers = (aggregate.section, aggregate.sections, len(aggregate.counted))
-    header = bytes([FORMAT]) + b"".join(number.to_bytes(2, "big") for number in numbers)
+    header = section_header(aggregate.section, aggregate.sections)
+    header += len(aggregate.counted).to_bytes(2, "big")
     mask = np.packbits(np.array(aggregate.counted, np.uint8)).tobytes()
     body = encode_update(section.layout, aggregate.update.positions, aggregate.update.signs)
     return header + mask + body
@@ -191,9 +191,9 @@ def max_aggregate_bytes(layout: UpdateLayout) -> int:
     return _HEADER_BYTES + -(-MAX_MEMBERS // 8) + layout.body_bytes
 
 
-def place_of(body: bytes) -> tuple[int, int]:
-    """Return the number of an aggregate's section and the number of sections. `body` must decode."""
-    return int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
+def section_header(section: int, sections: int) -> bytes:
+    """Return the bytes with which every aggregate of a section begins. `section` counts from 0."""
+    return bytes([FORMAT]) + section.to_bytes(2, "big") + sections.to_bytes(2, "big")
 
 
 def _strongest(

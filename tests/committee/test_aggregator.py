@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from distro_node.protocol.codec.aggregate import decode_aggregate
-from distro_node.protocol.codec.aggregator_state import Aggregator
 from distro_node.protocol.codec.layout import UpdateLayout, update_layout
-from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.sign_vote import encode_part, selected_count
+from distro_node.protocol.committee.aggregate import decode_aggregate
+from distro_node.protocol.committee.aggregator_state import Aggregator
+from distro_node.protocol.committee.sections import sections
+from distro_node.protocol.committee.sign_vote import encode_part, selected_count
 from distro_node.protocol.wire.manifest import ParameterSpec
 
 ONE_OF = 2

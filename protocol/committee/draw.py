@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId
-from ..codec.sections import committee_count
+from .sections import committee_count
 
 Committee = tuple[PeerId, ...]
 """The committee of one section."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from distro_node.crypto.hashing import ContentId, content_id
-from distro_node.protocol.codec.sign_vote_tree import (
+from distro_node.protocol.committee.sign_vote_tree import (
     open_part,
     part_name,
     proof_bytes,

@@ -26,9 +26,9 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+from ..codec.layout import TensorLayout
+from ..codec.permutation import permutation_keys, permute
 from ..wire.errors import ProtocolError
-from .layout import TensorLayout
-from .permutation import permutation_keys, permute
 from .sections import BlockRun, Section
 
 PART_FORMAT = 1

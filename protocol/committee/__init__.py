@@ -1,0 +1,1 @@
+"""Committees: sign votes, their sums by section, and the draw of the members that compute these."""
