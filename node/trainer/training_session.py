@@ -507,11 +507,11 @@ class TrainingSession:
         """Return the share of right answers over the first `sequences` held-out samples, and how many
         answers that were; None if answers of the task are not right or wrong."""
         task = self.task
-        return (
-            self._measure_heldout(sequences, task.correct)
-            if isinstance(task, HasAccuracy)
-            else None
-        )
+        if not isinstance(task, HasAccuracy):
+            return None
+        share, asked = self._measure_heldout(sequences, task.correct)
+        # Sums are divided and multiplied in float32 on the way, which may leave a little more than 1.
+        return round(share * asked) / asked, asked
 
     def _measure_heldout(self, sequences: int, measure: Measure | None) -> tuple[float, int]:
         """Return the mean of a measure, by default the loss, over held-out samples, and its count."""
