@@ -154,7 +154,6 @@ async def serve_owner(
             ),
             screen=settings.console.shows_screen,
             energy=energy_manager.status,
-            before_exit=energy_manager.restore_limit,
         )
         files = data.swarm(settings.swarm)
         dashboard_server = serve_dashboard(
@@ -240,7 +239,7 @@ def _check_listening(settings: DaemonSettings) -> None:
 
 @contextlib.asynccontextmanager
 async def _run_energy_manager(manager: EnergyManager) -> AsyncIterator[None]:
-    """Run the energy manager inside the context; it restores a GPU's power limit at the end."""
+    """Run the energy manager inside the context."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_running, manager.run)
         yield

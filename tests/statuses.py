@@ -11,7 +11,6 @@ from distro_node.node.telemetry.status import (
     NO_LINE,
     Awaited,
     Connection,
-    EnergyPart,
     EnergyStatus,
     EventStatus,
     Hold,
@@ -113,20 +112,7 @@ UNREACHABLE = ReachStatus(
     relays=(B,),
     connections=(Connection(peer=B, way="relayed"), Connection(peer=C, way="direct")),
 )
-ENERGY = EnergyStatus(
-    gpu=EnergyPart(watts=213.7, joules=1_800_000.0, measured=0.99, why=None),
-    processor=EnergyPart(
-        watts=None, joules=None, measured=0.0, why="only root may read the processor's counters"
-    ),
-    watts=213.7,
-    kwh=0.5,
-    price=0.3,
-    currency="EUR",
-    cost=0.15,
-    joules_per_token=4.5,
-    power_limit=220.0,
-    signal=0.41,
-)
+ENERGY = EnergyStatus(watts=213.7, kwh=0.5, measured=0.99, joules_per_token=4.5, why=None)
 PRIVACY = PrivacyStatus(
     epsilon=1.25, delta=1e-6, limit=4.0, noise=0.8, clip=1.0, rounds=17, spent=False
 )
@@ -215,7 +201,9 @@ AWAITING = replace(
         by_command=True,
         active="22:00-07:00",
         until="07:00",
-        holds=(Hold(kind="signal", text="0.41 is above 0.3 (prices.example)", waived=True),),
+        holds=(
+            Hold(kind="command", text="the command of --pause-when requests a pause", waived=True),
+        ),
     ),
 )
 EARLY = Status(

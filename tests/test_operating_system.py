@@ -21,7 +21,6 @@ SANDBOX = {f"node/training/{name}.py" for name in ("sandbox", "landlock", "syste
 # Readers of files that other systems lack; each returns that the value is unknown.
 FILE_READERS = {
     "node/doctor/computer.py": "NVIDIA's device node",
-    "node/energy/processor.py": "RAPL counters",
     "node/energy/user_activity.py": "terminals",
     "node/network/interfaces.py": "bridges",
     "node/service/manager.py": "the folder of systemd's units",

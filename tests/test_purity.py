@@ -53,13 +53,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "protocol": (),
     "node/errors": (),
     "node/util": ("node/errors", "protocol/wire"),
-    # Settings are checked by the rules that they are for.
-    "node/energy/numbers": (),
-    "node/energy/threshold": (),
-    "node/settings": (
-        *("node/errors", "node/util", "protocol/wire"),
-        *("node/energy/numbers", "node/energy/threshold"),
-    ),
+    "node/settings": ("node/errors", "node/util", "protocol/wire"),
     "node/config": ("node/errors", "node/util"),
     "node/storage": (*_SHARED, "crypto", *_WIRE, "protocol/chain"),
     "node/network": (*_SHARED, "crypto", *_WIRE),
@@ -75,10 +69,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("node/storage", "node/network", "node/network/discovery", "node/network/exchange"),
     ),
     "node/telemetry": (*_SHARED, "crypto", *_WIRE, "node/network"),
-    "node/energy": (
-        *(*_SHARED, "node/network", "node/telemetry"),
-        *("node/energy/numbers", "node/energy/threshold"),
-    ),
+    "node/energy": (*_SHARED, "node/telemetry"),
     "node/control": (*_SHARED, "node/storage", "node/telemetry"),
     "node/dashboard": (
         *(*_SHARED, "crypto", *_WIRE, "protocol/chain"),

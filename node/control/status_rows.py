@@ -258,31 +258,16 @@ def _pages(status: Status, note: str) -> Iterator[StatusRow]:
 
 
 def _energy(energy: EnergyStatus) -> Iterator[StatusRow]:
-    parts = {"the processor": energy.processor}
-    if energy.gpu is not None:
-        parts = {"the GPU": energy.gpu, **parts}
-    drawn = [f"{name} {_watts(part.watts)}" for name, part in parts.items()]
-    limit = "" if energy.power_limit is None else f"the GPU is limited to {energy.power_limit:g} W"
-    why = next((part.why for part in parts.values() if part.why is not None), None)
-    yield StatusRow("power", ", ".join(drawn), why or limit or "including other programs")
-    known = [name for name, part in parts.items() if part.joules is not None]
+    watts = UNKNOWN if energy.watts is None else f"{energy.watts:.0f} W"
+    yield StatusRow("power", watts, energy.why or "of the GPU, including other programs")
     if energy.kwh is None:
-        yield StatusRow("energy", UNKNOWN, "nothing could be measured")
         return
-    value = f"{_watts(energy.watts)}, {energy.kwh:.{1 if energy.kwh >= 10 else 3}f} kWh"
-    if energy.cost is not None:
-        value += f", {energy.cost:.2f}{f' {energy.currency}' if energy.currency else ''}"
     each = energy.joules_per_token
     notes = [] if each is None else [f"{each:.3g} J a token"]
-    if len(known) < len(parts):
-        notes.append(f"{known[0].removeprefix('the ')} only")
-    elif any((part.measured or 0.0) < _FULLY_MEASURED for part in parts.values()):
+    if (energy.measured or 0.0) < _FULLY_MEASURED:
         notes.append("partly measured")
-    yield StatusRow("energy", value, ", ".join(notes))
-
-
-def _watts(watts: float | None) -> str:
-    return UNKNOWN if watts is None else f"{watts:.0f} W"
+    digits = 1 if energy.kwh >= 10 else 3
+    yield StatusRow("energy", f"{energy.kwh:.{digits}f} kWh", ", ".join(notes))
 
 
 def _line(line: LineStatus) -> Iterator[StatusRow]:

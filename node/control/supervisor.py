@@ -115,18 +115,15 @@ class Supervisor:
         limits: BandwidthLimits | None = None,
         link: Callable[[], dict[str, Any]] = dict,
         energy: Callable[[], EnergyStatus] = lambda: NO_ENERGY,
-        before_exit: Callable[[], None] = lambda: None,
     ) -> None:
         """`link` returns the dashboard's plain URL, and its URL with the access token, which only the
-        owner may see. `energy` returns the energy used and its cost. `before_exit` is called only when
-        a second signal ends the program at once (`os._exit`), so it must be quick."""
+        owner may see. `energy` returns the energy used."""
         self._socket = socket
         self._schedule = schedule
         self._telemetry = telemetry
         self._limits = limits or BandwidthLimits()
         self._link = link
         self._energy = energy
-        self._before_exit = before_exit
         self._node = node
         self._screen = screen
         self._session: RunningSession | None = None
@@ -304,7 +301,6 @@ class Supervisor:
                 if self._leaving.is_set():
                     # The trainer ends because its pipe is closed. Nothing is lost: all state is on disk.
                     _log.warning("leaving at once")
-                    self._before_exit()
                     os._exit(ExitCode.INTERRUPTED)
                 _log.info("leaving the swarm; a second signal ends the node at once")
                 self._leave()

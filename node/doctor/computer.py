@@ -22,7 +22,6 @@ from typing import Any
 
 import psutil
 
-from ..energy.processor import Processor
 from ..errors import UserError
 from ..memory_fit import Survey, Workload, fit_workload
 from ..network.connection_limits import MAX_HANDSHAKES
@@ -79,7 +78,7 @@ def examine_computer(data: DataDir, workload: Workload | None) -> Iterator[Findi
     yield from examine_clock(data, time.time())
     yield from examine_ports(data)
     yield examine_open_files()
-    yield from examine_energy(Processor(), has_nvidia=_has_nvidia())
+    yield from examine_energy(has_nvidia=_has_nvidia())
 
 
 def probe_torch() -> dict[str, Any] | str:
@@ -153,25 +152,19 @@ def examine_sandbox(enforced: list[str], missing: list[str], *, root: bool) -> I
         )
 
 
-def examine_energy(processor: Processor, *, has_nvidia: bool) -> Iterator[Finding]:
+def examine_energy(*, has_nvidia: bool) -> Iterator[Finding]:
     """Examine whether the power that training draws can be measured here; a node works without that."""
-    why = processor.why_not()
-    if has_nvidia and importlib.util.find_spec("pynvml") is None:
+    if not has_nvidia:
+        return
+    if importlib.util.find_spec("pynvml") is None:
         yield Finding(
             subject="energy",
             severity="unknown",
             what="the GPU's power cannot be measured: the package nvidia-ml-py is not installed",
             remedy="install it with: pip install 'distro-node[nvidia]'",
         )
-    elif why is not None:
-        yield Finding(
-            subject="energy",
-            severity="unknown",
-            what=f"the processor's power cannot be measured: {why}",
-            remedy="use a power meter at the wall socket",
-        )
     else:
-        yield good("energy", "the power that training draws can be measured")
+        yield good("energy", "the GPU's power can be measured")
 
 
 def examine_trainer(torch: dict[str, Any] | str, workload: Workload | None) -> Iterator[Finding]:

@@ -1,1 +1,1 @@
-"""Energy and cost of a node's work, and what pauses it: prices, other programs, people."""
+"""Energy that a node's GPUs draw, and what pauses a node: a command, other programs, people."""

@@ -20,15 +20,10 @@ _log = logging.getLogger(__name__)
 
 # A driver that answers with an error is reopened after this time.
 _RETRY_SECONDS = 60.0
-_MILLIJOULES = 1e3
 _MILLIWATTS = 1e3
 # Utilisation in percent from which a program counts as computing on the card. Drawing the windows of a
 # desktop takes less, and a computation takes more.
 BUSY_PERCENT = 15
-
-
-class LimitRefused(Exception):
-    """Error of a power limit that the card did not accept; the text says why, for people."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +52,9 @@ class Gpu:
         self._uuid: str | None = None
         self._handle: Any = None
         self._no_counter = False
-        self._original_limit: int | None = None
-        """The limit before it was changed, in mW."""
         self._last_sample_time = 0
         self.why: str | None = "no GPU has been searched for"
-        """Why energy readings and limits are unavailable, as text for users; None if they are
-        available."""
+        """Why readings are unavailable, as text for users; None if they are available."""
 
     def select(self, uuid: str | None) -> None:
         """Select the card with this UUID, with or without the prefix `GPU-`; None for none."""
@@ -83,64 +75,17 @@ class Gpu:
         except library.NVMLError as error:
             self._note_error(error)
             return None
-        counters: tuple[tuple[str, int, int | None, float], ...] = ()
+        counters: dict[str, int] = {}
         if not self._no_counter:
             try:
-                taken = library.nvmlDeviceGetTotalEnergyConsumption(handle)
-                counters = (("gpu", int(taken), None, _MILLIJOULES),)
+                counters[str(self._uuid)] = int(library.nvmlDeviceGetTotalEnergyConsumption(handle))
             except library.NVMLError:
                 # Cards before Volta have no energy counter: their power is integrated instead.
                 self._no_counter = True
         return MeterReading(at=self._clock(), counters=counters, watts=float(watts))
 
-    def set_limit(self, watts: float) -> None:
-        """Set the card's power limit. Raises `LimitRefused` if there is no card, the limit is outside of
-        the card's range, or the driver does not allow it."""
-        handle = self._card()
-        if handle is None:
-            raise LimitRefused(self.why or "there is no GPU")
-        library = self._library
-        try:
-            lowest, highest = (
-                limit / _MILLIWATTS
-                for limit in library.nvmlDeviceGetPowerManagementLimitConstraints(handle)
-            )
-            if not lowest <= watts <= highest:
-                raise LimitRefused(f"this card accepts limits from {lowest:g} to {highest:g} W")
-            original = int(library.nvmlDeviceGetPowerManagementLimit(handle))
-            library.nvmlDeviceSetPowerManagementLimit(handle, round(watts * _MILLIWATTS))
-        except library.NVMLError as error:
-            if isinstance(error, _kind(library, "NVMLError_NoPermission")):
-                raise LimitRefused("only root may set the limit") from None
-            raise LimitRefused(f"the driver reports: {error}") from None
-        if self._original_limit is None:
-            self._original_limit = original
-
-    @property
-    def limited(self) -> bool:
-        """Whether a limit that this node set is in force."""
-        return self._original_limit is not None
-
-    def restore_limit(self) -> bool:
-        """Restore the card's former limit; return False if the card is unavailable or the driver refuses
-        the limit."""
-        if self._original_limit is None:
-            return True
-        original, self._original_limit = self._original_limit, None
-        # The driver is called even if it failed a moment ago, because this is the last attempt.
-        self._retry_at = float("-inf")
-        handle = self._card()
-        if handle is None:
-            return False
-        try:
-            self._library.nvmlDeviceSetPowerManagementLimit(handle, original)
-        except self._library.NVMLError:
-            return False
-        return True
-
     def close(self) -> None:
-        """Restore the card's limit and close the driver."""
-        self.restore_limit()
+        """Close the driver."""
         self._close_driver()
 
     def use_by_others(self, ours: Collection[int]) -> GpuUse:

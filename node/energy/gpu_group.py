@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from .arithmetic import MeterReading
-from .gpu import Gpu, GpuUse, LimitRefused
+from .gpu import Gpu, GpuUse
 
 
 class GpuGroup:
@@ -20,7 +20,7 @@ class GpuGroup:
         self.select(())
 
     def select(self, uuids: Sequence[str]) -> None:
-        """Select the cards with these UUIDs; cards no longer selected get their former limits back.
+        """Select the cards with these UUIDs, and close the others.
 
         Without UUIDs the group has one `Gpu` that stands for no card.
         """
@@ -34,8 +34,7 @@ class GpuGroup:
 
     @property
     def why(self) -> str | None:
-        """Why energy readings or limits are unavailable, as text for users; None if they are
-        available."""
+        """Why readings are unavailable, as text for users; None if they are available."""
         return next((card.why for card in self._all if card.why is not None), None)
 
     def read(self) -> MeterReading | None:
@@ -45,37 +44,13 @@ class GpuGroup:
         if len(known) < len(found):
             return None
         watts = [reading.watts for reading in known if reading.watts is not None]
-        # If one card has no counter, power is integrated for all.
-        counters = [
-            (f"{name} {index}", value, wraps_at, units)
-            for index, reading in enumerate(known)
-            for name, value, wraps_at, units in reading.counters
-        ]
+        counters = {card: count for reading in known for card, count in reading.counters.items()}
         return MeterReading(
             at=known[0].at,
-            counters=tuple(counters) if all(reading.counters for reading in known) else (),
+            # If one card has no counter, power is integrated for all.
+            counters=counters if all(reading.counters for reading in known) else {},
             watts=sum(watts) if len(watts) == len(known) else None,
         )
-
-    def set_limit(self, watts: float) -> None:
-        """Set the power limit of each card. Raises `LimitRefused` if one of them does not accept it;
-        then the former limits of all cards are restored."""
-        try:
-            for card in self._all:
-                card.set_limit(watts)
-        except LimitRefused:
-            self.restore_limit()
-            raise
-
-    @property
-    def limited(self) -> bool:
-        """Whether a limit that this node set is in force on any of the cards."""
-        return any(card.limited for card in self._all)
-
-    def restore_limit(self) -> bool:
-        """Restore the cards' former limits; return False if that fails for one of them."""
-        done = [card.restore_limit() for card in self._all]
-        return all(done)
 
     def use_by_others(self, ours: Collection[int]) -> GpuUse:
         """Return the use of the cards by programs other than the processes `ours` (ids): that of a card

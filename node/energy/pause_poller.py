@@ -1,115 +1,77 @@
-"""Poller of the `--pause-when` source, which decides whether the node pauses.
+"""Poller of the `--pause-when` command, whose exit code decides whether the node pauses.
 
-The source is a URL or a command. It may be slow, silent or faulty: each request is bounded in time and
-in bytes, anything but a number (or a command's yes or no) counts as no answer, and the last value
-expires (`threshold.KEEP_SECONDS`).
+The command may be slow, silent or faulty: each run is bounded in time and in output, any other exit code
+than yes or no counts as no answer, and the last answer expires (`KEEP_SECONDS`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from datetime import UTC, datetime
-from urllib.parse import urlsplit
 
 import trio
 
-from ..network.web import AddressScope, Web, WebError
-from ..settings.components import PauseSettings
-from .commands import CommandFailed, CommandResult, ask_command
-from .numbers import MAX_BYTES, NotANumber, number_in_json, number_in_text
-from .threshold import KEEP_SECONDS, PauseDecision, Threshold
+from .commands import CommandFailed, ask_command
 
 _log = logging.getLogger(__name__)
 
 REPLY_TIMEOUT_SECONDS = 20.0
-# Exit codes of a command that decides by itself.
+KEEP_SECONDS = 3600.0
+"""How long the last answer is valid while there is no other: two steps of a tariff, which are usually
+half an hour each, and much longer than a router takes to restart. After that the node works, because its
+owner has lent the computer."""
+SENTENCE = "the command of --pause-when requests a pause"
+# Exit codes of the command.
 _PAUSE, _WORK = 0, 1
-_HALF = Threshold(pause=0.5, resume=0.5)
 
 
 class NoReply(Exception):
-    """Error of a request without a usable answer; the text says why and may quote the source."""
+    """Error of a command without a usable answer; the text says why."""
 
 
 class PausePoller:
     """Poller that keeps the last decision. Times are trio's."""
 
     def __init__(
-        self,
-        settings: PauseSettings,
-        *,
-        reply_timeout_seconds: float = REPLY_TIMEOUT_SECONDS,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, command: str, *, reply_timeout_seconds: float = REPLY_TIMEOUT_SECONDS
     ) -> None:
-        self._settings = settings
-        self._source = settings.source or ""
+        self._command = command
         self._seconds = reply_timeout_seconds
-        self._now = now
-        self._json_keys = settings.json_keys
-        self._web = Web(AddressScope.AS_NAMED) if settings.is_url else None
-        self._decision = PauseDecision(settings.threshold or _HALF)
+        self._paused = False
+        self._answered_at: float | None = None
         self._failing = False
 
-    @property
-    def value(self) -> float | None:
-        """The last number, while it is valid; None if there is none."""
-        return self._decision.value if self._settings.threshold is not None else None
-
-    @property
-    def sentence(self) -> str:
-        """The decision, for people."""
-        if self._settings.threshold is None:
-            return "the command of --pause-when requests a pause"
-        # A URL may hold a key, and a command a password: show only the host.
-        host = urlsplit(self._source).hostname if self._settings.is_url else None
-        return self._decision.sentence + (f" ({host})" if host else "")
-
     async def poll(self) -> bool:
-        """Query the source once; return whether the node should pause."""
+        """Run the command once; return whether the node should pause."""
         try:
-            value = await self.ask()
+            self._paused = await self.ask()
         except NoReply as problem:
-            if not self._failing:
-                _log.warning(
-                    "--pause-when: %s; the last answer is used for %.0f min, then this node works",
-                    problem,
-                    KEEP_SECONDS / 60,
-                )
-                self._failing = True
-            known = self._decision.value is not None
-            paused = self._decision.take_no_value(trio.current_time())
-            if known and self._decision.value is None:
-                _log.warning("--pause-when: there was no answer for too long, so this node works")
-            return paused
+            self._note_no_reply(problem)
+            return self._paused
+        self._answered_at = trio.current_time()
         if self._failing:
             _log.info("--pause-when: it answers again")
             self._failing = False
-        return self._decision.take_value(value, trio.current_time())
+        return self._paused
 
-    async def ask(self) -> float:
-        """Return the source's number, or 1 if the command asks for a pause and 0 if not. Raises
-        `NoReply` if there is no usable answer."""
+    async def ask(self) -> bool:
+        """Return whether the command asks for a pause. Raises `NoReply` if it gives no usable answer."""
         try:
-            with trio.move_on_after(self._seconds):
-                if self._web is not None:
-                    body = await self._web.get(self._source, MAX_BYTES)
-                    return self._number(body)
-                return self._number_of_command(await ask_command(self._source, self._seconds))
-        except (WebError, CommandFailed, NotANumber) as error:
-            raise NoReply(str(error)[:512]) from None
-        raise NoReply(f"it took longer than {self._seconds:g} s")
+            code = (await ask_command(self._command, self._seconds)).code
+        except CommandFailed as error:
+            raise NoReply(str(error)) from None
+        if code not in (_PAUSE, _WORK):
+            raise NoReply(f"the command ended with exit code {code}, not 0 (pause) or 1 (work)")
+        return code == _PAUSE
 
-    def _number_of_command(self, answer: CommandResult) -> float:
-        if self._settings.threshold is None:
-            if answer.code not in (_PAUSE, _WORK):
-                raise NotANumber(f"the command ended with exit code {answer.code}, not 0 or 1")
-            return 1.0 if answer.code == _PAUSE else 0.0
-        if answer.code != 0:
-            raise NotANumber(f"the command ended with exit code {answer.code}")
-        return self._number(answer.text.encode())
-
-    def _number(self, body: bytes) -> float:
-        if self._json_keys:
-            return number_in_json(body, self._json_keys, self._now())
-        return number_in_text(body[:MAX_BYTES].decode("utf-8", "replace"))
+    def _note_no_reply(self, problem: NoReply) -> None:
+        if not self._failing:
+            _log.warning(
+                "--pause-when: %s; the last answer is used for %.0f min, then this node works",
+                problem,
+                KEEP_SECONDS / 60,
+            )
+            self._failing = True
+        answered = self._answered_at
+        if answered is not None and trio.current_time() - answered > KEEP_SECONDS:
+            _log.warning("--pause-when: there was no answer for too long, so this node works")
+            self._paused, self._answered_at = False, None

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from ..energy.numbers import check_path
-from ..energy.threshold import Threshold
 from ..errors import ExitCode, UserError
 from ..util.schedule import Hours, parse_hours
 from .setting import Group, setting
@@ -31,10 +29,9 @@ from .values import (
 )
 
 SHORTEST_POLL_SECONDS = 10.0
-"""Shortest interval between two queries of the source of `--pause-when`."""
+"""Shortest interval between two runs of the command of `--pause-when`."""
 
-_MAX_CURRENCY_LENGTH = 8
-_MAX_SOURCE_LENGTH = 2048
+_MAX_COMMAND_LENGTH = 2048
 _DEFAULT_CLIP = 1.0
 _MAX_EPSILON, _MAX_CLIP = 1e6, 1e6
 _MEBIBYTE = 1 << 20
@@ -347,127 +344,10 @@ class RelaySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PauseSettings:
-    """The source of a number or a yes/no answer that decides when the node pauses.
-
-    Raises `UserError` with `ExitCode.USAGE` for invalid settings, and for settings that contradict or
-    lack each other.
-    """
-
-    source: str | None = setting(
-        None,
-        name="pause-when",
-        metavar="COMMAND|URL",
-        group=Group.ENERGY,
-        help="Where to get the number that decides about pauses, such as a price: a command that "
-        "prints it, or a URL. Without --pause-above or --pause-below the command's exit code "
-        "decides: 0 to pause, 1 to work.",
-    )
-    json_path: str | None = setting(
-        None,
-        name="pause-field",
-        metavar="PATH",
-        group=Group.ENERGY,
-        help="The number's path in JSON, such as data.0.intensity.actual. In place of an "
-        "index, `now` selects the list element for the current time.",
-    )
-    above: float | None = setting(
-        None,
-        name="pause-above",
-        metavar="NUMBER",
-        group=Group.ENERGY,
-        help="Pause while the number is above this.",
-    )
-    resume_below: float | None = setting(
-        None,
-        metavar="NUMBER",
-        group=Group.ENERGY,
-        help="Resume only once the number is below this. [default: as --pause-above]",
-    )
-    below: float | None = setting(
-        None,
-        name="pause-below",
-        metavar="NUMBER",
-        group=Group.ENERGY,
-        help="Pause while the number is below this, such as the power of a solar roof.",
-    )
-    resume_above: float | None = setting(
-        None,
-        metavar="NUMBER",
-        group=Group.ENERGY,
-        help="Resume only once the number is above this. [default: as --pause-below]",
-    )
-    interval_seconds: float = setting(
-        300.0,
-        name="pause-every",
-        metavar="SECONDS",
-        low=SHORTEST_POLL_SECONDS,
-        high=86_400.0,
-        group=Group.ENERGY,
-        help="Seconds between queries of --pause-when.",
-    )
-
-    def __post_init__(self) -> None:
-        _check_finite("--pause-every", self.interval_seconds)
-        bounds = (self.above, self.resume_below, self.below, self.resume_above)
-        given = [bound for bound in bounds if bound is not None]
-        if self.source is None:
-            if self.json_path is not None or given:
-                raise _usage_error(
-                    "bounds and --pause-field have no effect without --pause-when",
-                    "give --pause-when",
-                )
-            return
-        if not self.source.strip() or len(self.source) > _MAX_SOURCE_LENGTH or "\0" in self.source:
-            raise _usage_error("--pause-when is empty or too long", "give a command, or a URL")
-        pairs = [(self.above, self.resume_below), (self.below, self.resume_above)]
-        used = [pair for pair in pairs if pair != (None, None)]
-        if len(used) > 1 or any(pause is None for pause, _ in used):
-            raise _usage_error(
-                "the bounds of --pause-when do not fit together",
-                "give --pause-above, perhaps with --resume-below; or --pause-below, perhaps with "
-                "--resume-above",
-            )
-        if not used and (self.is_url or self.json_path is not None):
-            raise _usage_error(
-                "--pause-when returns a number, but no bound says when to pause",
-                "give --pause-above or --pause-below",
-            )
-        try:
-            _ = self.threshold, self.json_keys
-        except ValueError as error:
-            raise _usage_error(
-                f"--pause-when: {error}",
-                "give finite bounds, --resume-below at most --pause-above (or --resume-above at "
-                "least --pause-below), and a field such as data.0.intensity.actual",
-            ) from None
-
-    @property
-    def is_url(self) -> bool:
-        """Whether `source` is a URL."""
-        return self.source is not None and self.source.startswith(("http://", "https://"))
-
-    @property
-    def json_keys(self) -> tuple[str, ...]:
-        """The steps of the path `json_path`; empty: the whole answer is the number."""
-        return () if self.json_path is None else check_path(self.json_path)
-
-    @property
-    def threshold(self) -> Threshold | None:
-        """The bounds; None if the command's exit code decides, 0 for pause and 1 for work."""
-        high = self.above is not None
-        pause, resume = (self.above, self.resume_below) if high else (self.below, self.resume_above)
-        if pause is None:
-            return None
-        return Threshold(pause=pause, resume=pause if resume is None else resume, high=high)
-
-
-@dataclass(frozen=True, kw_only=True)
 class EnergySettings:
-    """When the node works, the price of its energy, and the limit on its power.
+    """When the node works and when it pauses.
 
-    Raises `UserError` with `ExitCode.USAGE` for invalid numbers or an invalid currency, and for a
-    currency without a price.
+    Raises `UserError` with `ExitCode.USAGE` for a command or an interval that cannot be used.
     """
 
     active_hours: Hours | None = setting(
@@ -479,30 +359,21 @@ class EnergySettings:
         help="Working hours, such as 22:00-07:00, or several periods separated by commas; at other "
         "times the node pauses. [default: always]",
     )
-    price: float | None = setting(
+    pause_when: str | None = setting(
         None,
-        metavar="PRICE",
-        low=0.0,
-        high=1e6,
+        metavar="COMMAND",
         group=Group.ENERGY,
-        help="The price of a kWh.",
+        help="A shell command whose exit code decides about pauses: 0 to pause, 1 to work.",
     )
-    currency: str | None = setting(
-        None,
-        metavar="WORD",
+    pause_every_seconds: float = setting(
+        300.0,
+        name="pause-every",
+        metavar="SECONDS",
+        low=SHORTEST_POLL_SECONDS,
+        high=86_400.0,
         group=Group.ENERGY,
-        help="The price's currency, such as EUR or ct.",
+        help="Seconds between runs of --pause-when.",
     )
-    power_limit: float | None = setting(
-        None,
-        metavar="WATTS",
-        low=1.0,
-        high=10_000.0,
-        group=Group.ENERGY,
-        help="Limit the power of each GPU while this node works, if its driver allows it "
-        "(NVIDIA, mostly as root); the GPU's own limit is restored in pauses and at the end.",
-    )
-    pause_when: PauseSettings = PauseSettings()
     polite: bool = setting(
         False,
         group=Group.COMMON,
@@ -511,23 +382,16 @@ class EnergySettings:
     )
 
     def __post_init__(self) -> None:
-        _check_finite("--price", self.price)
-        _check_finite("--power-limit", self.power_limit)
-        currency = self.currency
-        if currency is None:
+        _check_finite("--pause-every", self.pause_every_seconds)
+        command = self.pause_when
+        if command is None:
             return
-        is_currency = (
-            currency.isprintable()
-            and " " not in currency
-            and 0 < len(currency) <= _MAX_CURRENCY_LENGTH
-        )
-        if self.price is None or not is_currency:
+        if not command.strip() or len(command) > _MAX_COMMAND_LENGTH or "\0" in command:
+            raise _usage_error("--pause-when is empty or too long", "give a command")
+        if command.startswith(("http://", "https://")):
             raise _usage_error(
-                f"--currency {currency!r} needs --price"
-                if self.price is None
-                else f"{currency!r} is not a currency",
-                f"give --price as well, and a word of at most {_MAX_CURRENCY_LENGTH} characters, such "
-                "as EUR",
+                "--pause-when is a URL, not a command",
+                "give a command that reads the URL and decides: docs/energy.md has examples",
             )
 
 

@@ -18,11 +18,12 @@ from .audit_metrics import AUDIT_METRICS
 from .counts import NodeReading, RoundPhase
 from .families import MetricLabel, MetricRow, values_of
 from .own_rounds import OwnRound
-from .status import EnergyPart, MemberStatus, State, Status
+from .status import MemberStatus, State, Status
 
 StateLabel = Literal[State, "other"]
 # The kinds of traffic, as in network/traffic.py.
 Kind = Literal["update", "relayed", "blob", "gossip", "ledger", "other"]
+_JOULES_PER_KWH = 3.6e6
 _RELAYED = "; `relayed`: updates passed on for other members"
 Scope = Literal["own", "swarm", "other"]
 Side = Literal["own", "peer", "other"]
@@ -38,7 +39,6 @@ Task = Literal[
     "other",
 ]
 Owner = Literal["node", "trainer", "device", "other"]
-Part = Literal["gpu", "processor", "other"]
 # The reasons for which envelopes, decoders and the protocol's checks refuse a message.
 Reason = Literal[
     "bad_hash",
@@ -144,20 +144,6 @@ def _reachable(at: NodeReading) -> float | None:
     if reach is None or reach.verdict == "unknown":
         return None
     return float(reach.verdict != "unreachable")
-
-
-def _energy_parts(at: NodeReading) -> Mapping[str, EnergyPart]:
-    energy = at.status.energy
-    parts = {"gpu": energy.gpu, "processor": energy.processor}
-    return {name: part for name, part in parts.items() if part is not None}
-
-
-def _watts(at: NodeReading) -> Mapping[str, float | None]:
-    return {name: part.watts for name, part in _energy_parts(at).items()}
-
-
-def _joules(at: NodeReading) -> Mapping[str, float]:
-    return {name: part.joules or 0.0 for name, part in _energy_parts(at).items()}
 
 
 NODE_METRICS: tuple[MetricRow[NodeReading], ...] = (
@@ -371,34 +357,20 @@ NODE_METRICS: tuple[MetricRow[NodeReading], ...] = (
     MetricRow(
         "gauge",
         "power_watts",
-        "Power draw of a part of the computer, including other programs; no number: not known.",
-        _watts,
-        values_of("part", Part, math.nan),
+        "Power draw of the GPUs in use, including other programs; no number: not known.",
+        lambda at: at.status.energy.watts,
     ),
     MetricRow(
         "counter",
         "energy_joules_total",
-        "Energy measured while the node was working; parts that cannot be measured are not included.",
-        _joules,
-        values_of("part", Part),
-    ),
-    MetricRow(
-        "gauge",
-        "energy_cost",
-        "Cost of that energy at `--price`; no number: not known.",
-        lambda at: at.status.energy.cost,
+        "Energy of the GPUs, measured while the node was working.",
+        lambda at: (at.status.energy.kwh or 0.0) * _JOULES_PER_KWH,
     ),
     MetricRow(
         "gauge",
         "joules_per_token",
         "That energy, divided by the tokens of this node's counted updates; no number: not known.",
         lambda at: at.status.energy.joules_per_token,
-    ),
-    MetricRow(
-        "gauge",
-        "pause_signal",
-        "The last value that `--pause-when` received; no number: there is no valid one.",
-        lambda at: at.status.energy.signal,
     ),
     MetricRow(
         "counter",

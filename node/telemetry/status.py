@@ -35,7 +35,7 @@ State = Literal[
 Phase = Literal["idle", "compute", "transfer", "agree", "apply"]
 Verdict = Literal["unknown", "reachable", "local", "unreachable"]
 Way = Literal["direct", "relayed"]
-HoldKind = Literal["signal", "program", "person"]
+HoldKind = Literal["command", "program", "person"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Hold:
     """A reason to pause, independent of the node's working hours."""
 
     kind: HoldKind
-    """`signal`: `--pause-when`; `program`: another program on the GPU; `person`: a person at the
+    """`command`: `--pause-when`; `program`: another program on the GPU; `person`: a person at the
     computer."""
     text: str
     """The cause, for display."""
@@ -336,58 +336,23 @@ class ReachStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnergyPart:
-    """Energy of one part of the computer, including what other programs use."""
+class EnergyStatus:
+    """The energy of the node's work on NVIDIA GPUs, including what other programs use."""
 
     watts: float | None
     """Current power; None: unknown."""
-    joules: float | None
-    """Energy measured while the node was at work, since its start; None: none was measured."""
+    kwh: float | None
+    """Energy since this node's start, while it was at work; None: none was measured."""
     measured: float | None
-    """Fraction of the node's time at work in which the energy was measured, from 0 to 1; None: the node
-    has not worked yet."""
+    """Fraction of the node's time at work on a GPU in which the energy was measured, from 0 to 1; None:
+    it has not worked on one yet."""
+    joules_per_token: float | None
+    """All measured energy, divided by the tokens of own updates that counted."""
     why: str | None
     """Why the power is unknown now, for display."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnergyStatus:
-    """The energy and cost of the node's work. Sums include only the parts that could be measured."""
-
-    gpu: EnergyPart | None
-    """None: as far as is known, the trainer has computed on no GPU since the node's start."""
-    processor: EnergyPart
-    """The CPU packages and, where it has a counter, the memory."""
-    watts: float | None
-    """Current power of the parts with known power; None: no part has."""
-    kwh: float | None
-    """Energy since this node's start, while it was at work; None: none was measured."""
-    price: float | None
-    """Price of a kWh, set by the owner."""
-    currency: str | None
-    """Currency of the price, set by the owner."""
-    cost: float | None
-    """Cost of `kwh`; None without a price, or without measured energy."""
-    joules_per_token: float | None
-    """All measured energy, divided by the tokens of own updates that counted."""
-    power_limit: float | None
-    """Power limit of the GPU in watts that the node has set; None: none is set, or it was refused."""
-    signal: float | None
-    """The last number from `--pause-when`, while it is valid."""
-
-
-NO_ENERGY = EnergyStatus(
-    gpu=None,
-    processor=EnergyPart(watts=None, joules=None, measured=None, why=None),
-    watts=None,
-    kwh=None,
-    price=None,
-    currency=None,
-    cost=None,
-    joules_per_token=None,
-    power_limit=None,
-    signal=None,
-)
+NO_ENERGY = EnergyStatus(watts=None, kwh=None, measured=None, joules_per_token=None, why=None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,6 @@ from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.settings.components import ConsoleSettings
 from distro_node.node.telemetry.messages import starting_trainer, state_sentence
 from distro_node.node.telemetry.status import (
-    EnergyPart,
     EventStatus,
     Hold,
     Losses,
@@ -89,19 +88,15 @@ def told(status: Status, name: str) -> list[tuple[str, str]]:
 
 
 def test_energy_that_nobody_measured_is_no_zero() -> None:
-    assert told(EARLY, "power") == [("the processor –", "including other programs")]
-    assert told(EARLY, "energy") == [("–", "nothing could be measured")]
-    why = "only root may read the processor's counters"
-    assert told(TRAINING, "power") == [("the GPU 214 W, the processor –", why)]
-    known = EnergyPart(watts=50.0, joules=1.0, measured=0.999, why=None)
-    whole = replace(TRAINING.energy, processor=known, cost=None, kwh=123.456, watts=263.7)
-    assert told(replace(TRAINING, energy=whole), "energy") == [
-        ("264 W, 123.5 kWh", "4.5 J a token")
-    ]
-    part = replace(whole, gpu=None, processor=replace(known, measured=0.5), joules_per_token=None)
-    assert told(replace(TRAINING, energy=part), "energy") == [
-        ("264 W, 123.5 kWh", "partly measured")
-    ]
+    why = "the trainer computes on no GPU now"
+    early = replace(EARLY, energy=replace(EARLY.energy, why=why))
+    assert told(early, "power") == [("–", why)]
+    assert told(early, "energy") == []
+    assert told(TRAINING, "power") == [("214 W", "of the GPU, including other programs")]
+    whole = replace(TRAINING.energy, kwh=123.456)
+    assert told(replace(TRAINING, energy=whole), "energy") == [("123.5 kWh", "4.5 J a token")]
+    part = replace(whole, measured=0.5, joules_per_token=None)
+    assert told(replace(TRAINING, energy=part), "energy") == [("123.5 kWh", "partly measured")]
 
 
 def test_a_pause_reports_its_cause() -> None:

@@ -307,11 +307,11 @@ async def test_other_hours_and_limits_hold_at_once_and_for_the_sessions_after(
 
 async def test_what_holds_a_node_back_comes_and_goes_by_itself() -> None:
     schedule = WorkSchedule(None)
-    schedule.hold("signal", "too dear")
+    schedule.hold("command", "too dear")
     assert not schedule.at_work
     assert not schedule.status().by_command
     schedule.hold("person", "somebody is there")
-    schedule.release("signal")
+    schedule.release("command")
     assert not schedule.at_work
     schedule.release("person")
     schedule.release("person")
@@ -320,35 +320,35 @@ async def test_what_holds_a_node_back_comes_and_goes_by_itself() -> None:
 
 async def test_the_owner_waives_what_holds_now_and_no_more() -> None:
     schedule = WorkSchedule(None)
-    schedule.hold("signal", "too dear")
+    schedule.hold("command", "too dear")
     schedule.resume()
     assert schedule.at_work
     assert schedule.status().by_command
     # The same cause with another text is waived until it is over; another cause is not.
-    schedule.hold("signal", "dearer still")
+    schedule.hold("command", "dearer still")
     assert schedule.at_work
     schedule.hold("program", "a game")
     assert not schedule.at_work
     schedule.release("program")
-    schedule.release("signal")
-    schedule.hold("signal", "too dear again")
+    schedule.release("command")
+    schedule.hold("command", "too dear again")
     assert not schedule.at_work
 
 
 async def test_a_pause_outlasts_what_holds_the_node_back() -> None:
     schedule = WorkSchedule(None)
-    schedule.hold("signal", "too dear")
+    schedule.hold("command", "too dear")
     schedule.resume()
     schedule.pause()
-    schedule.release("signal")
+    schedule.release("command")
     assert not schedule.at_work
-    schedule.hold("signal", "too dear")
+    schedule.hold("command", "too dear")
     schedule.resume()
     assert schedule.at_work
 
 
 async def test_hours_and_holds_both_have_to_agree() -> None:
     schedule = WorkSchedule(parse_hours("22:00-07:00"), lambda: MIDNIGHT + timedelta(hours=12))
-    schedule.hold("signal", "too dear")
-    schedule.release("signal")
+    schedule.hold("command", "too dear")
+    schedule.release("command")
     assert not schedule.at_work

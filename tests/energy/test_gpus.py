@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from distro_node.node.energy.arithmetic import joules_between
-from distro_node.node.energy.gpu import Gpu, GpuUse, LimitRefused
+from distro_node.node.energy.gpu import Gpu, GpuUse
 from distro_node.node.energy.gpu_group import GpuGroup
 from energy.test_meters import Driver
 
@@ -80,36 +80,14 @@ def test_if_one_is_unknown_the_sum_is(cards: Cards) -> None:
     assert "lost" in (cards.gpus.why or "")
 
 
-def test_a_limit_holds_for_each(cards: Cards) -> None:
-    cards.gpus.set_limit(150)
-    assert [driver.limit for driver in cards.drivers.values()] == [150_000, 150_000]
-    assert cards.gpus.limited
-    assert cards.gpus.restore_limit()
-    assert [driver.limit for driver in cards.drivers.values()] == [300_000, 300_000]
-    assert not cards.gpus.limited
-
-
-def test_if_one_refuses_a_limit_none_has_it(cards: Cards) -> None:
-    cards.drivers[SECOND].root = False
-    with pytest.raises(LimitRefused, match="root"):
-        cards.gpus.set_limit(150)
-    assert [driver.limit for driver in cards.drivers.values()] == [300_000, 300_000]
-    assert not cards.gpus.limited
-
-
-def test_each_gets_its_limit_back_even_if_one_does_not(cards: Cards) -> None:
-    cards.gpus.set_limit(150)
-    cards.drivers[FIRST].gone = True
-    assert not cards.gpus.restore_limit()
-    assert [driver.limit for driver in cards.drivers.values()] == [150_000, 300_000]
-
-
-def test_a_card_that_is_no_longer_used_has_its_limit_back(cards: Cards) -> None:
-    cards.gpus.set_limit(150)
+def test_a_card_that_is_no_longer_used_is_not_read(cards: Cards) -> None:
+    assert cards.gpus.read() is not None
     cards.gpus.select((FIRST,))
-    assert [driver.limit for driver in cards.drivers.values()] == [150_000, 300_000]
+    reading = cards.gpus.read()
+    assert reading is not None
+    assert (reading.watts, reading.counters.keys()) == (200, {FIRST})
     cards.gpus.select(())
-    assert cards.drivers[FIRST].limit == 300_000
+    assert [driver.opened for driver in cards.drivers.values()] == [0, 0]
     assert cards.gpus.read() is None
     assert "not use an NVIDIA GPU" in (cards.gpus.why or "")
 
@@ -142,4 +120,3 @@ def test_without_any_nothing_is_known() -> None:
     gpus = Cards().gpus
     assert gpus.read() is None
     assert gpus.use_by_others(OURS) == GpuUse(None)
-    assert gpus.restore_limit()

@@ -1,4 +1,4 @@
-"""The energy manager: meters in the status and the metrics, the power limit, and what pauses a node."""
+"""The energy manager: the energy in the status and the metrics, and what pauses a node."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import pytest
 import trio
 from distro_node.node.control.work_hours import WorkSchedule
-from distro_node.node.energy.arithmetic import MeterReading
 from distro_node.node.energy.gpu import Gpu
 from distro_node.node.energy.gpu_group import GpuGroup
 from distro_node.node.energy.idle_grace import QUIET_SECONDS
 from distro_node.node.energy.manager import METER_SECONDS, EnergyManager
-from distro_node.node.energy.pause_poller import PausePoller
+from distro_node.node.energy.pause_poller import SENTENCE, PausePoller
 from distro_node.node.energy.user_activity import (
     UserActivity,
     hid_idle,
     sessions_idle,
     terminals_idle,
 )
-from distro_node.node.settings.components import EnergySettings, PauseSettings
+from distro_node.node.settings.components import EnergySettings
 from distro_node.node.telemetry.status import NO_ENERGY
 from distro_node.node.telemetry.telemetry import Telemetry
 from energy.test_meters import UUID, Driver
@@ -35,23 +33,9 @@ from scraping import UNBORN, sample, told_by
 from trio.testing import MockClock
 
 # Private here: `_in_thread`: a driver that hangs;
-# `_totals`, `_decision`: tokens and values without a swarm and a server.
+# `_totals`: tokens without a swarm.
 
 OURS = 10
-
-
-class Watts:
-    """Substitute for the processor's counters: a fixed power in W, None for unknown."""
-
-    def __init__(self, watts: float | None) -> None:
-        self.watts = watts
-
-    def read(self) -> MeterReading | None:
-        return None if self.watts is None else MeterReading(at=trio_time(), watts=self.watts)
-
-    @property
-    def why(self) -> str | None:
-        return "only root may" if self.watts is None else None
 
 
 class Idle(UserActivity):
@@ -84,20 +68,18 @@ class Rig:
     """Energy manager with all its dependencies."""
 
     def __init__(self, settings: EnergySettings, *, device: str | None = "cuda (a card)") -> None:
-        self.driver, self.user_activity, self.watts = Driver(), Idle(), Watts(50.0)
+        self.driver, self.user_activity = Driver(), Idle()
         self.driver.compute = [OURS]
         self.schedule = WorkSchedule(None)
         self.telemetry = Telemetry(b"p" * 32)  # type: ignore[arg-type]  # any 32 bytes
         self.telemetry.device = device
         self.telemetry.gpus = (UUID,) if device and device.startswith("cuda") else ()
         self.telemetry.enter("training")
-        processor: Any = self.watts
         self.manager = EnergyManager(
             settings,
             self.schedule,
             self.telemetry,
             gpus=GpuGroup(lambda: Gpu(lambda: self.driver, clock=trio_time)),
-            processor=processor,
             user_activity=self.user_activity,
         )
 
@@ -111,24 +93,19 @@ def family(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distro_node.node.energy.manager._own_processes", lambda: frozenset([OURS]))
 
 
-async def test_watts_become_money(wound: MockClock, nursery: trio.Nursery) -> None:
-    rig = Rig(EnergySettings(price=0.30, currency="EUR"))
+async def test_watts_become_kwh(wound: MockClock, nursery: trio.Nursery) -> None:
+    rig = Rig(EnergySettings())
     rig.driver.counts = False
     nursery.start_soon(rig.manager.run)
     await trio.sleep(3600 + METER_SECONDS + 1)
-    rig.telemetry._totals.own_tokens = 9_000
+    rig.telemetry._totals.own_tokens = 7_200
     status = rig.manager.status()
-    assert status.gpu is not None
-    assert (status.gpu.watts, status.processor.watts, status.watts) == (200, 50, 250)
-    assert status.kwh == pytest.approx(0.25, rel=0.01)
-    assert status.cost == pytest.approx(0.075, rel=0.01)
+    assert (status.watts, status.why) == (200, None)
+    assert status.kwh == pytest.approx(0.2, rel=0.01)
     assert status.joules_per_token == pytest.approx(100, rel=0.01)
-    assert (status.currency, status.power_limit, status.signal) == ("EUR", None, None)
-    assert status.gpu.measured == pytest.approx(1.0, abs=0.01)
-    assert rig.metric("distro_power_watts", part="gpu") == 200
-    assert rig.metric("distro_energy_joules_total", part="processor") == pytest.approx(
-        180e3, rel=0.01
-    )
+    assert status.measured == pytest.approx(1.0, abs=0.01)
+    assert rig.metric("distro_power_watts") == 200
+    assert rig.metric("distro_energy_joules_total") == pytest.approx(720e3, rel=0.01)
     # Energy during a pause is not the swarm's.
     rig.schedule.pause()
     await trio.sleep(METER_SECONDS + 1)
@@ -138,60 +115,51 @@ async def test_watts_become_money(wound: MockClock, nursery: trio.Nursery) -> No
 
 
 async def test_nothing_known_is_shown_as_that(wound: MockClock, nursery: trio.Nursery) -> None:
-    rig = Rig(EnergySettings(price=0.30), device="cpu")
-    rig.watts.watts = None
+    rig = Rig(EnergySettings(), device="cpu")
     nursery.start_soon(rig.manager.run)
     await trio.sleep(60)
-    status = rig.manager.status()
-    processor = replace(NO_ENERGY.processor, measured=0.0, why="only root may")
-    assert status == replace(NO_ENERGY, processor=processor, price=0.30)
-    for name in ("distro_energy_cost", "distro_joules_per_token", "distro_pause_signal"):
+    assert rig.manager.status() == replace(NO_ENERGY, why="the trainer computes on no GPU now")
+    for name in ("distro_joules_per_token", "distro_power_watts"):
         assert math.isnan(rig.metric(name))
-    assert math.isnan(rig.metric("distro_power_watts", part="gpu"))
 
 
 async def test_a_gpu_that_disappears_is_unknown_and_what_was_counted_stays(
     wound: MockClock, nursery: trio.Nursery
 ) -> None:
     rig = Rig(EnergySettings())
-    rig.driver.counts, rig.watts.watts = False, None
+    rig.driver.counts = False
     nursery.start_soon(rig.manager.run)
     await trio.sleep(101)
     rig.driver.gone = True
     await trio.sleep(100)
     status = rig.manager.status()
-    assert status.gpu is not None
-    assert (status.gpu.watts, status.watts) == (None, None)
-    assert "lost" in (status.gpu.why or "")
-    assert status.gpu.joules == pytest.approx(200 * 98, rel=0.05)
-    assert status.gpu.measured == pytest.approx(0.5, abs=0.05)
-    assert math.isnan(rig.metric("distro_power_watts", part="gpu"))
+    assert status.watts is None
+    assert "lost" in (status.why or "")
+    assert status.kwh == pytest.approx(200 * 98 / 3.6e6, rel=0.05)
+    assert status.measured == pytest.approx(0.5, abs=0.05)
+    assert math.isnan(rig.metric("distro_power_watts"))
 
 
 async def test_a_trainer_that_moves_to_the_processor_takes_nothing_back(
     wound: MockClock, nursery: trio.Nursery
 ) -> None:
-    """Energy, cost and their counters never decrease; what the idle GPU draws is not added."""
-    rig = Rig(EnergySettings(price=0.30))
+    """Energy and its counter never decrease; what the idle GPU draws is not added."""
+    rig = Rig(EnergySettings())
     rig.driver.counts = False
     nursery.start_soon(rig.manager.run)
     await trio.sleep(101)
-    before = rig.manager.status()
-    joules = rig.metric("distro_energy_joules_total", part="gpu")
+    joules = rig.metric("distro_energy_joules_total")
     assert joules > 0
     rig.telemetry.device, rig.telemetry.gpus = "cpu", ()
     await trio.sleep(10)
     moved = rig.manager.status()
-    assert rig.metric("distro_energy_joules_total", part="gpu") == joules
-    assert (moved.kwh or 0.0) > (before.kwh or 0.0)
-    assert (moved.cost or 0.0) > (before.cost or 0.0)
-    assert moved.gpu is not None
-    assert (moved.gpu.watts, moved.watts) == (None, 50)
-    assert "no GPU" in (moved.gpu.why or "")
+    assert rig.metric("distro_energy_joules_total") == joules
+    assert moved.watts is None
+    assert "no GPU" in (moved.why or "")
     rig.telemetry.device, rig.telemetry.gpus = "cuda (a card)", (UUID,)
     # The first reading has nothing to be compared with.
     await trio.sleep(METER_SECONDS)
-    assert rig.metric("distro_energy_joules_total", part="gpu") == joules
+    assert rig.metric("distro_energy_joules_total") == joules
 
 
 async def test_a_driver_that_hangs_costs_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,70 +181,21 @@ async def test_a_driver_that_hangs_costs_one_thread(monkeypatch: pytest.MonkeyPa
             pass
 
 
-async def test_a_limit_holds_while_the_node_works(wound: MockClock) -> None:
-    rig = Rig(EnergySettings(power_limit=220.0))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.manager.run)
-        await trio.sleep(3 * METER_SECONDS)
-        assert (rig.driver.limit, rig.manager.status().power_limit) == (220_000, 220)
-        rig.schedule.pause()
-        await trio.sleep(3 * METER_SECONDS)
-        assert (rig.driver.limit, rig.manager.status().power_limit) == (300_000, None)
-        rig.schedule.resume()
-        await trio.sleep(3 * METER_SECONDS)
-        assert rig.driver.limit == 220_000
-        nursery.cancel_scope.cancel()
-    assert rig.driver.limit == 300_000
-
-
-async def test_a_limit_is_put_back_at_once_by_who_leaves(
-    wound: MockClock, nursery: trio.Nursery
-) -> None:
-    rig = Rig(EnergySettings(power_limit=220.0))
-    rig.manager.restore_limit()
-    assert rig.driver.limit == 300_000
-    nursery.start_soon(rig.manager.run)
-    await trio.sleep(3 * METER_SECONDS)
-    assert rig.driver.limit == 220_000
-    rig.manager.restore_limit()
-    assert rig.driver.limit == 300_000
-
-
-async def test_a_limit_that_is_refused_is_reported_once(
-    wound: MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
-) -> None:
-    rig = Rig(EnergySettings(power_limit=220.0))
-    rig.driver.root = False
-    nursery.start_soon(rig.manager.run)
-    await trio.sleep(10 * METER_SECONDS)
-    warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert warned == ["--power-limit 220: only root may set the limit; the GPU keeps its own limit"]
-    assert (
-        rig.telemetry.events[-1].text
-        == "the GPU's power limit could not be set to 220 W: only root may set the limit"
-    )
-    assert rig.schedule.at_work
-
-
-async def test_a_number_pauses_and_reports_why(
-    wound: MockClock, nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_command_pauses_and_reports_why(
+    wound: MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([True, True, False])
 
-    async def poll(poller: Any) -> bool:
-        poller._decision.take_value(
-            40.0 if (paused := next(answers, False)) else 20.0, trio.current_time()
-        )
-        return paused
+    async def poll(poller: PausePoller) -> bool:
+        return next(answers, False)
 
     monkeypatch.setattr(PausePoller, "poll", poll)
-    rig = Rig(EnergySettings(pause_when=PauseSettings(source="x", above=30.0, resume_below=25.0)))
+    rig = Rig(EnergySettings(pause_when="x"))
     nursery.start_soon(rig.manager.run)
     await trio.sleep(10)
     assert not rig.schedule.at_work
     (hold,) = rig.schedule.status().holds
-    assert (hold.kind, hold.text, hold.waived) == ("signal", "40 is above 30", False)
-    assert rig.manager.status().signal == 40
+    assert (hold.kind, hold.text, hold.waived) == ("command", SENTENCE, False)
     await trio.sleep(580)
     assert not rig.schedule.at_work
     await trio.sleep(25)
@@ -448,18 +367,3 @@ async def test_logind_is_asked_through_its_program(tmp_path: Path) -> None:
     idle = await UserActivity(tmp_path, str(program)).idle_seconds()
     assert idle == pytest.approx(500, abs=30)
     assert await UserActivity(tmp_path, str(tmp_path / "none")).idle_seconds() is None
-
-
-async def test_a_limit_follows_the_trainer_to_another_card(
-    wound: MockClock, nursery: trio.Nursery
-) -> None:
-    rig = Rig(EnergySettings(power_limit=220.0))
-    nursery.start_soon(rig.manager.run)
-    await trio.sleep(3 * METER_SECONDS)
-    assert rig.driver.limit == 220_000
-    rig.telemetry.gpus = ()
-    await trio.sleep(2 * METER_SECONDS)
-    assert (rig.driver.limit, rig.manager.status().power_limit) == (300_000, None)
-    rig.telemetry.gpus = (UUID,)
-    await trio.sleep(2 * METER_SECONDS)
-    assert (rig.driver.limit, rig.manager.status().power_limit) == (220_000, 220)

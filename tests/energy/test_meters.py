@@ -1,90 +1,20 @@
-"""Meters: trees as on Linux, a driver like NVIDIA's, and failures of both."""
+"""One card: a driver like NVIDIA's, and its failures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from distro_node.node.energy.arithmetic import joules_between
-from distro_node.node.energy.gpu import Gpu, GpuUse, LimitRefused
-from distro_node.node.energy.processor import Processor
+from distro_node.node.energy.gpu import Gpu, GpuUse
 
 UUID = "GPU-0a1b2c3d-0000-1111-2222-333344445555"
 
 
-def zone(
-    root: Path, name: str, what: str, energy: object, wraps_at: object = 262_143_328_850
-) -> Path:
-    folder = root / name
-    folder.mkdir(parents=True)
-    (folder / "name").write_text(f"{what}\n")
-    (folder / "energy_uj").write_text(f"{energy}\n")
-    (folder / "max_energy_range_uj").write_text(f"{wraps_at}\n")
-    return folder
-
-
-def test_packages_and_memory_count_once(tmp_path: Path) -> None:
-    clock = iter([0.0, 2.0])
-    meter = Processor(tmp_path, clock=lambda: next(clock))
-    package = zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
-    core = zone(tmp_path, "intel-rapl:0:0", "core", 1)
-    memory = zone(tmp_path, "intel-rapl:0:1", "dram", 262_143_328_849)
-    # The whole platform includes the packages.
-    platform = zone(tmp_path, "intel-rapl:1", "psys", 1)
-    before = meter.read()
-    for folder, energy in (
-        (package, 91_000_000),
-        (core, 10**9),
-        (memory, 9_999_999),
-        (platform, 1),
-    ):
-        (folder / "energy_uj").write_text(str(energy))
-    after = meter.read()
-    assert before is not None
-    assert after is not None
-    assert joules_between(before, after) == pytest.approx(100.0)
-    assert Processor(tmp_path).why_not() is None
-
-
-@pytest.mark.parametrize("energy", ["", "many", "-5", "1e9", "9" * 5000])
-def test_a_counter_without_a_number_is_unknown(tmp_path: Path, energy: str) -> None:
-    zone(tmp_path, "intel-rapl:0", "package-0", energy)
-    zone(tmp_path, "intel-rapl:1", "package-1", 5)
-    reading = Processor(tmp_path).read()
-    # Read in part, the longest one is a number of 64 digits, which fits no pair of readings.
-    assert reading is None or energy == "9" * 5000
-
-
-def test_a_counter_that_only_root_reads_is_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    zone(tmp_path, "intel-rapl:0", "package-0", 5)
-    real = Path.open
-
-    def denied(path: Path, *arguments: Any, **options: Any) -> Any:
-        if path.name == "energy_uj":
-            raise PermissionError(13, "Permission denied")
-        return real(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "open", denied)
-    assert Processor(tmp_path).read() is None
-    assert "only root" in (Processor(tmp_path).why_not() or "")
-
-
-def test_without_counters_nothing_is_known(tmp_path: Path) -> None:
-    assert Processor(tmp_path / "nowhere").read() is None
-    assert "no energy counters" in (Processor(tmp_path / "nowhere").why_not() or "")
-
-
 class NVMLError(Exception):
     """Same as in the driver's library."""
-
-
-class NoPermission(NVMLError):
-    """Error: only root may do this."""
 
 
 class NotFound(NVMLError):
@@ -95,15 +25,12 @@ class Driver:
     """NVML with one card. `gone`: it has fallen off the bus."""
 
     NVMLError = NVMLError
-    NVMLError_NoPermission = NoPermission
     NVMLError_NotFound = NotFound
 
     def __init__(self) -> None:
         self.gone = False
         self.counts = True
         self.milliwatts, self.millijoules = 200_000, 5_000
-        self.limit = 300_000
-        self.root = True
         self.compute: list[int] = []
         self.graphics: list[int] = []
         self.percent = 0
@@ -132,19 +59,6 @@ class Driver:
         if not self.counts:
             raise NVMLError("Not Supported")
         return self.millijoules
-
-    def nvmlDeviceGetPowerManagementLimitConstraints(self, handle: object) -> list[int]:
-        self._check()
-        return [100_000, 350_000]
-
-    def nvmlDeviceGetPowerManagementLimit(self, handle: object) -> int:
-        return self.limit
-
-    def nvmlDeviceSetPowerManagementLimit(self, handle: object, limit: int) -> None:
-        self._check()
-        if not self.root:
-            raise NoPermission("Insufficient Permissions")
-        self.limit = limit
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> list[Any]:
         self._check()
@@ -259,43 +173,6 @@ def test_without_package_card_or_driver_nothing_is_known(
     assert gpu.read() is None
     assert gpu.use_by_others([1]) == GpuUse(None)
     assert why in (gpu.why or "")
-    with pytest.raises(LimitRefused, match=why):
-        gpu.set_limit(200)
-
-
-def test_a_limit_is_set_and_put_back(gpu: Gpu, driver: Driver) -> None:
-    assert gpu.restore_limit()
-    gpu.set_limit(220.0)
-    assert (driver.limit, gpu.limited) == (220_000, True)
-    gpu.set_limit(180.0)
-    assert gpu.restore_limit()
-    assert (driver.limit, gpu.limited) == (300_000, False)
-
-
-def test_a_limit_is_put_back_after_the_driver_was_away(
-    gpu: Gpu, driver: Driver, time: list[float]
-) -> None:
-    gpu.set_limit(220.0)
-    driver.gone = True
-    assert gpu.read() is None
-    driver.gone = False
-    assert gpu.restore_limit()
-    assert driver.limit == 300_000
-    gpu.set_limit(220.0)
-    driver.gone = True
-    assert not gpu.restore_limit()
-
-
-@pytest.mark.parametrize(
-    ("watts", "root", "why"), [(90, True, "100 to 350 W"), (200, False, "root")]
-)
-def test_a_limit_that_is_refused_is_explained(
-    gpu: Gpu, driver: Driver, watts: float, root: bool, why: str
-) -> None:
-    driver.root = root
-    with pytest.raises(LimitRefused, match=why):
-        gpu.set_limit(watts)
-    assert (driver.limit, gpu.limited) == (300_000, False)
 
 
 def test_who_uses_the_card(gpu: Gpu, driver: Driver) -> None:

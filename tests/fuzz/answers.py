@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,6 @@ from distro_node.crypto.envelope import seal
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import peer_text
 from distro_node.node.content.mirrors import Mirrors
-from distro_node.node.energy.pause_poller import NoReply, PausePoller
 from distro_node.node.network.circuit_client import Circuits
 from distro_node.node.network.dial_policy import AddressSource, Scope
 from distro_node.node.network.discovery.introductions import Introducer
@@ -24,7 +22,6 @@ from distro_node.node.network.errors import DialError
 from distro_node.node.network.exchange.chunks import ask_holdings
 from distro_node.node.network.nat.dial_back import ask_dial_back
 from distro_node.node.network.streams import FrameOversized, StreamEnded, read_reply
-from distro_node.node.settings.components import PauseSettings
 from distro_node.node.util.protocol_version import explain_versions
 from distro_node.protocol.chain.fork_search import ChainComparison, FetchBackoff
 from distro_node.protocol.chain.initial_sync import InitialSync
@@ -46,7 +43,6 @@ from simulation.swarm import identity
 # A machine asks this often at most before its input has run out.
 _STEPS = 12
 _BLOB = b"what was asked for" * 20
-_NOW = datetime(2026, 3, 2, 17, 40, tzinfo=UTC)
 
 
 def targets() -> Iterator[Target]:
@@ -132,18 +128,6 @@ def targets() -> Iterator[Target]:
             b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno",
         ),
         ("a mirror's answer",),
-        allowed=(),
-        structured=False,
-    )
-    prices = (
-        b'{"data": [{"from": 0, "to": 2000000000, "price": 31.4}, {"start": "2026-03-02T17:30Z"}]}'
-    )
-    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
-    yield Target(
-        "tariff",
-        partial(idle.run, _tariff),
-        (head % len(prices) + prices, head % 4 + b"31.4", head % 8 + b"[[[[NaN]"),
-        ("what a tariff's server answers",),
         allowed=(),
         structured=False,
     )
@@ -300,19 +284,6 @@ async def _mirror(data: bytes) -> object:
     mirror._web._pools[False] = pool
     async with pool:
         return await mirrors.get(content_id(_BLOB), len(_BLOB))
-
-
-async def _tariff(data: bytes) -> object:
-    settings = PauseSettings(source="http://a.example/", json_path="data.now.price", above=30.0)
-    asker: Any = PausePoller(settings, now=lambda: _NOW)
-    pieces = [data[: len(data) // 2], data[len(data) // 2 :]]
-    pool = httpcore.AsyncConnectionPool(network_backend=httpcore.AsyncMockBackend(pieces))
-    asker._web._pools[False] = pool
-    async with pool:
-        try:
-            return await asker.ask()
-        except NoReply:
-            return None
 
 
 def _answering(data: bytes) -> Callable[..., Any]:

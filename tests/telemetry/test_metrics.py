@@ -111,11 +111,9 @@ def test_every_number_of_a_scrape_is_in_the_status_or_counted() -> None:
         ("peers_relayed",): 1,
         ("reachable",): 0,
         ("memory_bytes", "owner", "trainer"): 500_000_000,
-        ("power_watts", "part", "gpu"): 213.7,
-        ("energy_joules_total", "part", "gpu"): 1_800_000.0,
-        ("energy_cost",): 0.15,
+        ("power_watts",): 213.7,
+        ("energy_joules_total",): 1_800_000.0,
         ("joules_per_token",): 4.5,
-        ("pause_signal",): 0.41,
         ("votes", "scope", "own"): 1024,
         ("votes", "scope", "swarm"): 8192,
         ("members_with_votes",): 2,
@@ -136,9 +134,9 @@ def test_every_number_of_a_scrape_is_in_the_status_or_counted() -> None:
 
 
 def test_what_is_unknown_has_no_number() -> None:
-    for name in ("training_loss", "heldout_loss", "reachable", "disk_free_bytes", "energy_cost"):
+    for name in ("training_loss", "heldout_loss", "reachable", "disk_free_bytes", "power_watts"):
         assert math.isnan(sample(NOTHING, name)), name
-    for name, label, value in (("power_watts", "part", "gpu"), ("votes", "scope", "own")):
+    for name, label, value in (("votes", "scope", "own"),):
         assert math.isnan(sample(NOTHING, name, **{label: value})), name
 
 

@@ -362,9 +362,8 @@ function showComputer() {
 let unfolded = false;
 function showEnergy() {
   const { energy } = told.status;
-  const known = energy.kwh !== null || [energy.gpu, energy.processor].some((part) => part && part.watts !== null);
-  const cost = energy.cost === null ? "" : `, ${energy.cost.toFixed(2)} ${energy.currency ?? ""}`.trimEnd();
-  $("energy-said").textContent = !known ? "Energy: nothing can be measured here" : energy.kwh === null ? "Energy" : `Energy: ${energy.kwh.toFixed(3)} kWh${cost}`;
+  const known = energy.kwh !== null || energy.watts !== null;
+  $("energy-said").textContent = !known ? "Energy: nothing can be measured here" : energy.kwh === null ? "Energy" : `Energy: ${energy.kwh.toFixed(3)} kWh`;
   if (known && !unfolded) {
     unfolded = true;
     $("energy-fold").open = true;
@@ -381,16 +380,9 @@ function utilisationOf(trainer) {
 
 function energyFacts() {
   const energy = told.status.energy;
-  const watts = (part) => shown(part?.watts, (number) => `${Math.round(number)} W`);
-  const parts = [[energy.gpu, "the GPU"], [energy.processor, "the processor"]].filter(([part]) => part);
-  const known = parts.filter(([part]) => part.joules !== null).map(([, name]) => name);
-  const price = energy.price === null ? "give --price to see what it costs" : `at ${energy.price}${energy.currency === null ? "" : ` ${energy.currency}`} a kWh`;
-  const limit = energy.power_limit === null ? null : `limited to ${energy.power_limit} W`;
   return [
-    ...(energy.gpu ? fact("GPU draws", watts(energy.gpu), energy.gpu.why ?? limit) : []),
-    ...fact("Processor draws", watts(energy.processor), energy.processor.why ?? "all programs on it"),
-    ...fact("Energy", shown(energy.kwh, (number) => `${number.toFixed(3)} kWh`), known.length ? `of ${known.join(" and ")}, while at work since this start` : null),
-    ...fact("Cost", shown(energy.cost, (number) => `${number.toFixed(2)} ${energy.currency ?? ""}`.trim()), energy.kwh === null ? null : price),
+    ...fact("GPU draws", shown(energy.watts, (number) => `${Math.round(number)} W`), energy.why ?? "all programs on it"),
+    ...fact("Energy", shown(energy.kwh, (number) => `${number.toFixed(3)} kWh`), energy.kwh === null ? null : "while at work since this start"),
     ...fact("A token", shown(energy.joules_per_token, (number) => `${number.toPrecision(3)} J`), "of yours that counted"),
   ];
 }
