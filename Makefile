@@ -75,9 +75,8 @@ soak: $(INSTALLED) ## the long fuzz runs, many more examples, and 10,000 seeds o
 	$(BIN)/python benchmarks/simulate_whole.py --soak $(VENV)/soak-whole.jsonl --seeds 0:1000 \
 		--commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 
-docs: $(INSTALLED) ## write the reference tables, diagrams and manual pages from the code
+docs: $(INSTALLED) ## write the reference tables and diagrams from the code
 	$(BIN)/python docs/site/tables.py
-	$(BIN)/python -m distro_node.node.cli.man_pages docs/man
 
 site: $(INSTALLED) ## the documents as web pages, in build/site
 	$(BIN)/python docs/site/build.py build/site
@@ -89,6 +88,7 @@ changelog: $(INSTALLED) ## gather the fragments of changes/ in CHANGELOG.md, und
 
 dist: $(INSTALLED) ## the wheel and the source archive, in dist/
 	rm -rf dist
+	$(BIN)/python -m distro_node.node.cli.man_pages docs/man
 	$(BIN)/python -m build --outdir dist
 
 deb: ## the Debian package of a bootstrap peer, in dist/; on Debian 12
@@ -138,6 +138,6 @@ locks: ## the releases that the images install, with the hashes of their files, 
 	rm -rf $(FRESH)
 
 clean: ## remove everything that was made here
-	rm -rf $(VENV) build dist demo-out *.egg-info
+	rm -rf $(VENV) build dist demo-out docs/man *.egg-info
 	rm -rf .pytest_cache .hypothesis .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

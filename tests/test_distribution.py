@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from distro_node import __version__
+from distro_node.node.cli.man_pages import main, pages
 from distro_node.node.errors import ExitCode
 from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
 
@@ -46,6 +47,8 @@ def copy(
 def built(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the source archive, and the wheel that was built from it alone."""
     folder = tmp_path_factory.mktemp("dist")
+    # As `make dist` does.
+    main(copy / "docs" / "man")
     # The build tools are in this environment; fetching them again would need the network.
     quiet(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder],
@@ -98,6 +101,7 @@ def test_the_source_archive_is_the_project(built: Path, project_files, checkout:
         names = {name.removeprefix(root) for name in archive.getnames()}
     left_out = {"PKG-INFO", "setup.cfg"}
     tracked = {path.relative_to(checkout).as_posix() for path in project_files}
+    tracked |= {f"docs/man/{name}" for name in pages()}
     files = {name for name in names if name in tracked}
     hidden = {name for name in tracked if name.startswith(".")}
     assert tracked - files <= hidden

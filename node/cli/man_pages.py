@@ -1,4 +1,4 @@
-"""Generator of the manual pages in docs/man/ from the commands themselves, run by `make docs`.
+"""Generator of the manual pages from the commands, run by `make dist` and `docker/debian/build`.
 
 `python -m distro_node.node.cli.man_pages FOLDER` writes a page for the program and one for each command.
 """
