@@ -11,7 +11,9 @@ import plistlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Literal
 
 from ..errors import ExitCode
@@ -32,60 +34,6 @@ NO_RESTART_EXIT_CODES = (
     ExitCode.MODEL_TOO_LARGE,
 )
 
-# A node needs the network, its own folder, and threads. No `MemoryDenyWriteExecute`: PyTorch generates
-# kernels for the processor, and runs them.
-_SANDBOX = """\
-DynamicUser=yes
-StateDirectory={name}
-StateDirectoryMode=0700
-Environment=DISTRO_NODE_DATA_DIR=%S/{name} HOME=%S/{name}
-WorkingDirectory=%S/{name}
-UMask=0077
-CapabilityBoundingSet=
-LockPersonality=yes
-ProtectClock=yes
-ProtectControlGroups=yes
-ProtectHome=yes
-ProtectHostname=yes
-ProtectKernelLogs=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-ProtectProc=invisible
-ProtectSystem=strict
-PrivateTmp=yes
-RemoveIPC=yes
-RestrictAddressFamilies=AF_INET AF_INET6 AF_NETLINK AF_UNIX
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-SystemCallArchitectures=native
-SystemCallErrorNumber=EPERM
-SystemCallFilter=@system-service
-SystemCallFilter=seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self
-SystemCallFilter=~@privileged
-"""
-# Only for nodes that do not train: training needs the GPU.
-_NO_DEVICES = "PrivateDevices=yes\n"
-
-_SYSTEMD = """\
-[Unit]
-Description=distro-node {command}
-{after}StartLimitIntervalSec=0
-
-[Service]
-Type=exec
-ExecStart={command_line}
-Restart=on-failure
-RestartSec={restart}
-RestartPreventExitStatus={no_restart}
-KillMode=mixed
-TimeoutStopSec={stop}
-NoNewPrivileges=yes
-{sandbox}
-[Install]
-WantedBy={target}
-"""
-
 _MARK = re.compile(rb"(?:# |<!-- )Made by `distro-node service`: ([0-9a-f]{16})(?: -->)?\n")
 
 
@@ -105,23 +53,17 @@ class Service:
 
 
 def systemd_unit(service: Service) -> bytes:
-    """Return a unit for systemd 247 or newer."""
-    sandbox, after, target = "", "", "default.target"
-    if service.system:
-        sandbox = _SANDBOX.format(name=service.name)
-        if service.command == "bootstrap":
-            sandbox += _NO_DEVICES
-        after = "Wants=network-online.target\nAfter=network-online.target\n"
-        target = "multi-user.target"
-    text = _SYSTEMD.format(
+    """Return a unit for systemd 247 or newer, from the template beside this module."""
+    name = "system.service" if service.system else "user.service"
+    template = Template(files(__package__).joinpath(name).read_text("utf-8"))
+    text = template.substitute(
+        name=service.name,
         command=service.command,
-        after=after,
         command_line=" ".join(map(_quoted, service.command_line)),
         restart=RESTART_SECONDS,
         no_restart=" ".join(str(int(code)) for code in NO_RESTART_EXIT_CODES),
         stop=STOP_SECONDS,
-        sandbox=sandbox,
-        target=target,
+        private_devices="yes" if service.command == "bootstrap" else "no",
     )
     return _marked(b"", text.encode(), b"# %s\n")
 

@@ -81,7 +81,7 @@ def test_only_who_trains_gets_devices() -> None:
         systemd_unit(unit(system=True, command=command)) for command in ("join", "bootstrap")
     )
     assert b"PrivateDevices=yes" in peer
-    assert b"PrivateDevices" not in member
+    assert b"PrivateDevices=no" in member
 
 
 def test_launchd_gets_every_argument_as_it_is(tmp_path: Path) -> None:
