@@ -67,11 +67,6 @@ def coefficient_changes(
         yield found
 
 
-def score_update(update: DecodedUpdate, changes: Iterable[torch.Tensor]) -> SignSums:
-    """Return how well the signs of an update agree with the changes that an assigned sample makes."""
-    return signs_agreement(update, at_positions(update, changes))
-
-
 def signs_agreement(update: DecodedUpdate, values: Sequence[npt.NDArray[np.float32]]) -> SignSums:
     """Return how well the signs of an update agree with the values at its positions."""
     signs, flat_values = (

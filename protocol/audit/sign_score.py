@@ -45,11 +45,6 @@ class SignSums:
         size = math.isqrt(1_000_000 * self.total * self.total // self.squares)
         return size if self.total >= 0 else -size
 
-    def reaches(self, thousandths: int) -> bool:
-        """Whether the score is at least this many thousandths of a deviation, in integer arithmetic."""
-        signed = 1_000_000 * self.total * abs(self.total)
-        return self.squares > 0 and signed >= thousandths * abs(thousandths) * self.squares
-
 
 def sign_sums(signs_N: npt.NDArray[np.int8], weights_N: npt.NDArray[np.int16]) -> SignSums:
     """Return the agreement of an update's signs (±1) with an auditor's integer weights.

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from audit.sum_distributions import StepSumDistribution
 from distro_node.protocol.audit.audit_sums import (
     AUDITOR_TEST,
     WORK_TEST,
@@ -16,7 +17,7 @@ from distro_node.protocol.audit.audit_sums import (
     halves_test,
     level_test,
 )
-from distro_node.protocol.audit.sequential_test import LevelTest, StepSumDistribution
+from distro_node.protocol.audit.sequential_test import LevelTest
 from distro_node.protocol.audit.verdict import Halves
 
 LEVELS, HALVES = level_test(250), halves_test(250)

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audit.sum_distributions import AuditSumDistribution, audits_until
 from distro_node.protocol.audit.sequential_test import (
-    AuditSumDistribution,
     LevelTest,
     PassTest,
-    audits_until,
 )
 
 STRICT = PassTest(

@@ -13,7 +13,7 @@ from distro_node.node.trainer.audit_score import (
     at_positions,
     coefficient_changes,
     coefficients,
-    score_update,
+    signs_agreement,
 )
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout
@@ -85,9 +85,9 @@ def test_what_is_missing_or_not_finite_counts_for_nothing() -> None:
     assert found[-1].any()
     own = random_gradients(2)
     seen = alone(coefficient_changes([gradients], own, 3, LAYOUT, spec, auditor))
-    assert score_update(update, seen).squares > 0
+    assert signs_agreement(update, at_positions(update, seen)).squares > 0
     nothing = alone(coefficient_changes([[None] * 4], [None] * 4, 3, LAYOUT, spec, auditor))
-    assert score_update(update, nothing).score == 0
+    assert signs_agreement(update, at_positions(update, nothing)).score == 0
     # Two at once give the same results as each alone.
     both = list(
         coefficient_changes([random_gradients(3), gradients], own, 3, LAYOUT, spec, auditor)

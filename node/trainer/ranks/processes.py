@@ -86,11 +86,6 @@ class RankProcesses(RankSupervision):
             threading.Thread(target=self._watch, args=(pid, rank), daemon=True).start()
         return rendezvous
 
-    @property
-    def pids(self) -> list[int]:
-        """The process ids of the forked ranks, by rank."""
-        return list(self._pids)
-
     def lost(self, reason: str) -> NoReturn:
         """End all ranks. If the process of one has ended, that is given as the reason."""
         # The watching thread reports first, if it has anything to report.
