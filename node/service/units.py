@@ -55,7 +55,7 @@ class Service:
 def systemd_unit(service: Service) -> bytes:
     """Return a unit for systemd 247 or newer, from the template beside this module."""
     name = "system.service" if service.system else "user.service"
-    template = Template(files(__package__).joinpath(name).read_text("utf-8"))
+    template = Template(files("distro_node.node.service").joinpath(name).read_text("utf-8"))
     text = template.substitute(
         name=service.name,
         command=service.command,
