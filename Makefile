@@ -88,7 +88,7 @@ changelog: $(INSTALLED) ## gather the fragments of changes/ in CHANGELOG.md, und
 
 dist: $(INSTALLED) ## the wheel and the source archive, in dist/
 	rm -rf dist
-	$(BIN)/python -m distro_node.node.cli.man_pages docs/man
+	$(BIN)/python docs/site/man_pages.py docs/man
 	$(BIN)/python -m build --outdir dist
 
 deb: ## the Debian package of a bootstrap peer, in dist/; on Debian 12

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 from distro_node import __version__
-from distro_node.node.cli.man_pages import main, pages
 from distro_node.node.errors import ExitCode
 from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
+from man_pages import main, pages
 
 
 def quiet(command: Sequence[str | Path], folder: Path, **options: Any) -> str:

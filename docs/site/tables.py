@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from distro_node.node.cli import settings_reference
-from distro_node.node.create import manifest_reference
-from distro_node.node.telemetry import metrics_reference, status_reference
-from distro_node.protocol.member.states import diagrams
+import manifest_reference
+import metrics_reference
+import settings_reference
+import status_reference
+from state_diagrams import diagrams
 
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/reference.md", "status"): lambda: f"\n{status_reference.reference()}\n",

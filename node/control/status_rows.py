@@ -267,7 +267,7 @@ def _energy(energy: EnergyStatus) -> Iterator[StatusRow]:
     if (energy.measured or 0.0) < _FULLY_MEASURED:
         notes.append("partly measured")
     digits = 1 if energy.kwh >= 10 else 3
-    yield StatusRow("energy", f"{energy.kwh:.{digits}f} kWh", ", ".join(notes))
+    yield StatusRow("energy", f"{watts}, {energy.kwh:.{digits}f} kWh", ", ".join(notes))
 
 
 def _line(line: LineStatus) -> Iterator[StatusRow]:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from distro_node.node.cli.main import COMMANDS
-from distro_node.node.cli.man_pages import main, pages
 from distro_node.node.cli.option_groups import OTHERS
 from distro_node.node.config import command_options
 from distro_node.node.settings.setting import Group, all_settings
 from distro_node.node.settings.tree import DaemonSettings
+from man_pages import main, pages
 
 
 def test_every_command_and_option_has_its_place() -> None:

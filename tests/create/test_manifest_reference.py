@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
-from distro_node.node.create import manifest_reference
+import manifest_reference
 from distro_node.node.create.manifest_file import DataTable, ManifestFile
-from distro_node.node.create.manifest_reference import reference, tables
 from distro_node.protocol.wire.structure import Length, Range
+from manifest_reference import reference, tables
 
 
 def test_the_page_is_what_the_code_says(checkout: Path) -> None:

@@ -25,8 +25,6 @@ from distro_node.protocol.member.states import (
     MEANINGS,
     TRANSITIONS,
     MemberState,
-    cast_sets,
-    diagrams,
 )
 from distro_node.protocol.wire.manifest import CLOSING_ROUNDS, ScheduleSpec
 from distro_node.protocol.wire.messages import BALLOT_KINDS
@@ -34,6 +32,7 @@ from seeds import seeds
 from simulation.chain import FINGERPRINT, Chain
 from simulation.node import Node
 from simulation.swarm import Swarm, toy_manifest
+from state_diagrams import cast_sets, diagrams
 
 STRANGER = 20
 

@@ -648,7 +648,6 @@ ELSEWHERE = {
     ("node/trainer/ranks/processes.py", "mkdtemp"): "a trainer's own: it ends, and starts anew",
     ("node/trainer/models/denoisers.py", "save_pretrained"): "likewise",
     ("node/trainer/models/export.py", "save_file"): "tests/results/test_adapters.py: a full disk",
-    **{("node/cli/man_pages.py", n): "`make dist`" for n in ("mkdir", "unlink", "write_text")},
     (
         "node/results/receipt_files.py",
         "write_output",

@@ -29,7 +29,7 @@ from distro_node.node.telemetry.bootstrap_metrics import (
 from distro_node.node.telemetry.counts import Increases, NodeCounts, NodeReading
 from distro_node.node.telemetry.families import registry_of
 from distro_node.node.telemetry.metrics import NODE_METRICS, Kind, Reason
-from distro_node.node.telemetry.metrics_reference import reference
+from metrics_reference import reference
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from scraping import BOOTSTRAP, NOTHING, UNBORN, durations, sample, series

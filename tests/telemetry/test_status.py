@@ -31,8 +31,8 @@ from distro_node.node.telemetry.status import (
     encode_status,
     seconds_left,
 )
-from distro_node.node.telemetry.status_reference import reference
 from distro_node.node.util.progress import Progress
+from status_reference import reference
 from statuses import AWAITING, EARLY, OBSERVING, TRAINING, UNREACHABLE, B, C
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "status.json"

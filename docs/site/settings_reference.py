@@ -9,8 +9,13 @@ import re
 from collections.abc import Iterator
 from enum import Enum
 
-from ..settings.setting import Group, Setting, all_settings
-from ..settings.tree import BootstrapOptions, FitSettings, JoinSettings, ObserverSettings
+from distro_node.node.settings.setting import Group, Setting, all_settings
+from distro_node.node.settings.tree import (
+    BootstrapOptions,
+    FitSettings,
+    JoinSettings,
+    ObserverSettings,
+)
 
 _TREES = {
     "join": JoinSettings,

@@ -15,9 +15,9 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from ...protocol.wire.structure import Range
-from ..util.field_docs import field_docs
-from .manifest_file import LoraTable, ManifestFile
+from distro_node.node.create.manifest_file import LoraTable, ManifestFile
+from distro_node.protocol.wire.structure import Range
+from field_docs import field_docs
 
 # An upper bound of this or more is not shown: it only limits what is decoded, and real values stay far
 # below.

@@ -9,8 +9,8 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from ..util.field_docs import field_docs
-from .status import BootstrapStatus, Status
+from distro_node.node.telemetry.status import BootstrapStatus, Status
+from field_docs import field_docs
 
 _JSON = {str: "string", int: "integer", float: "number", bool: "boolean"}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .bootstrap_metrics import BOOTSTRAP_METRICS
-from .families import MetricRow
-from .metrics import NODE_METRICS
+from distro_node.node.telemetry.bootstrap_metrics import BOOTSTRAP_METRICS
+from distro_node.node.telemetry.families import MetricRow
+from distro_node.node.telemetry.metrics import NODE_METRICS
 
 
 def reference() -> str:

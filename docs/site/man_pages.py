@@ -1,6 +1,6 @@
 """Generator of the manual pages from the commands, run by `make dist` and `docker/debian/build`.
 
-`python -m distro_node.node.cli.man_pages FOLDER` writes a page for the program and one for each command.
+`man_pages.py FOLDER` writes a page for the program and one for each command.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from distro_node.node.cli.main import app
+from distro_node.node.cli.option_groups import grouped
+from distro_node.node.config import ENVIRONMENT_PREFIX
+from distro_node.node.errors import ExitCode
 from typer.main import get_command
-
-from ..config import ENVIRONMENT_PREFIX
-from ..errors import ExitCode
-from .main import app
-from .option_groups import grouped
 
 PROGRAM = "distro-node"
 
