@@ -84,10 +84,6 @@ class Gpu:
                 self._no_counter = True
         return MeterReading(at=self._clock(), counters=counters, watts=float(watts))
 
-    def close(self) -> None:
-        """Close the driver."""
-        self._close_driver()
-
     def use_by_others(self, ours: Collection[int]) -> GpuUse:
         """Return whether a program other than the processes `ours` (ids) computes on the card.
 
@@ -171,9 +167,10 @@ class Gpu:
         self.why = f"the driver reports: {error}"
         _log.debug("NVML: %s", error)
         self._retry_at = self._clock() + _RETRY_SECONDS
-        self._close_driver()
+        self.close()
 
-    def _close_driver(self) -> None:
+    def close(self) -> None:
+        """Close the driver; the next reading opens it again."""
         self._handle = None
         if self._opened:
             self._opened = False
