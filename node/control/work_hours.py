@@ -2,8 +2,8 @@
 
 A command is in force until the hours next begin or end; without hours, until the next command. Times of
 day are the computer's own, so summer time and a suspended laptop need no special care. A hold is a
-reason to pause that comes and goes by itself (a command, another program, a person). An owner who resumes
-waives the present holds, each until it is over; an owner's pause does not end with the holds.
+reason to pause that comes and goes by itself (a command, another program, a person). An owner who
+resumes waives the present holds, each until it is over; an owner's pause does not end with the holds.
 """
 
 from __future__ import annotations

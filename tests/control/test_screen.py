@@ -94,9 +94,13 @@ def test_energy_that_nobody_measured_is_no_zero() -> None:
     assert told(early, "energy") == []
     assert told(TRAINING, "power") == [("214 W", "of the GPU, including other programs")]
     whole = replace(TRAINING.energy, kwh=123.456)
-    assert told(replace(TRAINING, energy=whole), "energy") == [("214 W, 123.5 kWh", "4.5 J a token")]
+    assert told(replace(TRAINING, energy=whole), "energy") == [
+        ("214 W, 123.5 kWh", "4.5 J a token")
+    ]
     part = replace(whole, measured=0.5, joules_per_token=None)
-    assert told(replace(TRAINING, energy=part), "energy") == [("214 W, 123.5 kWh", "partly measured")]
+    assert told(replace(TRAINING, energy=part), "energy") == [
+        ("214 W, 123.5 kWh", "partly measured")
+    ]
 
 
 def test_a_pause_reports_its_cause() -> None:
