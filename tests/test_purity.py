@@ -104,7 +104,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
             "node/storage",
         ),
         *("node/network", "node/network/discovery", "node/network/nat", "node/network/exchange"),
-        *("node/listing", "node/content", "node/telemetry", "node/energy", "node/control"),
+        *("node/listing", "node/content", "node/telemetry", "node/control"),
         *("node/dashboard", "node/training", "node/private_data"),
     ),
     "node": (
@@ -123,7 +123,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
             "node/storage",
             "node/network",
         ),
-        *("node/network/discovery", "node/network/nat", "node/network/exchange", "node/energy"),
+        *("node/network/discovery", "node/network/nat", "node/network/exchange"),
         *("node/content", "node/listing", "node/training", "node/session", "node"),
     ),
     "node/service": (*_SHARED, "node/storage"),
@@ -137,7 +137,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "node/demo": (*_SHARED, "crypto", *_WIRE, "node/storage", "node/telemetry", "node/control"),
     "node/cli": (
         *(*_SHARED, "crypto", *_WIRE, "node/storage", "node/network"),
-        *("node/telemetry", "node/energy", "node/control", "node/create", "node", "node/results"),
+        *("node/telemetry", "node/control", "node/create", "node", "node/results"),
         *("node/service", "node/doctor", "node/demo", "node/training", "node/session"),
         *("node/serve", "node/dashboard", "node/listing"),
     ),
