@@ -261,6 +261,7 @@ def _energy(energy: EnergyStatus) -> Iterator[StatusRow]:
     watts = UNKNOWN if energy.watts is None else f"{energy.watts:.0f} W"
     yield StatusRow("power", watts, energy.why or "of the GPU, including other programs")
     if energy.kwh is None:
+        yield StatusRow("energy", UNKNOWN, "nothing could be measured")
         return
     each = energy.joules_per_token
     notes = [] if each is None else [f"{each:.3g} J a token"]

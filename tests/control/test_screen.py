@@ -91,7 +91,7 @@ def test_energy_that_nobody_measured_is_no_zero() -> None:
     why = "the trainer computes on no GPU now"
     early = replace(EARLY, energy=replace(EARLY.energy, why=why))
     assert told(early, "power") == [("–", why)]
-    assert told(early, "energy") == []
+    assert told(early, "energy") == [("–", "nothing could be measured")]
     assert told(TRAINING, "power") == [("214 W", "of the GPU, including other programs")]
     whole = replace(TRAINING.energy, kwh=123.456)
     assert told(replace(TRAINING, energy=whole), "energy") == [
