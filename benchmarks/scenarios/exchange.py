@@ -9,6 +9,8 @@ import argparse
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -20,8 +22,6 @@ from typing import Any
 import psutil
 from namespaces import Host, Town
 
-from .script_process import ScriptProcess
-
 MEMBERS = 32
 UPDATE_BYTES = 2_800_000
 UP, DOWN = 10e6, 100e6
@@ -29,6 +29,7 @@ UP, DOWN = 10e6, 100e6
 CONGESTION = "cubic"
 """TCP's congestion control: the default of home systems and untuned servers."""
 
+_ROOT = Path(__file__).resolve().parent.parent.parent
 _MEMBER = Path(__file__).resolve().parent / "exchange_member.py"
 _POLL_SECONDS = 0.1
 _NEIGHBOURS_A_SIDE = 3
@@ -52,10 +53,8 @@ class Relay:
     def __init__(self, host: Host, folder: Path) -> None:
         program = ("-m", "distro_node.node", "bootstrap", "--json")
         address = ("--listen", f"/ip4/{host.address}/tcp/{_PORT}", "--data-dir", str(folder))
-        log = folder.parent / f"{folder.name}.log"
-        self.program = ScriptProcess(host, *program, *address, log=log)
-        self.process = self.program.process
-        self.address: str = self.program.read()["addresses"][0]
+        self.process = _start(host, folder.parent / f"{folder.name}.log", *program, *address)
+        self.address: str = _read(self.process, "the relay")["addresses"][0]
 
     def processor_seconds(self) -> float:
         """Return its CPU time."""
@@ -94,13 +93,13 @@ def run_exchange(
         serving = []
         for number in range(relays):
             relay = Relay(town.hosts[f"relay{number}"], folder / f"relay{number}")
-            stack.enter_context(relay.program)
+            stack.callback(_end, relay.process)
             serving.append(relay)
         hosts = [town.hosts[name] for name in names]
         processes = []
         for number, host in enumerate(hosts):
-            log = folder / f"member{number}.log"
-            process = stack.enter_context(ScriptProcess(host, str(_MEMBER), log=log))
+            process = _start(host, folder / f"member{number}.log", str(_MEMBER))
+            stack.callback(_end, process)
             plan = {
                 "number": number,
                 "hosts": [each.address for each in hosts],
@@ -109,23 +108,25 @@ def run_exchange(
                 "bytes": update_bytes,
                 "folder": str(folder / f"store{number}"),
             }
-            process.write(json.dumps(plan))
+            _write(process, json.dumps(plan))
             processes.append(process)
-        sizes = [process.read()["bytes"] for process in processes]
+        sizes = [
+            _read(process, name)["bytes"] for process, name in zip(processes, names, strict=True)
+        ]
         # Only now: connecting is not measured.
         for name in names:
             town.shape(name, up=UP / slower, down=DOWN / slower)
         before = [Line(*town.line_bytes(name)) for name in names]
         busy = [relay.processor_seconds() for relay in serving]
         for process in processes:
-            process.write("go")
+            _write(process, "go")
         if midway is not None:
             everything = sum(sizes) * (members - 1) // members
             # A member's line receives only updates.
             while Line(*town.line_bytes(names[0])).since(before[0]).down < everything / 2:
                 time.sleep(_POLL_SECONDS)
             midway(serving)
-        told = [process.read() for process in processes]
+        told = [_read(process, name) for process, name in zip(processes, names, strict=True)]
         after = [Line(*town.line_bytes(name)) for name in names]
         spent = [
             relay.processor_seconds() - earlier
@@ -133,7 +134,7 @@ def run_exchange(
             if relay.process.poll() is None
         ]
         for process in processes:
-            process.write("stop")
+            _write(process, "stop")
     lines = [late.since(early) for late, early in zip(after, before, strict=True)]
     figures = _figures(members, sizes, told, lines, spent, slower * limit_seconds)
     _show(figures)
@@ -209,6 +210,42 @@ def _figures(
         "processor_seconds": sum(spent) + sum(relays),
         "cores": os.cpu_count(),
     }
+
+
+def _start(host: Host, log: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with log.open("w") as errors:
+        return subprocess.Popen(
+            [*host.prefix, sys.executable, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+            cwd=_ROOT,
+            # The kernel divides the CPU time between sessions: each home gets its share, regardless
+            # of what else runs here.
+            start_new_session=True,
+        )
+
+
+def _read(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"{name} ended with {process.wait()}")
+    return json.loads(line)
+
+
+def _write(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
 
 
 def _fast_folder() -> str | None:

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from namespaces import Host, Town
 
 from . import joining
-from .script_process import ScriptProcess
 
 _MEMBERS = 4
 _UP = 20e6
@@ -63,16 +67,16 @@ def _run(folder: Path, count: int, megabytes: int, *, faults: bool) -> dict[str,
             lies = ["--lies"] if faults and number == 1 else []
             host = town.hosts[name]
             server = stack.enter_context(
-                _joining(host, folder, "serve", host.address, str(number), *lies)
+                process(host, folder, "serve", host.address, str(number), *lies)
             )
             servers.append(server)
-            addresses.append(server.read()["address"])
+            addresses.append(server.said()["address"])
         host = town.hosts["newcomer"]
-        newcomer = stack.enter_context(_joining(host, folder, "fetch", host.address, *addresses))
+        newcomer = stack.enter_context(process(host, folder, "fetch", host.address, *addresses))
         frozen = False
-        while "finished" not in (line := newcomer.read()):
+        while "finished" not in (line := newcomer.said()):
             if faults and not frozen and 2 * line["done"] >= line["total"]:
-                servers[0].process.send_signal(signal.SIGSTOP)
+                os.kill(servers[0].pid, signal.SIGSTOP)
                 frozen = True
         up = [town.line_bytes(name)[0] for name in names]
         down = town.line_bytes("newcomer")[1]
@@ -95,6 +99,33 @@ def _run(folder: Path, count: int, megabytes: int, *, faults: bool) -> dict[str,
     }
 
 
-def _joining(host: Host, folder: Path, role: str, *arguments: str) -> ScriptProcess:
-    """Start `joining.py` on a host."""
-    return ScriptProcess(host, joining.__file__, role, str(folder), *arguments)
+class Process:
+    """A process of `joining.py` in a namespace."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
+
+    def said(self) -> dict[str, Any]:
+        """Return the next line that it prints. Raises `RuntimeError` at its end."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a process ended with code {self._process.wait()}")
+        return json.loads(line)
+
+    def end(self) -> None:
+        """Kill it, frozen or not."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def process(host: Host, folder: Path, role: str, *arguments: str) -> Iterator[Process]:
+    """Run `joining.py` on a host until the context ends."""
+    command = [*host.prefix, sys.executable, "-P", joining.__file__, role, str(folder), *arguments]
+    running = Process(command)
+    try:
+        yield running
+    finally:
+        running.end()
