@@ -57,7 +57,7 @@ CONFIG: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
     "vocab_size": 256,
-    "max_position_embeddings": 64,
+    "max_position_embeddings": 65,
     "tie_word_embeddings": True,
 }
 PROMPT, ANSWER = 24, 40
