@@ -119,7 +119,7 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
         ("DISTRO_NODE_THREADS", "two", "expected a whole number, got 'two'"),
         ("DISTRO_NODE_JOIN_THREADS", "0", "at least 1"),
         ("DISTRO_NODE_JOIN_SCREEN", "maybe", "true or false"),
-        ("DISTRO_NODE_JOIN_PRICE", "dear", "expected a number, got 'dear'"),
+        ("DISTRO_NODE_JOIN_PAUSE_EVERY", "often", "expected a number, got 'often'"),
         ("DISTRO_NODE_JOIN_CLIP", "nan", "expected a finite number"),
         ("DISTRO_NODE_LOG_FORMAT", "xml", "text, json"),
         ("DISTRO_NODE_DEVIC", "cpu", "did you mean DISTRO_NODE_DEVICE?"),
