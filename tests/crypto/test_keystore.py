@@ -34,7 +34,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 # Private here: `_stretch`, `_write`: memory that is not to be had, and a disk that loses bytes.
-# Private here: `_SCRYPT_DEFAULT_N`: passphrases that are cheap to guess, where that is not the subject.
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GOLDEN_PASSPHRASE = "correct horse"

@@ -18,8 +18,6 @@ import psutil
 from distro_node.node.demo.processes import Command, _environment
 from preloaded.copies import start_node
 
-# Private here: `_process`, `_family`, `_environment`: a command that is copied instead of started.
-
 T = TypeVar("T")
 
 # Far more than anything here takes on two idle cores; test machines are shared. A process that has

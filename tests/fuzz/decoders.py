@@ -151,6 +151,7 @@ OWNERS = {
     "node.settings.values:parse_prompt": "the command line",
     "node.settings.values:parse_rate": "the command line",
     "node.settings.values:parse_size": "the command line",
+    "node.training.cuda_driver:read_driver": "the system's own library",
     "node.telemetry.status:decode_any_status": "the owner's own control socket",
     "node.telemetry.status:decode_status": "the owner's own control socket",
 }

@@ -30,7 +30,7 @@ from network.support import (
 )
 
 # Private here: `_host`, `_ask`: a stranger obeys none of a node's own bounds.
-# Private here: `_reserve`, `_run_circuit`, `_address`: replaced to count calls, and to make one
+# Private here: `_reserve`, `_run_circuit`: replaced to count calls, and to make one
 # machine look like many households.
 # Private here: `_reservations`, `_circuits_by_peer`, `_circuits_by_address`, `_connections`: what must
 # stay bounded, and be released, shows nowhere else.
@@ -118,7 +118,7 @@ async def test_a_crowd_gets_no_more_than_the_bounds_and_breaks_no_honest_circuit
             assert peer is not None
             return houses.get(peer, "7.7.0.9")
 
-        monkeypatch.setattr(circuit_relay, "_address", house)
+        monkeypatch.setattr(circuit_relay, "host_of", house)
         ledger = Ledger(relay.circuit_relay, monkeypatch)
         for each in crowd:
             each._host.set_stream_handler(STOP, swallow)
@@ -168,9 +168,7 @@ async def test_data_beyond_the_limits_ends_the_circuit_that_it_came_through(
             swallowed[number] += len(data)
 
     async with relay_and(4, LIMITS) as (relay, (a, b, caller, callee)):
-        monkeypatch.setattr(
-            circuit_relay, "_address", lambda stream: str(stream.muxed_conn.peer_id)
-        )
+        monkeypatch.setattr(circuit_relay, "host_of", lambda stream: str(stream.muxed_conn.peer_id))
         callee._host.set_stream_handler(STOP, swallow_and_count)
         for each in (b, callee):
             await each.circuits.reserve(relay.peer)

@@ -603,7 +603,7 @@ def test_the_hub_out_of_reach_is_one_line(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_TOKEN", "hf_test")
 
-    async def done(asked: ExportSettings) -> export_module.Exported:
+    async def done(asked: ExportSettings, progress: object) -> export_module.Exported:
         asked.to.mkdir()
         (asked.to / "README.md").write_text("")
         return export_module.Exported(

@@ -658,6 +658,7 @@ ELSEWHERE = {
         ("node/service/manager.py", name): "tests/service"
         for name in ("mkdir", "unlink", "write_atomically", "chmod")
     },
+    ("node/trainer/models/classifiers.py", "write_text"): "an export's, in a directory of its own",
     # Members' own data is read again; errors there are reported in their node's terms.
     **{("node/private_data/ingest.py", name): "tests/own_data" for name in ("mkdir", "rmtree")},
     **{

@@ -89,8 +89,7 @@ free_values = st.recursive(
 def instances(cls: Any) -> st.SearchStrategy[Any]:
     if cls is BlobList:
         return st.integers(1, 5 * CHUNK_BYTES).flatmap(_blob_lists)
-    hints = typing.get_type_hints(cls, include_extras=True)
-    fields = {name: values_of(hint) for name, hint in hints.items()}
+    fields = {name: values_of(hint) for name, hint in _hints(cls).items()}
     return st.fixed_dictionaries(fields).map(lambda made: _build(cls, made)).filter(bool)
 
 
@@ -103,15 +102,20 @@ def changed(value: Any) -> st.SearchStrategy[Any]:
 
     Where rules connect many fields, regenerating all of them hardly ever gives a valid value.
     """
-    hints = typing.get_type_hints(type(value), include_extras=True)
     fields = {
         name: changed(getattr(value, name))
         if dataclasses.is_dataclass(getattr(value, name))
         else values_of(hint)
-        for name, hint in hints.items()
+        for name, hint in _hints(type(value)).items()
         if (type(value).__name__, name) not in _REFUSED
     }
     return st.fixed_dictionaries({}, optional=fields).map(lambda new: _with(value, new))
+
+
+def _hints(cls: Any) -> dict[str, Any]:
+    """Return the annotations of a class's fields. Class variables are no part of an encoding."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def _with(value: Any, new: dict[str, Any]) -> Any:
