@@ -119,9 +119,11 @@ TRANSITIONS: dict[tuple[MemberState, MemberState], str] = {
     ("finished", "loading"): "another chain",
     ("finished", "applying"): "the trainer was restarted, with an older state",
     **dict.fromkeys(_LEAVES.items(), "leaves"),
-    ("loading", "left"): "leaves, was not a member",
-    ("applying", "left"): "leaves, was not a member",
-    ("finished", "left"): "leaves, was not a member",
+    # Also a member whose removal was decided before its node asked it to leave.
+    **{
+        (old, "left"): "leaves, is not a member"
+        for old in ("loading", "applying", "recalling", "collecting", "agreeing", "finished")
+    },
     ("leaving", "left"): "a record contains its leave",
     ("left", "leaving"): "an earlier join request was granted",
     ("expelled", "loading"): "another chain, without that evidence",

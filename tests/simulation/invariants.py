@@ -343,10 +343,12 @@ class Watch:
         until = current.start + 0.75 * node.member.parts.timeouts.collect
         said = {entry.peer: record.announcement(entry) for entry in record.updates}
         named = {entry.update for entry in record.updates}
-        silent = {entry.peer for entry in record.departed if entry.reason == "silent"}
+        gone = {entry.peer for entry in record.departed if entry.reason == "silent"}
+        # It is expelled, also for two announcements in an earlier round.
+        gone |= {proof.peer for proof in record.evidence if proof.announcements}
         for peer, at in current.collection._arrivals.items():
             announced = self._announced.get((parent, peer), {})
-            if at > until or peer in silent or peer == node.peer or len(announced) != 1:
+            if at > until or peer in gone or peer == node.peer or len(announced) != 1:
                 continue
             (own,) = announced.values()
             left_out = own.update not in named and own.fingerprint == record.fingerprint

@@ -444,7 +444,9 @@ class Liar(Node):
             self._send("announcement", self._missized(said) if "wrong size" in self.tells else said)
 
     def _propose(self, envelope: Envelope, proposal: Proposal) -> None:
-        record = self._censored(proposal.record)
+        # Alone on its side of a cut it may have decided the round already.
+        current = proposal.record.round == self.member.view.round
+        record = self._censored(proposal.record) if current else None
         if record is not None:
             # It has to vote for the lie itself, or there would be no quorum.
             agreement = self._current.consensus

@@ -121,10 +121,20 @@ def test_what_was_found(family: Family, seed: int, members: int, rounds: int) ->
     assert_sound(replace(draw_scenario(seed, family, members, rounds), say="equal"))
 
 
-def test_members_that_come_back_soon_agree_quickly_again() -> None:
-    """Restarted members had observed a single round, which took long because slots were skipped. All
-    waited for a minute then, in each slot of a member that left out what others held."""
-    assert_sound(draw_scenario(2079, "down", 8, 8))
+@pytest.mark.parametrize(
+    ("family", "seed"),
+    [
+        # Restarted members had observed a single round, which took long because slots were skipped. All
+        # waited for a minute then, in each slot of a member that left out what others held.
+        ("down", 2079),
+        # A member left while the decisions that removed it were waiting, and its process ended.
+        ("audits", 1286),
+        # A member voted for a record that expels the author of the update that it leaves out.
+        ("cut", 743),
+    ],
+)
+def test_what_a_soak_found(family: Family, seed: int) -> None:
+    assert_sound(draw_scenario(seed, family))
 
 
 @pytest.mark.parametrize("name", FOUND_THEN)
