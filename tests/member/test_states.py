@@ -27,7 +27,7 @@ from distro_node.protocol.member.states import (
     MemberState,
 )
 from distro_node.protocol.wire.manifest import CLOSING_ROUNDS, ScheduleSpec
-from distro_node.protocol.wire.messages import BALLOT_KINDS
+from distro_node.protocol.wire.messages import BALLOT_KINDS, Proposal
 from seeds import seeds
 from simulation.chain import FINGERPRINT, Chain
 from simulation.node import Node
@@ -132,6 +132,40 @@ class Stage:
     def leaves(self) -> None:
         self.member.handle(LeaveRequested(), 0.0)
 
+    def is_removed_and_leaves(self) -> None:
+        """It is at work, so it does not follow the decision that calls it silent until it leaves."""
+        if self.who == STRANGER:
+            return
+        self.decides()
+        self.has_applied()
+        self.steps.append(self.member.view.state)
+        self._remove()
+        self.leaves()
+
+    def is_removed_and_leaves_with_all_there(self) -> None:
+        if self.who == STRANGER:
+            return
+        self.decides()
+        self.has_applied()
+        self.steps.append(self.member.view.state)
+        self.gather()
+        self.steps.append(self.member.view.state)
+        self._remove()
+        self.leaves()
+
+    def _remove(self) -> None:
+        me = self.member.view.me
+        others = [peer for peer in self.chain.membership.peers if peer != me]
+        record = self.chain.record(departed=[self.chain.silence(self.who)])
+        leader = self.chain.leaders[0]
+        ballot = self.chain.ballot(record.id, silent=[me])
+        for envelope in (
+            self.chain.envelope(leader, "proposal", Proposal(1, record)),
+            *(self.chain.envelope(peer, "finalize", ballot) for peer in others),
+        ):
+            self.member.handle(MessageReceived(envelope), 0.0)
+        self.steps.append(self.member.view.state)
+
     def changes_chains(self, **parts: Any) -> None:
         if self.closing:
             self.end(self.other, **parts)
@@ -168,6 +202,8 @@ EVENTS: list[Callable[[Stage], None]] = [
     Stage.expels,
     Stage.comes_to_one_that_does_not,
     Stage.leaves,
+    Stage.is_removed_and_leaves,
+    Stage.is_removed_and_leaves_with_all_there,
     Stage.changes_chains,
     Stage.is_outdated,
 ]
