@@ -4,7 +4,8 @@ Images: the 1,797 digits of scikit-learn, 8 × 8 pixels, for a vision transforme
 names of countries, languages, scripts and currencies that Babel has in eight languages, for BERT on
 bytes; the class is the language. Every tenth sample is held out. Members are sessions of the program's
 own trainer; the peer is a loop over the library's model, from the same initial weights, with the same
-samples in every round. Learning rates were chosen with another seed (`--tune`).
+samples in every round. BERT's learning rates were chosen with another seed (`--tune`); those of the
+images are first guesses.
 """
 
 from __future__ import annotations
