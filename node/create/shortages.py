@@ -47,18 +47,12 @@ def no_conversations(
             f"of {length} tokens",
             "give a larger sequence_length in [data], or shorter conversations",
         )
-    bad = [row for each in caches for row in each.read_counts.bad_rows]
-    if bad and not any(each.read_counts.documents for each in caches):
-        file, line, problem = bad[0]
-        bad_count = sum(each.read_counts.bad for each in caches)
-        return missing(
-            f"there is no {side} {what}: all {bad_count} rows are bad, the first is {file}, line "
-            f"{line}, which {problem}",
-            "if every row is bad, the columns or the chat template are wrong: name the "
-            "columns in [data], or another template as chat_template",
-        )
-    return missing(
-        f"there is no {side} {what}", "give at least two with --data: one of them is held out"
+    return _none_read(
+        side,
+        what,
+        caches,
+        "if every row is bad, the columns or the chat template are wrong: name the "
+        "columns in [data], or another template as chat_template",
     )
 
 
@@ -72,17 +66,24 @@ def no_prompts(side: str, length: int, completion: int, caches: Sequence[TokenCa
             f"tokens, a sequence of {length} less a completion of {completion}",
             "give a larger sequence_length in [data], a smaller max_new_tokens, or shorter prompts",
         )
+    return _none_read(
+        side, "prompt", caches, "name the columns with `prompt` and `answer` in [data]"
+    )
+
+
+def _none_read(side: str, what: str, caches: Sequence[TokenCache], remedy: str) -> UserError:
+    """Return the error for a side without a `what`, with this remedy if every row is bad."""
     bad = [row for each in caches for row in each.read_counts.bad_rows]
     if bad and not any(each.read_counts.documents for each in caches):
         file, line, problem = bad[0]
         count = sum(each.read_counts.bad for each in caches)
         return missing(
-            f"there is no {side} prompt: all {count} rows are bad, the first is {file}, "
-            f"line {line}, which {problem}",
-            "name the columns with `prompt` and `answer` in [data]",
+            f"there is no {side} {what}: all {count} rows are bad, the first is {file}, line {line}, "
+            f"which {problem}",
+            remedy,
         )
     return missing(
-        f"there is no {side} prompt", "give at least two with --data: one of them is held out"
+        f"there is no {side} {what}", "give at least two with --data: one of them is held out"
     )
 
 
