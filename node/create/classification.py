@@ -3,7 +3,6 @@ text, and a model with a classifier for a head."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,9 +19,9 @@ from ..training.task_names import (
     class_names,
 )
 from ..training.tokenizer_settings import TokenizerSettings
-from ..util.regular_files import read_regular
 from .labelled_texts import LabelledTokenizer
 from .manifest_file import ManifestFile, bad_manifest
+from .model_config import read_checkpoint_json
 from .tokens import ByteTokenizer, FileTokenizer
 
 _PREPROCESSOR_NAME = "preprocessor_config.json"
@@ -178,20 +177,11 @@ def with_checkpoint_values(
         return settings
     path = checkpoint / _PREPROCESSOR_NAME
     try:
-        data = read_regular(path, _MAX_PREPROCESSOR_BYTES)
-        said = json.loads(data) if len(data) <= _MAX_PREPROCESSOR_BYTES else None
+        said = read_checkpoint_json(
+            path, _MAX_PREPROCESSOR_BYTES, "the settings of an image processor"
+        )
     except FileNotFoundError:
         return settings
-    except OSError as error:
-        raise StructureError(
-            "model.checkpoint", f"{path} cannot be read ({error.strerror})"
-        ) from None
-    except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
-        raise StructureError(
-            "model.checkpoint", f"{path} is not the settings of an image processor"
-        )
     if said.get("do_normalize") is False:
         return settings | {"mean": [0.0], "std": [1.0]}
     for key, name in (("mean", "image_mean"), ("std", "image_std")):

@@ -115,17 +115,30 @@ def read_checkpoint_config(checkpoint: Path) -> dict[str, Any]:
     """Read `config.json` of a checkpoint's directory. Raises `StructureError`."""
     path = checkpoint / "config.json"
     try:
-        data = read_regular(path, _MAX_CONFIG_BYTES)
-        config = json.loads(data) if len(data) <= _MAX_CONFIG_BYTES else None
+        return read_checkpoint_json(path, _MAX_CONFIG_BYTES, "a model's configuration")
+    except FileNotFoundError as error:
+        raise _unreadable(path, error) from None
+
+
+def read_checkpoint_json(path: Path, most: int, what: str) -> dict[str, Any]:
+    """Read a JSON object from a file of a checkpoint, of `most` bytes; `what` names it in errors. Raises
+    `FileNotFoundError` if there is no file, and `StructureError` if it cannot be used."""
+    try:
+        data = read_regular(path, most)
+        content = json.loads(data) if len(data) <= most else None
+    except FileNotFoundError:
+        raise
     except OSError as error:
-        raise StructureError(
-            "model.checkpoint", f"{path} cannot be read ({error.strerror})"
-        ) from None
+        raise _unreadable(path, error) from None
     except (ValueError, RecursionError):
-        config = None
-    if not isinstance(config, dict):
-        raise StructureError("model.checkpoint", f"{path} is not a model's configuration")
-    return config
+        content = None
+    if not isinstance(content, dict):
+        raise StructureError("model.checkpoint", f"{path} is not {what}")
+    return content
+
+
+def _unreadable(path: Path, error: OSError) -> StructureError:
+    return StructureError("model.checkpoint", f"{path} cannot be read ({error.strerror})")
 
 
 def _check_heads(config: dict[str, Any]) -> None:
