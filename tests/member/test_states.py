@@ -132,26 +132,21 @@ class Stage:
     def leaves(self) -> None:
         self.member.handle(LeaveRequested(), 0.0)
 
-    def is_removed_and_leaves(self) -> None:
+    def is_removed_and_leaves(self, *, all_there: bool = False) -> None:
         """It is at work, so it does not follow the decision that calls it silent until it leaves."""
         if self.who == STRANGER:
             return
         self.decides()
         self.has_applied()
         self.steps.append(self.member.view.state)
+        if all_there:
+            self.gather()
+            self.steps.append(self.member.view.state)
         self._remove()
         self.leaves()
 
     def is_removed_and_leaves_with_all_there(self) -> None:
-        if self.who == STRANGER:
-            return
-        self.decides()
-        self.has_applied()
-        self.steps.append(self.member.view.state)
-        self.gather()
-        self.steps.append(self.member.view.state)
-        self._remove()
-        self.leaves()
+        self.is_removed_and_leaves(all_there=True)
 
     def _remove(self) -> None:
         me = self.member.view.me
