@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from typing import Any
 
 from ...protocol.wire.structure import StructureError
 from ..errors import ExitCode, UserError
 from ..util.first_line import first_line
-from .task_names import GRPO, RewardSettings, built_in_settings
+from .task_names import GRPO, RewardSettings, built_in_settings, only_entry_point
 
 ENTRY_POINTS = "distro_node.checkers"
 """The group of entry points under which packages offer rules: a function of the texts of prompt,
@@ -155,22 +155,15 @@ def _require(settings: RewardSettings) -> None:
 
 
 def _entry_point(name: str) -> EntryPoint:
-    # Python may list a package twice: by its folder and by a link to it.
-    found = {point.value: point for point in entry_points(group=ENTRY_POINTS, name=name)}
-    if len(found) > 1:
-        raise UserError(
-            ExitCode.NO_TASK,
-            f"several packages provide the checker {name!r}: {', '.join(sorted(found))}",
-            "uninstall those that the swarm does not use",
-        )
-    if not found:
+    found = only_entry_point(ENTRY_POINTS, "checker", name)
+    if found is None:
         raise UserError(
             ExitCode.NO_TASK,
             f"the swarm rewards by the checker {name!r}, which is not installed here",
             f"install the package that provides it, from a source that you trust; built in are {EXACT} "
             f"and {REGEX}",
         )
-    return next(iter(found.values()))
+    return found
 
 
 def _load(name: str) -> Rule:

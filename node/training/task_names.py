@@ -255,14 +255,20 @@ def class_names(task: str, settings: dict[str, Any] | None) -> tuple[str, ...]:
 
 
 def entry_point(task: str) -> EntryPoint | None:
-    """Return the entry point of an installed task; None if there is none. Raises `UserError`
-    (`NO_TASK`) if several packages offer it: the choice would decide what is learned."""
+    """Return the entry point of an installed task, as `only_entry_point` does."""
+    return only_entry_point(ENTRY_POINTS, "task", task)
+
+
+def only_entry_point(group: str, what: str, name: str) -> EntryPoint | None:
+    """Return the entry point of this group and name; None if there is none. Raises `UserError`
+    (`NO_TASK`) if several packages offer it: the choice would decide what is learned. `what` it is
+    appears in the error."""
     # Python may list a package twice: by its folder and by a link to it.
-    found = {point.value: point for point in entry_points(group=ENTRY_POINTS, name=task)}
+    found = {point.value: point for point in entry_points(group=group, name=name)}
     if len(found) > 1:
         raise UserError(
             ExitCode.NO_TASK,
-            f"several packages provide the task {task!r}: {', '.join(sorted(found))}",
+            f"several packages provide the {what} {name!r}: {', '.join(sorted(found))}",
             "uninstall those that the swarm does not use",
         )
     return next(iter(found.values()), None)
