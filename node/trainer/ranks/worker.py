@@ -31,7 +31,7 @@ from ..device import allocated_bytes
 from ..error_report import describe
 from ..training_session import TrainingSession
 from ..worker import OpenRequest, Worker
-from .launch import LauncherStore, local_device
+from .launch import LaunchedRanks, local_device
 from .momentum import remove_others, save_part
 from .processes import RankProcesses, RankSupervision, connect_ranks, devices_of, rendezvous_store
 from .rank_session import RankSession, rooms_of
@@ -99,11 +99,8 @@ class RankWorker(Worker):
         device = open_arguments["settings"]["device"]
         if self._launch is not None:
             size = self._launch.size
-            self._supervision = RankSupervision(self._give_up)
-            try:
-                store = LauncherStore(self._launch).begin(open_arguments)
-            except RankLost as error:
-                self._supervision.lost(str(error))
+            self._supervision = launched = LaunchedRanks(self._launch, self._give_up)
+            store = launched.start(open_arguments)
             opened = self._take_rank(
                 store, 0, size, local_device(device, self._launch), open_arguments
             )
