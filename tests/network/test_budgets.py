@@ -1,4 +1,4 @@
-"""Budgets of the network: authors, dials of addresses from others, gossip's answers, offences.
+"""Budgets of the network: authors, gossip's answers, downloads, frames and messages.
 
 Each is tested at the class that keeps it; tests that take connections are elsewhere.
 """
@@ -18,18 +18,16 @@ from distro_node.node.network import connection, pubsub
 from distro_node.node.network.author_rate_limit import AuthorRateLimit
 from distro_node.node.network.connection import GuardedConnection
 from distro_node.node.network.cpu_budget import CpuBudget
-from distro_node.node.network.dial_policy import AddressSource, DialPolicy, Scope
 from distro_node.node.network.exchange.blobs import BlobFetcher, FetchFailed
-from distro_node.node.network.gossip_router import BoundedGossipSub, SendQueue
-from distro_node.node.network.scores import OffenceScores
+from distro_node.node.network.gossip_router import BoundedGossipSub
 from distro_node.protocol.util.token_bucket import TokenBuckets, TokenRate
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE
 
-# Private here: `_plausible`: what the library is handed; `_budgets`, `_scores`: the bound of a table
-# shows nowhere else.
+# Private here: `_plausible`: what the library is handed; `_budgets`: the bound of a table shows nowhere
+# else.
 
 
 def _peer(number: int) -> PeerId:
@@ -61,66 +59,6 @@ def test_so_many_authors_are_known() -> None:
 
 
 # Dials of addresses from others
-
-
-FAR = AddressSource(_peer(1), Scope.WORLD)
-
-
-def _calls(
-    policy: DialPolicy, sources: list[AddressSource], hosts: list[str], now: float = 0.0
-) -> int:
-    return sum(policy.refusal(source, host, now) is None for source in sources for host in hosts)
-
-
-def test_an_introducer_has_a_budget() -> None:
-    policy, hosts = DialPolicy(), [f"8.8.{n // 256}.{n % 256}" for n in range(600)]
-    assert [_calls(policy, [FAR], hosts, now) for now in (0.0, 10.0)] == [256, 10]
-
-
-def test_a_target_has_a_budget() -> None:
-    policy, sources = DialPolicy(), [AddressSource(_peer(n), Scope.WORLD) for n in range(50)]
-    assert [_calls(policy, sources, ["8.8.8.8"], now) for now in (0.0, 60.0)] == [16, 6]
-
-
-def test_a_near_target_has_a_budget() -> None:
-    policy, sources = DialPolicy(), [AddressSource(_peer(n), Scope.LOCAL) for n in range(100)]
-    assert _calls(policy, sources, ["10.0.0.1"]) == 64
-
-
-def test_a_household_is_one_target() -> None:
-    """The owner of one address in IPv6 has 2^64."""
-    policy, sources = DialPolicy(), [AddressSource(_peer(n), Scope.WORLD) for n in range(50)]
-    assert (
-        sum(
-            _calls(policy, [source], [f"2001:4860:4860::{n:x}"]) for n, source in enumerate(sources)
-        )
-        == 16
-    )
-
-
-def test_near_addresses_take_somebody_near() -> None:
-    """No distant peer can make us probe our own router."""
-    hosts = ["8.8.8.8", "10.0.0.1", "127.0.0.1"]
-    sources = [
-        AddressSource(_peer(1), scope) for scope in (Scope.WORLD, Scope.LOCAL, Scope.MACHINE)
-    ]
-    assert [_calls(DialPolicy(), [source], hosts) for source in sources] == [1, 2, 3]
-
-
-def test_a_call_that_is_answered_costs_nothing() -> None:
-    policy = DialPolicy()
-    for _ in range(100):
-        assert policy.refusal(FAR, "8.8.8.8", 0.0) is None
-        policy.refund(FAR, "8.8.8.8", 0.0)
-
-
-def test_a_bounded_number_of_introducers_is_known() -> None:
-    policy = DialPolicy()
-    for number in range(5000):
-        policy.refusal(
-            AddressSource(_peer(number), Scope.WORLD), f"8.{number >> 8}.{number & 255}.1", 0.0
-        )
-    assert len(policy._budgets) == 4096
 
 
 # Gossip
@@ -184,25 +122,10 @@ def test_identifiers_are_so_many_and_so_long() -> None:
     assert max(map(len, kept)) == 64
 
 
-def test_a_prune_holds_for_an_hour() -> None:
-    (prune,) = _plausible(prune=[rpc_pb2.ControlPrune(topicID="ours", backoff=10**12)]).prune
-    assert prune.backoff == 3600
-
-
 def test_nobody_is_named_by_a_prune() -> None:
     """Others do not decide which peers we dial."""
     prune = rpc_pb2.ControlPrune(topicID="ours", peers=[rpc_pb2.PeerInfo(peerID=b"somebody")])
     assert not _plausible(prune=[prune]).prune[0].peers
-
-
-def test_so_many_messages_wait() -> None:
-    small, queue = rpc_pb2.RPC(publish=[rpc_pb2.Message(data=b"vote")]), SendQueue()
-    assert sum(queue.push(small) for _ in range(1000)) == 512
-
-
-def test_so_many_bytes_wait() -> None:
-    large, queue = rpc_pb2.RPC(publish=[rpc_pb2.Message(data=bytes(1 << 20))]), SendQueue()
-    assert sum(queue.push(large) for _ in range(10)) == 3
 
 
 # Downloads
@@ -235,7 +158,7 @@ def test_downloads_are_bounded() -> None:
     assert [download.max_bytes for download in stub.downloads] == [16 << 20]
 
 
-# CPU time, and offences
+# CPU time
 
 
 def test_the_cpu_budget_has_a_rate() -> None:
@@ -293,31 +216,3 @@ def test_messages_have_a_pace() -> None:
 
     assert 9.5 < reads(b"") < 10.5
     assert reads(bytes(128)) == 0.0
-
-
-def _offences(reason: str, count: int, pause: float = 0.0) -> bool:
-    book = OffenceScores()
-    return any(book.penalise(_peer(1), reason, pause * number) for number in range(count))
-
-
-def test_who_offends_is_refused() -> None:
-    assert _offences("invalid", 4)
-    assert _offences("bad_hash", 2)
-
-
-def test_offences_fade() -> None:
-    """An honest peer with a temporary fault, once an hour."""
-    assert not _offences("invalid", 20, 3600.0)
-
-
-def test_refusals_end() -> None:
-    book = OffenceScores()
-    book.penalise(_peer(1), "impersonation", 0.0)
-    assert [book.refused(_peer(1), now) for now in (599.0, 601.0)] == [True, False]
-
-
-def test_so_many_offenders_are_known() -> None:
-    book = OffenceScores()
-    for number in range(5000):
-        book.penalise(_peer(number), "invalid", 0.0)
-    assert len(book._scores) == 4096

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from distro_node.crypto.envelope import seal
@@ -13,13 +10,7 @@ from distro_node.crypto.identity import peer_text
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.introductions import (
-    MAX_ADDRESSES,
     MAX_PEER_RECORD_BYTES,
-    MAX_PEER_RECORDS,
-    MAX_PEERS_PER_SWARM,
-    MAX_SWARMS,
-    MAX_SWARMS_PER_PEER,
-    PEER_RECORD_SECONDS,
     IntroductionRequest,
     IntroductionResponse,
     PeerRecord,
@@ -30,8 +21,6 @@ from distro_node.protocol.wire.introductions import (
     seal_peer_record,
 )
 from distro_node.protocol.wire.manifest import SwarmId
-from hypothesis import given
-from hypothesis import strategies as st
 from network.support import identity
 
 SWARM = SwarmId(bytes(range(32)))
@@ -65,15 +54,15 @@ def test_sealing_leaves_out_what_nobody_would_accept() -> None:
     addresses = [address(2), "/ip4/1.2.3.4", "/dns4/" + "x" * 240 + address(1)]
     addresses += [address(1, port) for port in range(1, 20)]
     opened = open_peer_record(seal_peer_record(identity(1), SWARM, addresses, 1), SWARM)
-    assert opened.addresses == tuple(address(1, port) for port in range(1, 1 + MAX_ADDRESSES))
+    assert opened.addresses == tuple(address(1, port) for port in range(1, 9))
 
 
 def test_the_largest_record_fits() -> None:
     ending = "/p2p/" + peer_text(identity(1).peer)
-    longest = ["/dns4/" + f"{n:x}" * (122 - len(ending)) + ending for n in range(MAX_ADDRESSES)]
+    longest = ["/dns4/" + f"{n:x}" * (122 - len(ending)) + ending for n in range(8)]
     data = seal_peer_record(identity(1), SWARM, longest, 2**63 - 1)
-    assert len(open_peer_record(data, SWARM).addresses) == MAX_ADDRESSES
-    response = IntroductionResponse(records=(data,) * MAX_PEER_RECORDS)
+    assert len(open_peer_record(data, SWARM).addresses) == 8
+    response = IntroductionResponse(records=(data,) * 64)
     assert decode_response(response.encode()) == response
     request = IntroductionRequest(swarm=SWARM, record=bytes(MAX_PEER_RECORD_BYTES))
     assert decode_request(request.encode()) == request
@@ -124,16 +113,12 @@ def test_records_hold_for_a_while_and_swarms_are_apart() -> None:
     registry.add(record(1), 0.0)
     registry.add(record(2), 60.0)
     registry.add(record(3, OTHER), 60.0)
-    assert {each.peer for each in registry.peer_records(SWARM, PEER_RECORD_SECONDS - 1)} == {
+    assert {each.peer for each in registry.peer_records(SWARM, 119.0)} == {
         identity(1).peer,
         identity(2).peer,
     }
-    assert [each.peer for each in registry.peer_records(SWARM, PEER_RECORD_SECONDS)] == [
-        identity(2).peer
-    ]
-    assert [each.peer for each in registry.peer_records(OTHER, PEER_RECORD_SECONDS)] == [
-        identity(3).peer
-    ]
+    assert [each.peer for each in registry.peer_records(SWARM, 120.0)] == [identity(2).peer]
+    assert [each.peer for each in registry.peer_records(OTHER, 120.0)] == [identity(3).peer]
     assert registry.peer_records(SWARM, 1000.0) == []
     assert registry.swarms() == 0
     # Renewed in time, it stays.
@@ -149,21 +134,21 @@ def test_a_sample_is_bounded_leaves_the_asker_out_and_varies() -> None:
     asker = identity(7).peer
     samples = [registry.sample(SWARM, 10.0, bytes([salt]), asker) for salt in range(4)]
     for sample in samples:
-        assert len(sample) == MAX_PEER_RECORDS
+        assert len(sample) == 64
         assert asker not in {each.peer for each in sample}
     assert len({tuple(each.peer for each in sample) for sample in samples}) == 4
 
 
 def test_the_registry_is_bounded() -> None:
     registry = Registry()
-    for number in range(MAX_PEERS_PER_SWARM + 20):
+    for number in range(532):
         registry.add(record(number), 1.0)
     kept = [each.peer for each in registry.peer_records(SWARM, 1.0)]
-    assert kept == [identity(number).peer for number in range(20, MAX_PEERS_PER_SWARM + 20)]
-    swarms = [SwarmId(number.to_bytes(32, "big")) for number in range(MAX_SWARMS + 10)]
+    assert kept == [identity(number).peer for number in range(20, 532)]
+    swarms = [SwarmId(number.to_bytes(32, "big")) for number in range(74)]
     for number, swarm in enumerate(swarms):
         registry.add(record(number, swarm), 2.0)
-    assert registry.swarms() == MAX_SWARMS
+    assert registry.swarms() == 64
     assert registry.peer_records(swarms[-1], 2.0)
     # Peers that are in another swarm as well count half.
     assert registry.peer_records(swarms[0], 2.0)
@@ -173,9 +158,9 @@ def test_the_registry_is_bounded() -> None:
 def test_one_peer_cannot_push_swarms_out() -> None:
     registry = Registry()
     registry.add(record(1), 0.0)
-    for number in range(MAX_SWARMS + 10):
+    for number in range(74):
         registry.add(record(2, SwarmId(number.to_bytes(32, "little"))), 1.0)
-    assert registry.swarms() == 1 + MAX_SWARMS_PER_PEER
+    assert registry.swarms() == 5
     assert len(registry.peer_records(SWARM, 1.0)) == 1
 
 
@@ -187,75 +172,9 @@ def test_a_few_peers_with_many_swarms_push_nobody_out() -> None:
     for number in range(2, 30):
         registry.add(record(number, honest), 0.0)
     for number in range(16):
-        for place in range(MAX_SWARMS_PER_PEER):
+        for place in range(4):
             other = SwarmId(bytes([number, place]) * 16)
             registry.add(record(40 + number, other), 1.0)
     assert len(registry.peer_records(honest, 1.0)) == 28
     assert len(registry.peer_records(SWARM, 1.0)) == 1
-    assert registry.swarms() == MAX_SWARMS
-
-
-DECODERS: list[Callable[[bytes], Any]] = [
-    decode_request,
-    decode_response,
-    lambda data: open_peer_record(data, SWARM),
-]
-
-
-def decodes_or_refuses(data: bytes) -> None:
-    """Check the one rule for decoders: a value that encodes to the same bytes, or a ProtocolError."""
-    for decode in DECODERS:
-        try:
-            value = decode(data)
-        except ProtocolError:
-            continue
-        assert (value.sealed if isinstance(value, PeerRecord) else value.encode()) == data
-
-
-def mutated(chance: random.Random, seeds: list[bytes]) -> bytes:
-    data = bytearray(chance.choice(seeds))
-    for _ in range(chance.randint(0, 4)):
-        at = chance.randrange(len(data) + 1)
-        match chance.randrange(4):
-            case 0:
-                data[at:at] = chance.randbytes(chance.randint(1, 9))
-            case 1:
-                del data[at : at + chance.randint(1, 9)]
-            case 2:
-                data = data[:at]
-            case _:
-                data[at : at + 1] = chance.randbytes(1)
-    return bytes(data)
-
-
-SEEDS = [
-    b"",
-    sealed(1),
-    IntroductionRequest(swarm=SWARM, record=sealed(1)).encode(),
-    IntroductionRequest(swarm=SWARM, record=None).encode(),
-    IntroductionResponse(records=(sealed(1), sealed(2))).encode(),
-    IntroductionResponse(records=()).encode(),
-    seal(identity(1), "peer", SWARM, b""),
-]
-
-
-@given(st.binary(max_size=400))
-def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
-    decodes_or_refuses(data)
-
-
-@given(st.binary(max_size=200))
-def test_any_signed_body_decodes_or_is_refused(body: bytes) -> None:
-    decodes_or_refuses(seal(identity(1), "peer", SWARM, body))
-
-
-@given(st.randoms(use_true_random=False))
-def test_damaged_messages_decode_or_are_refused(chance: random.Random) -> None:
-    decodes_or_refuses(mutated(chance, SEEDS))
-
-
-@pytest.mark.soak
-def test_a_hundred_thousand_damaged_messages() -> None:
-    chance = random.Random(1)
-    for _ in range(100_000):
-        decodes_or_refuses(mutated(chance, SEEDS))
+    assert registry.swarms() == 64

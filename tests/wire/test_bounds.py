@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId, peer_text
 from distro_node.protocol.chain import entry_store, sync
-from distro_node.protocol.chain.memberships import MembershipHistory
 from distro_node.protocol.chain.sync import SyncRequest, compose_response
-from distro_node.protocol.util.backoff import Backoff, BackoffTimer
-from distro_node.protocol.util.bounded_dict import BoundedTable
-from distro_node.protocol.util.token_bucket import TokenBuckets, TokenRate
+from distro_node.protocol.util.backoff import Backoff
 from distro_node.protocol.wire import (
     blobs,
     encoding,
@@ -27,9 +23,8 @@ from distro_node.protocol.wire import (
     swarm_id,
 )
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.introductions import PeerRecord, Registry
 from distro_node.protocol.wire.manifest import SwarmId
-from distro_node.protocol.wire.membership import Membership, MembershipChange, founding
+from distro_node.protocol.wire.membership import Membership, MembershipChange
 from distro_node.protocol.wire.structure import StructureError
 from simulation.chain import identity
 
@@ -109,11 +104,6 @@ def test_peer_records_have_a_length() -> None:
     assert refused.value.reason == "oversized"
 
 
-def test_links_have_a_length() -> None:
-    with pytest.raises(swarm_id.SwarmIdError, match="more than"):
-        swarm_id.parse_invite("distro:" + "x" * 9000)
-
-
 # Sizes of answers
 
 
@@ -153,56 +143,6 @@ def test_answers_fit() -> None:
 # Numbers of entries kept
 
 
-def _record(peer: int, swarm: int, number: int = 1) -> PeerRecord:
-    return PeerRecord(_peer(peer), SwarmId(swarm.to_bytes(32, "big")), (), number, b"")
-
-
-def _registry(records: list[PeerRecord], now: float = 0.0) -> Registry:
-    registry = Registry()
-    for record in records:
-        registry.add(record, now)
-    return registry
-
-
-def test_a_swarm_has_so_many_peers() -> None:
-    registry = _registry([_record(n, 0) for n in range(600)])
-    assert len(registry.peer_records(_record(0, 0).swarm, 0.0)) == 512
-
-
-def test_so_many_swarms_are_known() -> None:
-    assert _registry([_record(n, n) for n in range(80)]).swarms() == 64
-
-
-def test_a_peer_is_in_so_many_swarms() -> None:
-    """Otherwise one peer evicts all others."""
-    assert _registry([_record(1, n) for n in range(20)]).swarms() == 4
-
-
-def test_a_swarm_with_fewer_peers_goes_first() -> None:
-    """An attacker with many keys and swarms evicts no swarm with real members."""
-    people = [_record(n, 0) for n in range(3)]
-    registry = _registry([*people, *(_record(100 + n, 1 + n) for n in range(80))])
-    assert len(registry.peer_records(people[0].swarm, 0.0)) == 3
-
-
-def test_an_answer_has_so_many_records() -> None:
-    registry = _registry([_record(n, 0) for n in range(100)])
-    assert len(registry.sample(_record(0, 0).swarm, 0.0, b"", _peer(500))) == 64
-
-
-def test_an_introduction_holds_for_a_while() -> None:
-    registry = _registry([_record(1, 0)])
-    held = [len(registry.peer_records(_record(1, 0).swarm, now)) for now in (119.0, 121.0)]
-    assert held == [1, 0]
-
-
-def test_an_older_record_replaces_no_newer_one() -> None:
-    """A replay would send others to where its peer no longer is."""
-    registry = _registry([_record(1, 0, 5), _record(1, 0, 4)])
-    (kept,) = registry.peer_records(_record(1, 0).swarm, 0.0)
-    assert kept.number == 5
-
-
 def test_so_many_expelled_are_remembered() -> None:
     members = Membership(since={_peer(0): 0})
     assert (
@@ -211,71 +151,7 @@ def test_so_many_expelled_are_remembered() -> None:
     )
 
 
-def test_the_departed_are_forgotten() -> None:
-    """Once none of their earlier messages can be replayed any more."""
-    members = Membership(since={_peer(0): 0, _peer(1): 0}).changed(
-        MembershipChange(1, departed=(_peer(1),))
-    )
-    gone = [members.changed(MembershipChange(round_)).gone for round_ in (65, 66)]
-    assert list(map(len, gone)) == [1, 0]
-
-
-def test_a_table_is_bounded() -> None:
-    table: BoundedTable[int, int] = BoundedTable(3)
-    for number in range(10):
-        table[number] = 0
-    assert list(table) == [7, 8, 9]
-
-
-def test_who_is_active_stays_in_a_table() -> None:
-    table: BoundedTable[int, int] = BoundedTable(3)
-    for key in (0, 1, 2, 0, 3):
-        table[key] = 0
-    assert list(table) == [2, 0, 3]
-
-
 # Allowances
-
-
-FEW = TokenRate(at_once=4.0, per_second=0.5)
-
-
-def _taken(budgets: TokenBuckets[str], key: str, now: float, tries: int = 10) -> int:
-    return sum(budgets.take(key, FEW, now) for _ in range(tries))
-
-
-def test_a_pause_saves_up_so_much() -> None:
-    budgets: TokenBuckets[str] = TokenBuckets(2)
-    assert [_taken(budgets, "a", now) for now in (0.0, 4.0, 1e6)] == [4, 2, 4]
-
-
-def test_who_asks_for_too_much_has_used_nothing() -> None:
-    budgets: TokenBuckets[str] = TokenBuckets(2)
-    refused = not budgets.take("a", FEW, 0.0, 5.0)
-    assert refused
-    assert _taken(budgets, "a", 0.0) == 4
-
-
-def test_who_asks_in_vain_is_not_forgotten() -> None:
-    """Two others come, and it asks all the time."""
-    budgets: TokenBuckets[str] = TokenBuckets(2)
-    used = _taken(budgets, "a", 0.0)
-    for other in "bcdefgh":
-        _taken(budgets, other, 0.0, tries=1)
-        used += _taken(budgets, "a", 0.0, tries=1)
-    assert used == 4
-
-
-def test_each_pause_is_twice_as_long() -> None:
-    left: Backoff[str] = Backoff(2.0, 5.0)
-    for now in (0.0, 2.0, 6.0):
-        left.failed("a", now)
-    assert left.due("a") == 11.0
-
-
-def test_tries_become_rarer_and_do_not_end() -> None:
-    pause = BackoffTimer(1.0, 5.0)
-    assert [pause.after_failure() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
 
 
 def test_so_many_are_left_alone() -> None:
@@ -283,17 +159,6 @@ def test_so_many_are_left_alone() -> None:
     for number in range(5000):
         left.failed(number, 0.0)
     assert len(left) == 4096
-
-
-def test_memberships_take_little_memory() -> None:
-    """For a chain that changes its members in each round: some are rebuilt when they are needed."""
-    made = MembershipHistory(founding(_peer(0)))
-    with patch.object(MembershipChange, "of", staticmethod(lambda change: change)):
-        for number in range(1000):
-            change: Any = MembershipChange(number, (_peer(number),), (_peer(number + 1),))
-            made.follow(change)
-    assert len(made._kept) < 300
-    assert made[500].peers == (_peer(500),)
 
 
 def _a_link_names(query: str) -> str:
@@ -324,18 +189,3 @@ def test_addresses_have_a_length() -> None:
         name = "a" * (256 + more - len("/dns4/") - len(ADDRESS[len("/ip4/192.0.2.1") :]))
         found.append(_a_link_names(f"bootstrap=/dns4/{name}{ADDRESS[len('/ip4/192.0.2.1') :]}"))
     assert found == ["", "bootstrap"]
-
-
-def _named(addresses: list[str]) -> int:
-    """Return how many of its addresses a peer publishes, as others read them."""
-    sealed = introductions.seal_peer_record(identity(1), SWARM, addresses, 1)
-    return len(introductions.open_peer_record(sealed, SWARM).addresses)
-
-
-def test_a_peer_announces_few_addresses() -> None:
-    """More would not be read."""
-    assert _named([ADDRESS] * 20) == 8
-
-
-def test_a_peer_announces_no_long_address() -> None:
-    assert _named([ADDRESS, f"/dns4/{'a' * 300}{ADDRESS}"]) == 1
