@@ -244,13 +244,6 @@ def test_the_size_limit_is_exact() -> None:
 
 
 @settings(deadline=None)
-@given(st.binary(max_size=400))
-def test_any_bytes_open_or_give_the_one_error(data: bytes) -> None:
-    open_or_the_one_error(data)
-    open_or_the_one_error(b"\xd1\x01" + data)
-
-
-@settings(deadline=None)
 @given(st.randoms(use_true_random=False), kinds, bodies)
 def test_mutated_envelopes_give_the_one_error(
     source: random.Random, kind: str, body: bytes
@@ -258,19 +251,3 @@ def test_mutated_envelopes_give_the_one_error(
     data = seal(ALICE, kind, SWARM, body)
     changed = mutate(data, source)
     assert open_or_the_one_error(changed) == (changed == data)
-
-
-@pytest.mark.soak
-def test_hundred_thousand_hostile_envelopes() -> None:
-    source = random.Random(20260714)
-    opened = 0
-    for index in range(100_000):
-        kind = source.choice(("vote", "a", "announcement-of_32-characters-xy"))
-        data = seal(ALICE, kind, SWARM, source.randbytes(source.randrange(64)))
-        garbage = source.randbytes(source.randrange(300))
-        hostile = garbage if index % 4 == 0 else mutate(data, source)
-        accepted = open_or_the_one_error(hostile)
-        assert accepted == (hostile == data)
-        opened += accepted
-    # Mutations that cancel out are rare; if all opened, nothing was tested.
-    assert opened < 1_000

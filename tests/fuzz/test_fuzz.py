@@ -1,4 +1,5 @@
-"""Some inputs for everything that a stranger can reach; `benchmarks/fuzz.py` tries 100,000 for each.
+"""Some inputs for everything that a stranger can reach, 100,000 in `make soak`; `benchmarks/fuzz.py`
+tries as many that coverage guides.
 
 Also that nothing is left out, and that past findings stay fixed.
 """
@@ -15,7 +16,6 @@ from fuzz import decoders, inventory
 from fuzz.targets import LIMIT_SECONDS, attempt, mutated, seconds_of, targets
 
 FINDINGS = Path(__file__).parent / "findings"
-INPUTS = 200
 # The number of changes from an honest input to a hostile one.
 CHANGES = (1, 1, 2, 4)
 
@@ -48,13 +48,16 @@ def test_every_protocol_that_is_served_is_a_target() -> None:
     assert inventory.doors() <= covered
 
 
+@pytest.mark.parametrize(
+    "inputs", [200, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])]
+)
 @pytest.mark.parametrize("name", sorted(TARGETS))
-def test_hostile_inputs(name: str) -> None:
+def test_hostile_inputs(name: str, inputs: int) -> None:
     target = TARGETS[name]
     slowest = 0.0, b""
     for data in target.seeds:
         attempt(target, data)
-    for number in range(INPUTS):
+    for number in range(inputs):
         chance = random.Random(f"{name} {number}")
         data = chance.choice(target.seeds)
         for _ in range(chance.choice(CHANGES)):

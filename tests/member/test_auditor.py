@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import random
 from collections.abc import Iterable
 from functools import cache
 from typing import TypeVar
 
-import msgpack
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
@@ -39,7 +37,6 @@ from distro_node.protocol.member.inputs import (
     UpdateHeld,
 )
 from distro_node.protocol.member.local_updates import Training
-from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import (
     MAX_AUDITS,
@@ -54,7 +51,6 @@ from distro_node.protocol.wire.messages import (
 )
 from simulation.audited_chain import GOOD, LOW, AuditedChain
 from simulation.chain import FINGERPRINT, Chain, update_of
-from simulation.hostile import hostile, mutate_plain
 
 # Private here: `_audits`, `_reaudits`: how much waits for a record is not exposed.
 
@@ -311,41 +307,6 @@ def test_junk_is_refused() -> None:
     first = Audit(auditor, me, check.round, 16, LOW)
     recheck = chain.again(auditor, first).message(check.parent)
     assert seat.refuses(auditor, "reaudit", recheck) == "audit"
-
-
-@pytest.mark.parametrize("kind", ["audit", "reaudit"])
-def test_any_bytes_that_a_member_signs(kind: str) -> None:
-    """Whatever a member signs gives effects or `ProtocolError`."""
-    chain = grown()
-    first = chain.disputed()
-    at = chain.round
-    auditor = drawn_auditor(chain)
-    chain.grow()
-    parent = chain.ledger.parent
-    reauditor, *_ = sorted(chain.work.reputation.pending_reauditors(first) - {auditor})
-    sender, honest = {
-        "audit": (auditor, chain.audit(auditor).message(parent(at))),
-        "reaudit": (reauditor, chain.again(reauditor, first).message(parent(first.round))),
-    }[kind]
-    me = next(peer for peer in chain.membership.peers if peer not in (auditor, reauditor))
-    seat = Seat(chain, me)
-    seat.loads()
-    body = encode(honest)
-    plain = msgpack.unpackb(body)
-    reasons = set()
-    for number in range(300):
-        chance = random.Random(number)
-        if chance.random() < 0.3:
-            data = hostile(body, chance)
-        else:
-            data = bytes(msgpack.Packer().pack(mutate_plain(plain, chance)))
-        envelope = dataclasses.replace(chain.envelope(sender, kind, honest), body=data)
-        try:
-            seat.member.handle(MessageReceived(envelope), 0.0)
-        except ProtocolError as error:
-            reasons.add(error.reason)
-    assert {"audit", "wrong_parent", "invalid"} <= reasons
-    assert seat.member.view.round == chain.round
 
 
 def test_an_announcement_that_binds_nobody_is_refused() -> None:

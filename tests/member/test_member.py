@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-import msgpack
 import pytest
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.identity import PeerId
@@ -38,11 +36,9 @@ from distro_node.protocol.member.inputs import (
 )
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.member.message_store import FUTURE_ROUNDS, MEMBER_BYTES, NEWCOMER_BYTES
-from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import (
     BALLOT_KINDS,
-    MESSAGE_TYPES,
     NO_BLOCK,
     Announcement,
     Ballot,
@@ -59,7 +55,6 @@ from distro_node.protocol.wire.messages import (
     decode_message,
 )
 from simulation.chain import FINGERPRINT, Chain, by_invitation, ticket, update_of
-from simulation.hostile import hostile, mutate_plain
 from simulation.swarm import identity
 
 E = TypeVar("E")
@@ -504,50 +499,6 @@ def test_invitations_are_checked_before_anything_is_passed_on() -> None:
     newcomer = chain.member(1, load=False, ticket=good)
     newcomer.handle(Loaded(-1, FINGERPRINT, None), 0.0)
     assert said(newcomer.handle(Tick(), 3.0), "join") == [JoinRequest(0, good)]
-
-
-# Messages of audits apply only to swarms with audits: `test_looking`.
-@pytest.mark.parametrize("kind", sorted(MESSAGE_TYPES.keys() - {"audit", "reaudit"}))
-def test_any_bytes_that_a_member_signs(kind: str) -> None:
-    """Whatever a member signs gives effects or `ProtocolError`, at every stage of a round."""
-    seat = Seat(grown=3)
-    seat.trains()
-    if kind != "announcement":
-        seat.gathers()
-    chain = seat.chain
-    record = chain.record(admitted=[chain.admission(20)], departed=[chain.leave(seat.others[0])])
-    honest: dict[str, Message] = {
-        "announcement": chain.announcement(seat.others[0]),
-        "join": JoinRequest(chain.round, b""),
-        "leave": Leave(chain.round),
-        "heartbeat": Heartbeat(chain.round, 5),
-        "proposal": Proposal(1, record),
-        "vote": chain.ballot(record.id),
-        "skip": chain.ballot(NO_BLOCK),
-        "finalize": chain.ballot(record.id),
-        "evidence": chain.evidence(seat.others[1]),
-    }
-    body = encode(honest[kind])
-    plain = msgpack.unpackb(body)
-    taken = 0
-    for number in range(300):
-        chance = random.Random(number)
-        if chance.random() < 0.3:
-            data = hostile(body, chance)
-        else:
-            data = bytes(msgpack.Packer().pack(mutate_plain(plain, chance)))
-        sender = chance.choice([*seat.others, seat.leader, identity(20).peer])
-        envelope = dataclasses.replace(
-            chain.envelope(sender, kind, honest[kind]), body=data, signature=bytes(64)
-        )
-        seat.now += 0.01
-        try:
-            seat.member.handle(MessageReceived(envelope), seat.now)
-            taken += 1
-        except ProtocolError:
-            pass
-    assert taken > 0
-    assert seat.member.view.round == chain.round
 
 
 # Liveness

@@ -371,12 +371,6 @@ async def test_forged_announcements_are_refused(tmp_path: Path) -> None:
         assert relay._scores.score(member.network.peer, trio.current_time()) > 0
 
 
-@given(st.binary(max_size=600))
-def test_whatever_is_asked_is_a_request_or_an_error(data: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        open_relay_request(data)
-
-
 @given(st.integers(0, 330), st.integers(1, 255))
 def test_no_byte_of_a_request_can_be_changed(place: int, change: int) -> None:
     good = announced(UPDATE, 0)
