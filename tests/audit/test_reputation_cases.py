@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit import reputation, verdict
 from distro_node.protocol.audit.audit_sums import level_test
 from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS
 from distro_node.protocol.audit.reputation import (
@@ -19,10 +16,7 @@ from distro_node.protocol.audit.reputation import (
     ReputationTable,
 )
 from distro_node.protocol.audit.verdict import (
-    MIN_AUDITS,
     MIN_HALF_SCORES,
-    BaselineSample,
-    ScoreBaseline,
 )
 
 # Private here: `_states`, `_audited`: what is kept is counted.
@@ -114,17 +108,6 @@ def test_recorded_audits_are_dropped() -> None:
     assert len(run.accounts._audited) <= EPOCH_ROUNDS + FRESH
 
 
-def test_who_is_not_believed_audits_nobody() -> None:
-    run = _Run().settled()
-    account = run.accounts[CAT]
-    for _ in range(12):
-        account.sums = account.sums.audited_another(contradicted=True)
-    before = run.accounts[ANN].audited
-    run.close()
-    run.close(run.audit(CAT, ANN))
-    assert run.accounts[ANN].audited == before
-
-
 def test_a_low_audit_accuses_nobody() -> None:
     run = _Run().settled()
     before = run.accounts[BEN].sums.work
@@ -162,24 +145,6 @@ def test_what_does_not_count_does_not_wait() -> None:
     assert not run.accounts[ANN].waiting
 
 
-def test_who_is_alone_vouches_for_itself() -> None:
-    run = _Run(1)
-    run.to_epoch()
-    run.to_epoch()
-    assert run.votes(FOUNDER) == 2 * EPOCH_ROUNDS * 4
-
-
-def test_where_nobody_has_any_all_have_one() -> None:
-    assert reputation.present_votes({FOUNDER: 9}, [ANN, BEN]) == {ANN: 1, BEN: 1}
-
-
-def test_who_had_votes_keeps_them_where_nobody_earns_any() -> None:
-    fresh = ReputationTable(FOUNDER, level_test(250))
-    for round_ in range(EPOCH_ROUNDS):
-        fresh.close(RecordedWork(round_, {}), [FOUNDER])
-    assert fresh.earned == {FOUNDER: 1}
-
-
 def test_the_reputation_of_the_idle_is_dropped() -> None:
     """A crowd comes and goes without working."""
     run = _Run()
@@ -191,51 +156,11 @@ def test_the_reputation_of_the_idle_is_dropped() -> None:
     assert set(run.accounts._states) == {FOUNDER}
 
 
-def test_audits_are_in_proportion_to_votes() -> None:
-    votes = {FOUNDER: 98, ANN: 1, BEN: 1}
-    assert reputation.audit_probability(votes, ANN, 1) == Fraction(3, 100)
-
-
 def test_what_is_usual_is_what_was_of_late() -> None:
     run = _Run().settled()
     for score in (*[GOOD] * 40, *[9_000] * 20):
         run.close(*(run.audit(FOUNDER, peer, score) for peer in (ANN,)))
     assert {seen.score for seen in run.accounts[ANN].scores} == {9_000}
-
-
-def test_no_score_is_so_low_that_it_passes() -> None:
-    assert verdict.passing(2000) == 3000
-
-
-def test_three_members_set_the_baseline_of_a_size() -> None:
-    """Two with a share of a rare size are compared with all the others."""
-    many = [([BaselineSample(10_000, 4)] * MIN_AUDITS, 1)] * 9
-    rare = [([BaselineSample(9_000, 64)] * MIN_AUDITS, 1)] * 2
-    assert ScoreBaseline(many + rare).of(64) == 1250
-
-
-def test_of_a_rare_size_no_more_is_believed_than_is_safe() -> None:
-    """How scores fall with the share differs between models."""
-    assert ScoreBaseline([([BaselineSample(10_000, 4)] * MIN_AUDITS, 1)] * 9).of(16) == 2500
-
-
-def test_a_few_audits_decide_nothing() -> None:
-    """Neither for shares of a rare size, when all others have another size."""
-    few = [([BaselineSample(10_000, 4)] * (MIN_AUDITS - 1), 1)] * 9
-    rare = [
-        (
-            [BaselineSample(10_000, 4)] * MIN_AUDITS
-            + [BaselineSample(10_000, 64)] * (MIN_AUDITS - 1),
-            1,
-        )
-    ] * 9
-    assert ScoreBaseline(few).of(4) == 0
-    assert not ScoreBaseline(rare).has_similar(64)
-
-
-def test_who_is_audited_first_does_not_set_the_baseline() -> None:
-    first = [([BaselineSample(1 << 40, 4)] * MIN_AUDITS, 1)] * 4
-    assert ScoreBaseline([*first, *[([BaselineSample(10_000, 4)], 1)] * 5]).of(4) == 0
 
 
 def _audited_in_halves(beginning: int, score: int = GOOD) -> _Run:
@@ -278,17 +203,3 @@ def test_scores_that_just_pass_take_nobodys_votes() -> None:
     for _ in range(20):
         run.close(run.audit(CAT, BEN, GOOD * 55 // 100))
     assert run.accounts[BEN].sums.credible
-
-
-def test_three_members_set_the_baseline_of_a_half() -> None:
-    two = [([BaselineSample(10_000, 4, 8_000)] * MIN_HALF_SCORES, 1)] * 2
-    assert ScoreBaseline(two).halves(BaselineSample(10_000, 4, 8_000)) is None
-
-
-def test_some_audits_set_the_baseline_of_a_half() -> None:
-    few = [([BaselineSample(10_000, 4, 8_000)] * (MIN_HALF_SCORES - 1), 1)] * 9
-    assert ScoreBaseline(few).halves(BaselineSample(10_000, 4, 8_000)) is None
-
-
-def test_levels_have_a_bound() -> None:
-    assert verdict.level(1 << 80, 1) == 1 << 40

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain import certificates
 from distro_node.protocol.chain.certificates import check_certificate, find_quorum, silenced
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.membership import FaultModel, Membership, Votes, quorum
@@ -16,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulation.chain import Chain
 from simulation.swarm import identity
+
+# Private here: `_floors`: how much a search may cost.
 
 PEERS = sorted(identity(index).peer for index in range(10))
 BLOCK = RecordId(b"b" * 32)
@@ -233,6 +236,11 @@ def test_noise_in_masks_costs_little_and_hides_no_agreement() -> None:
     found = find_quorum(ballots, membership, membership.one_each, "byzantine")
     assert found is not None
     assert {signed.peer for signed in found} >= set(membership.peers[:61])
+
+
+def test_intersections_are_few() -> None:
+    """Twelve masks, each without another member."""
+    assert len(certificates._floors([0xFFF ^ 1 << bit for bit in range(12)])) <= 2 * 64 + 1
 
 
 # Checks of received certificates

@@ -29,22 +29,6 @@ from simulation.known_chains import (
 # Private here: `_backwards`, `_between`: their probes in chains that are too long for a test.
 
 
-def test_a_shorter_chain_is_found() -> None:
-    better = compared_with(
-        solo_chain(200).ledger, {identity(0).peer: answers(sides(0, 1, 2).ledger)}
-    )[1]
-    assert better is not None
-
-
-def test_nothing_before_the_floor_is_asked_for() -> None:
-    ours = true_chain().fork().ledger
-    asked, better = compared_with(ours, {identity(1).peer: answers(forged_chain().ledger)})
-    lowest = min((probe for question in asked for probe in question.probes), default=0)
-    assert better is None
-    assert lowest >= ours.final_round
-    assert not any(q.most for q in asked)
-
-
 def test_one_peers_rounds_are_bounded() -> None:
     """A chain of 400 rounds, of which at most 100 are examined."""
     ours = sides(0, 1, 2, rounds=1).ledger
@@ -136,13 +120,6 @@ def test_questions_are_such_as_are_answered() -> None:
         question = SyncQuery(identity(1).peer, 0, probes=probes, most=0)
         decode_request(encode(question.request(bytes(32))))
     assert True
-
-
-def test_who_parts_before_the_floor_is_asked_once() -> None:
-    asked, _ = compared_with(
-        true_chain().ledger, {identity(1).peer: answers(forged_chain().ledger)}
-    )
-    assert len(asked) == 1
 
 
 def test_a_strangers_message_is_not_noted() -> None:
@@ -302,14 +279,6 @@ def _together_again(ours: Chain, rounds: int) -> None:
     away = [who for who in range(5) if identity(who).peer not in ours.membership]
     ours.grow(admitted=[ours.admission(who) for who in away])
     ours.grow_until(ours.round + rounds)
-
-
-def test_what_became_final_meanwhile_stays() -> None:
-    """Our chain stays although there is a final record on the other chain as well."""
-    ours, machine = _parted(4, 4)
-    _together_again(ours, 4)
-    assert ours.ledger.final_round >= 3
-    assert machine.better_than(ours.ledger) is None
 
 
 def test_what_became_justified_meanwhile_stays() -> None:

@@ -16,28 +16,8 @@ from simulation.known_chains import (
     checkpoint,
     forged_chain,
     lower,
-    sides,
-    split,
     true_chain,
 )
-
-
-def test_justified_binds() -> None:
-    """Three of four make a record justified on our chain; the other has as many followers, and the
-    lower hash."""
-    ours, forked = sides(0, 1, 2, rounds=1).ledger, len(true_chain().ledger)
-    ours.binding = True
-    assert ours.final_round < forked <= ours.justified_round
-    theirs = true_chain().fork()
-    for number in range(1000):
-        theirs = true_chain().fork()
-        split(theirs, 1, 2, 3, fingerprint=number, updates=[])
-        if theirs.ledger[forked].record.id < ours[forked].record.id:
-            break
-    theirs.grow()
-    assert not fork_choice.prefers(
-        ours, theirs.ledger, forked, me=identity(0).peer, abandoned=False
-    )
 
 
 @cache
@@ -108,16 +88,6 @@ def _large_and_small() -> tuple[Chain, Chain]:
     return large, small
 
 
-def test_the_finality_set_counts_first() -> None:
-    """Three of its members outweigh two with six that only the last record admitted."""
-    chain, peers = _five().fork(), _five().membership.peers
-    chain.grow(admitted=[chain.admission(who) for who in range(20, 26)])
-    crowd = carried_on(chain, [*peers[3:], *(identity(who).peer for who in range(20, 26))])
-    three = carried_on(chain, peers[:3])
-    assert _changes(crowd, three, at=FORK + 1)
-    assert not _changes(three, crowd, at=FORK + 1)
-
-
 def test_then_all_members_count() -> None:
     """Equal numbers of the finality set follow each; the hash prefers the chain of the fewer members."""
     chain = true_chain().fork()
@@ -127,23 +97,6 @@ def test_then_all_members_count() -> None:
     few = lower(many, fork_, lambda n: carried_on(chain, peers[:2], variant=n))
     assert _changes(few, many, at=fork_)
     assert not _changes(many, few, at=fork_)
-
-
-def test_who_signs_goes_on_with_a_chain() -> None:
-    """Three have decided one record, and have no update in a later one yet."""
-    peers = _five().membership.peers
-    three = carried_on(_five(), peers[2:], 1)
-    two = lower(three, FORK, lambda n: carried_on(_five(), peers[:2], 1, variant=n))
-    assert _changes(two, three)
-    assert not _changes(three, two)
-
-
-def test_updates_of_before_prove_nothing() -> None:
-    """A byzantine member alone makes a record of all announcements from before it split off."""
-    liar, *others = _five().membership.peers
-    alone = _five().fork()
-    alone.grow(silent=others, signers=[liar])
-    assert not _changes(carried_on(_five(), others[:3]), alone)
 
 
 def test_so_many_rounds_are_compared() -> None:

@@ -6,28 +6,17 @@ import dataclasses
 from collections.abc import Callable
 from unittest.mock import patch
 
-from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain import initial_sync
 from distro_node.protocol.chain.fork_search import PeerFault
-from distro_node.protocol.chain.initial_sync import InitialSync
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import SyncAnswer, SyncQuery
 from distro_node.protocol.wire.messages import Certificate, Decided, SignedBallot
-from simulation.chain import Answering, answers, identity
+from simulation.chain import answers, identity
 from simulation.known_chains import (
     caught_up,
-    compared_with,
     solo_chain,
     true_chain,
 )
-
-
-def test_who_does_not_answer_is_given_up() -> None:
-    peers: dict[PeerId, Answering] = {identity(3).peer: lambda question: None}
-    compared_with(true_chain().fork().ledger, peers)
-    chain = Ledger(true_chain().manifest)
-    caught_up(chain, [lambda question: None, answers(true_chain().ledger)])
-    assert chain.head == true_chain().ledger.head
 
 
 def test_the_goal_is_what_most_name() -> None:
@@ -53,38 +42,6 @@ def test_the_goal_is_bounded() -> None:
     with patch.object(initial_sync, "_MOST_ROUNDS", 50):
         _, rounds = caught_up(chain, [answers(solo_chain().ledger)] * 3)
     assert rounds == 50
-
-
-def test_enough_are_asked() -> None:
-    asked, _ = caught_up(
-        Ledger(true_chain().manifest), [answers(true_chain().ledger)] * 30, most=1000
-    )
-    assert asked <= 2 * 5 + 2
-
-
-def test_members_are_asked_first() -> None:
-    """Twenty identities of one peer that continues alone, and three former members."""
-    chain = true_chain(8).ledger.truncated(8)
-    machine = InitialSync(chain)
-    honest, alone = answers(true_chain().ledger), answers(solo_chain().ledger)
-    members = {identity(who).peer for who in range(3)}
-    names = [*(identity(200 + number).peer for number in range(20)), *members]
-    while not machine.done:
-        for question in machine.requests(names, 0.0):
-            answer = (honest if question.peer in members else alone)(question)
-            machine.on_answer(question.peer, answer, 0.0)
-    assert len(chain) == len(true_chain().ledger)
-
-
-def test_who_is_slow_is_not_waited_for() -> None:
-    """One answer has arrived, and another peer is slow."""
-    machine, names = InitialSync(Ledger(true_chain().manifest)), [identity(n).peer for n in (1, 2)]
-    _, question = machine.requests(names, 0.0)
-    machine.on_answer(question.peer, answers(true_chain().ledger)(question), 0.0)
-    now = 0.0
-    while not machine.requests(names, now):
-        now = machine.deadline(now + 0.1)
-    assert now < 4.0
 
 
 # The last certificate of a chain that goes further

@@ -1,20 +1,15 @@
-"""Rules of what a leader puts into a record, and of how long messages remain valid."""
+"""Rules of what a leader puts into a record."""
 
 from __future__ import annotations
 
 from functools import cache
 
-import pytest
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.admissions import admission_problem
-from distro_node.protocol.chain.departures import leave_is_current
-from distro_node.protocol.chain.evidence import check_evidence
 from distro_node.protocol.member.beacon_secrets import BeaconSecrets
 from distro_node.protocol.member.liveness import Liveness
 from distro_node.protocol.member.proposal import Accusations, JoinRequests, compose_record
-from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.messages import JoinRequest, Leave, Record
+from distro_node.protocol.wire.messages import Leave, Record
 from simulation.chain import FINGERPRINT, Chain, identity
 
 ME, MEMBER, STRANGER = identity(0).peer, identity(1).peer, identity(40).peer
@@ -95,43 +90,3 @@ def test_who_is_behind_is_not_admitted() -> None:
         joins.put(entry.peer, entry.request, entry.signature, 0.0)
     admitted = _proposed(chain, joins=joins).admitted
     assert [entry.peer for entry in admitted] == [identity(21).peer]
-
-
-def test_a_leader_accuses_later_than_others_agree() -> None:
-    """The members' clocks need not agree; a lease is 20 seconds."""
-    silent = [len(_proposed(_chain(), now=now).departed) for now in (22.0, 26.0)]
-    assert silent == [0, 3]
-
-
-def test_old_requests_are_replays() -> None:
-    chain = Chain(1).grow_until(70)
-    members = chain.membership
-    problems = [
-        admission_problem(STRANGER, JoinRequest(round_, b""), 70, chain.manifest, members)
-        for round_ in (5, 6)
-    ]
-    assert [problem is None for problem in problems] == [False, True]
-
-
-def test_old_leaves_are_replays() -> None:
-    members = _chain().membership
-    assert [leave_is_current(said, MEMBER, 20, members) for said in (11, 12)] == [
-        False,
-        True,
-    ]
-
-
-def test_a_leave_of_before_is_a_replay() -> None:
-    """From an earlier membership: replayed, it would remove a member that came back."""
-    members = _chain().membership
-    since = members.since[MEMBER]
-    found = [leave_is_current(said, MEMBER, 5, members) for said in (since, since + 1)]
-    assert found == [False, True]
-
-
-def test_old_contradictions_are_not_recorded() -> None:
-    chain = Chain(1).grow_until(2)
-    proof = chain.evidence(0)
-    chain.grow_until(67)
-    with pytest.raises(ProtocolError):
-        check_evidence(proof, chain.ledger, chain.ledger.verify)

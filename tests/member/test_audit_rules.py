@@ -8,11 +8,9 @@ from functools import cache
 
 import pytest
 from distro_node.crypto.envelope import Envelope, signing_bytes
-from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS
 from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, Audit
 from distro_node.protocol.chain import beacon
-from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.member.auditor import (
     Auditor,
     AuditScored,
@@ -24,12 +22,11 @@ from distro_node.protocol.member.beacon_secrets import BeaconSecrets
 from distro_node.protocol.member.effects import Train
 from distro_node.protocol.member.local_updates import Training
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.messages import AuditEntry, AuditMessage, ReauditMessage, Record
+from distro_node.protocol.wire.messages import AuditMessage, ReauditMessage, Record
 from simulation.audited_chain import FIRST_DRAWN, GOOD, LOW, AuditedChain
 from simulation.chain import Chain, identity
 
-# Private here: `_kept`, `_drawn`, `_audits`: what is kept is counted; `_earned`, `_disputes`: they are
-# made up.
+# Private here: `_kept`, `_drawn`: what is kept is counted; `_earned`, `_disputes`: they are made up.
 
 FOUNDER = identity(0).peer
 VOTED = 2 * EPOCH_ROUNDS + 1
@@ -66,48 +63,6 @@ def _disputed() -> tuple[AuditedChain, Audit]:
 # Records
 
 
-def test_nobody_chooses_its_secret() -> None:
-    chain = _chain()
-    assert _refused(lambda: chain.record(audits=(chain.audit(FOUNDER, secret=bytes(16)),)), chain)
-
-
-def test_who_was_not_drawn_audits_nobody() -> None:
-    chain = AuditedChain(4, every=10_000).check(5)
-    assert _refused(lambda: chain.record(audits=(chain.audit(FOUNDER),)), chain)
-
-
-def test_what_does_not_count_is_not_audited() -> None:
-    chain = _chain()
-    drawn = chain.drawn(FOUNDER, chain.round)
-    assert drawn is not None
-    due = [p for p in chain.ledger.assignments.due(chain.round) if p != drawn.peer]
-    chain.grow(updates=[chain.update(peer) for peer in due])
-    assert _refused(lambda: chain.record(audits=(chain.audit(FOUNDER),)), chain)
-
-
-def test_an_audit_is_of_a_decided_round() -> None:
-    chain = _chain()
-    assert _refused(lambda: chain.record(audits=(chain.audit(FOUNDER, chain.round),)), chain)
-
-
-def test_an_audit_is_recorded_once() -> None:
-    chain = _chain()
-    audit = chain.audit(FOUNDER)
-    chain.grow(audits=(audit,))
-    assert _refused(lambda: chain.record(audits=(audit,)), chain)
-
-
-def test_each_audit_is_proposed_once() -> None:
-    chain = _chain()
-    assert _refused(lambda: chain.record(audits=(chain.audit(FOUNDER),) * 2), chain)
-
-
-def test_audits_are_signed() -> None:
-    chain = _chain()
-    audit = dataclasses.replace(chain.audit(FOUNDER), total=GOOD - 1)
-    assert _refused(lambda: chain.record(audits=(audit,)), chain)
-
-
 def test_reaudits_are_signed() -> None:
     chain, first = _disputed()
     (again,) = _reaudits(chain, first)[:1]
@@ -121,17 +76,6 @@ def test_reaudits_are_proposed_once() -> None:
     assert _refused(lambda: chain.record(reaudits=again), chain)
 
 
-def test_without_audits_no_audit_is_valid() -> None:
-    chain = Chain(4).grow_until(4)
-    audit = AuditEntry(FOUNDER, 3, bytes(16), 1, 1, bytes(64))
-    assert _refused(lambda: chain.record(audits=(audit,)), chain)
-
-
-def test_all_bind_themselves() -> None:
-    chain = _chain()
-    assert _refused(lambda: chain.record(updates=[chain.update(FOUNDER, commitment=b"")]), chain)
-
-
 def _reaudits(chain: AuditedChain, first: Audit) -> tuple:
     """Return the re-audits that the next record may hold."""
     found = []
@@ -143,13 +87,6 @@ def _reaudits(chain: AuditedChain, first: Audit) -> tuple:
             continue
         found.append(entry)
     return tuple(found)
-
-
-def test_reaudits_are_of_the_whole_share() -> None:
-    chain, first = _disputed()
-    (again,) = _reaudits(chain, first)[:1]
-    fewer = chain.again(again.reauditor, first, [LOW] * (len(again.scores) - 1))
-    assert _refused(lambda: chain.record(reaudits=(fewer,)), chain)
 
 
 def test_some_of_a_large_share_are_reaudited() -> None:
@@ -169,14 +106,6 @@ def test_who_is_not_drawn_does_not_reaudit() -> None:
     accounts.earned = accounts.votes = chain.work._earned[0] = votes
     first = chain.disputed()
     assert [entry.reauditor for entry in _reaudits(chain, first)] == [FOUNDER]
-
-
-def test_old_reputation_tables_are_recomputed() -> None:
-    chain = _chain()
-    known = dict(chain.work.votes(EPOCH_ROUNDS + 3))
-    short = chain.ledger.truncated(EPOCH_ROUNDS + 3)
-    assert dict(short.index(AuditLedger).reputation.votes) == known
-    assert len(short.index(AuditLedger)) == EPOCH_ROUNDS + 3
 
 
 def test_few_reputation_tables_are_kept() -> None:
@@ -232,61 +161,14 @@ class _Founder:
         effects = self.auditor.applied(self.ledger_round - 1, self.ledger)
         return [effect for effect in effects if isinstance(effect, ScoreAudit)]
 
-    def screens(self, sender: PeerId, message: AuditMessage | ReauditMessage) -> str:
-        """Return why a message is refused; empty if it is not."""
-        try:
-            self.auditor.screen(sender, message, self.ledger)
-        except ProtocolError as error:
-            return error.reason
-        return ""
-
-    def receives(self, entry: AuditEntry) -> str:
-        said = entry.message(self.ledger.parent(entry.round))
-        refused = self.screens(entry.auditor, said)
-        if not refused:
-            self.auditor.put(entry.auditor, said, entry.signature)
-        return refused
-
 
 def _founder() -> _Founder:
     return _Founder(_chain())
 
 
-def test_an_audit_is_computed_beside_training() -> None:
-    founder = _founder()
-    told, drawn = founder.told(), founder.chain.drawn(FOUNDER, founder.ledger_round)
-    assert drawn is not None
-    assigned = founder.ledger.assignments.share(founder.ledger_round, drawn.peer)
-    assert assigned is not None
-    assert (told.audit, told.audit_share) == (assigned[drawn.sequence], len(assigned))
-
-
 def test_who_has_several_rounds_audits_nobody() -> None:
     founder = _founder()
     assert founder.told(assigned=founder.ledger_round - 1).audit is None
-
-
-def test_a_restart_changes_no_secret() -> None:
-    one, other = _founder(), _founder()
-    place = one.ledger_round, one.ledger
-    assert one.secrets.commitment(*place) == other.secrets.commitment(*place)
-
-
-def test_what_is_decided_is_judged() -> None:
-    founder = _founder()
-    founder.told()
-    drawn = founder.chain.drawn(FOUNDER, founder.ledger_round)
-    assert drawn is not None
-    (judge,) = founder.judges()
-    record = founder.ledger[judge.round].record
-    assert [judge.update] == [e.update for e in record.updates if e.peer == drawn.peer]
-
-
-def test_nothing_seen_is_nothing_sent() -> None:
-    founder = _founder()
-    founder.told()
-    (judge,) = founder.judges()
-    assert founder.auditor.scored(AuditScored(judge.round, 0, 0), founder.ledger) == []
 
 
 def test_what_was_seen_is_sent_once() -> None:
@@ -306,19 +188,6 @@ def test_what_is_never_judged_is_forgotten() -> None:
     assert len(founder.auditor._drawn) < 20
 
 
-def test_another_chain_drops_own_audits() -> None:
-    founder = _founder()
-    founder.told()
-    founder.receives(founder.chain.audit(_other(founder.chain)))
-    founder.auditor.start_over()
-    assert not founder.auditor._drawn
-    assert not founder.auditor._audits
-
-
-def _other(chain: AuditedChain) -> PeerId:
-    return next(peer for peer in chain.membership.peers if peer != FOUNDER)
-
-
 def _called() -> tuple[_Founder, list[RunReaudit]]:
     """Return the founder, called to re-audit another member's audit."""
     chain = _chain()
@@ -332,70 +201,11 @@ def _called() -> tuple[_Founder, list[RunReaudit]]:
             return founder, effects
 
 
-def test_who_is_drawn_reaudits_the_share() -> None:
-    founder, (again,) = _called()
-    share = founder.ledger.assignments.share(again.low_audit.round, again.low_audit.peer)
-    record = founder.ledger[again.low_audit.round].record
-    updates = [e.update for e in record.updates if e.peer == again.low_audit.peer]
-    assert [again.update] == updates
-    assert set(again.samples) <= set(share or ())
-
-
-def test_who_is_called_is_called_once() -> None:
-    founder, _ = _called()
-    founder.chain.grow()
-    assert founder.auditor.decided(founder.ledger) == []
-
-
-def test_a_reaudit_is_sent_once() -> None:
-    founder, (again,) = _called()
-    scores = founder.chain.again(FOUNDER, again.low_audit).scores
-    founder.auditor.on_input(ReauditDone(again.low_audit, scores), founder.ledger)
-    assert [len(founder.auditor.messages_due(founder.ledger)) for _ in range(2)] == [1, 0]
-
-
 def test_who_could_not_reaudit_sends_nothing() -> None:
     founder, (again,) = _called()
     founder.auditor.on_input(ReauditDone(again.low_audit, ()), founder.ledger)
     founder.chain.grow()
     assert founder.auditor.messages_due(founder.ledger) == []
-
-
-def test_old_audits_are_not_passed_on() -> None:
-    founder = _founder()
-    entry = founder.chain.audit(_other(founder.chain), 12)
-    assert founder.receives(entry) == "other_round"
-
-
-def test_audits_on_other_chains_are_not_passed_on() -> None:
-    founder = _founder()
-    entry = founder.chain.audit(_other(founder.chain))
-    said = dataclasses.replace(entry.message(founder.ledger.head), parent=bytes(32))
-    assert founder.screens(entry.auditor, said) == "wrong_parent"
-
-
-def test_another_message_is_not_passed_on() -> None:
-    founder = _founder()
-    peer = _other(founder.chain)
-    first = founder.receives(founder.chain.audit(peer))
-    assert (first, founder.receives(founder.chain.audit(peer, score=LOW))) == ("", "equivocation")
-
-
-def test_what_is_recorded_is_not_sent_again() -> None:
-    founder = _founder()
-    entry = founder.chain.audit(_other(founder.chain))
-    founder.receives(entry)
-    founder.chain.grow(audits=(entry,))
-    founder.auditor.forget(founder.ledger)
-    assert not founder.auditor._audits
-
-
-def test_a_bounded_number_of_audits_waits() -> None:
-    founder = _founder()
-    for number in range(1000):
-        said = AuditMessage(number, founder.ledger.head, bytes(16), 1, 1)
-        founder.auditor.put(FOUNDER, said, bytes(64))
-    assert len(founder.auditor._audits) == 256
 
 
 def test_a_bounded_number_of_audits_is_recorded() -> None:

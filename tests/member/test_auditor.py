@@ -347,7 +347,7 @@ def test_what_waits_is_bounded() -> None:
         sender = PeerId(content_id(b"%d" % number))
         auditor.put(sender, check, bytes(64))
         auditor.put(sender, recheck, bytes(64))
-    assert len(auditor._audits) == len(auditor._reaudits) == 4 * MAX_AUDITS
+    assert len(auditor._audits) == len(auditor._reaudits) == 256
     # None of them fits into a record.
     assert auditor.entries(chain.ledger) == ((), ())
     assert not auditor._audits

@@ -10,42 +10,18 @@ from distro_node.protocol.chain.diverged_peers import DivergedPeers
 from distro_node.protocol.member.effects import AskSync, CompareChains, Effect
 from distro_node.protocol.member.join_request import AdmissionRequest
 from distro_node.protocol.member.lag_detector import LagDetector
-from distro_node.protocol.member.liveness import Liveness
 from distro_node.protocol.member.replica import Replica
-from distro_node.protocol.wire.messages import Heartbeat, RecordId
+from distro_node.protocol.wire.messages import RecordId
 from simulation.chain import FINGERPRINT, Chain, identity
 
 # Private here: `_chains`: that it is bounded shows nowhere else.
 
-ME, MEMBER, STRANGER = identity(0).peer, identity(1).peer, identity(40).peer
+ME = identity(0).peer
 
 
 @cache
 def _chain() -> Chain:
     return Chain(4).grow_until(2)
-
-
-def test_a_heartbeat_counts_once() -> None:
-    """Otherwise a replay would keep the dead alive."""
-    watch, beat = Liveness(ME, 0.0), Heartbeat(3, 7)
-    watch.set_members([ME, MEMBER], 0.0)
-    for now in (1.0, 30.0):
-        watch.note_heartbeat(MEMBER, beat, now)
-    assert watch.last_message_time(MEMBER) == 1.0
-
-
-def test_who_slept_accuses_nobody() -> None:
-    watch = Liveness(ME, 0.0)
-    watch.set_members([ME, MEMBER], 0.0)
-    watch.tick(1000.0)
-    assert watch.silent(20.0, 1000.0) == set()
-
-
-def test_a_connection_may_come_back() -> None:
-    watch = Liveness(ME, 0.0)
-    watch.set_members([ME, MEMBER], 0.0)
-    watch.note_disconnected(MEMBER, 10.0)
-    assert [watch.missing(now) for now in (11.0, 13.0)] == [set(), {MEMBER}]
 
 
 def _asked(kind: type[Effect], seconds: int, *, news: bool = False) -> int:
@@ -66,11 +42,6 @@ def test_who_seems_behind_asks_now_and_then() -> None:
     assert _asked(AskSync, 10) <= 20
 
 
-def test_who_receives_news_asks_all_the_same() -> None:
-    """Gossip queues: it does not show where the others are."""
-    assert 9 <= _asked(AskSync, 100, news=True) <= 10
-
-
 def test_who_receives_nothing_asks() -> None:
     noticed, count = LagDetector(0.0), 0
     for now in range(100):
@@ -79,22 +50,6 @@ def test_who_receives_nothing_asks() -> None:
         )
         count += len(effects)
     assert 3 <= count <= 5
-
-
-def _compares_without_a_sign(now: float, patience: float) -> bool:
-    effects = LagDetector(0.0).requests(
-        _chain().ledger, last=0.0, patience=patience, follows=False, now=now
-    )
-    return any(isinstance(effect, CompareChains) for effect in effects)
-
-
-def test_who_stands_still_compares() -> None:
-    assert _compares_without_a_sign(60.0, 0.0)
-
-
-def test_who_waits_for_updates_compares_later() -> None:
-    assert not _compares_without_a_sign(100.0, 10.0)
-    assert _compares_without_a_sign(160.0, 10.0)
 
 
 def test_chains_are_compared_now_and_then() -> None:
@@ -115,19 +70,6 @@ def test_so_many_who_parted_are_known() -> None:
 
 def test_so_many_other_chains_are_known() -> None:
     assert len(_seen(2000)[0]._chains) == 1024
-
-
-def test_a_liar_is_reported_once() -> None:
-    parted, told = DivergedPeers(), []
-    for number in range(10):
-        told += parted.take_reports({MEMBER: RecordId(content_id(bytes([number])))})
-    assert told == [MEMBER]
-
-
-def test_a_chain_is_reported_once() -> None:
-    parted, chain = DivergedPeers(), RecordId(content_id(b"theirs"))
-    assert parted.take_reports({MEMBER: chain}) == [MEMBER]
-    assert parted.take_reports({ME: chain}) == []
 
 
 def test_admission_is_asked_for_now_and_then() -> None:

@@ -58,9 +58,6 @@ def test_so_many_authors_are_known() -> None:
     assert len(limit._budgets) == 4096
 
 
-# Dials of addresses from others
-
-
 # Gossip
 
 

@@ -10,7 +10,7 @@ from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.shares import ShareHistory
 from distro_node.protocol.member.capacity import Capacity
-from distro_node.protocol.member.effects import Apply, Effect, Publish, Train
+from distro_node.protocol.member.effects import Effect, Publish, Train
 from distro_node.protocol.member.inputs import (
     Applied,
     EntryReceived,
@@ -20,14 +20,11 @@ from distro_node.protocol.member.inputs import (
     UpdateHeld,
 )
 from distro_node.protocol.member.member import Member
-from distro_node.protocol.member.replica import Replica
-from distro_node.protocol.member.update_collection import HeldUpdates
-from distro_node.protocol.sampling import assignment, member_weights, update_weights
+from distro_node.protocol.sampling import assignment, member_weights
 from distro_node.protocol.sampling.assignment import Assignment, AssignmentRules
 from distro_node.protocol.sampling.member_weights import MemberWeight
 from distro_node.protocol.sampling.sampler import StreamOrder
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.manifest import OptimizerSpec
 from distro_node.protocol.wire.membership import Membership
 from distro_node.protocol.wire.messages import Record, RecordId, UpdateEntry
 from simulation.chain import FINGERPRINT, Chain
@@ -163,11 +160,6 @@ def _assigned(rules: AssignmentRules, values: Sequence[int], round_: int = 1) ->
     return assignment.assign(rules, everybody, given, (), None, round_)
 
 
-def test_nobody_has_more_than_its_part() -> None:
-    runs = _assigned(_settings(30, 1 / 3), [HUGE, 1, 1, 1, 1, 1, 1, 1]).runs
-    assert sum(map(len, runs[PEERS[0]])) == 10
-
-
 def test_a_slow_one_of_three_has_less() -> None:
     """With a bound of one third for each, all three would have the same for ever."""
     runs = _assigned(_settings(30, 1 / 3), [100, 100, 50]).runs
@@ -183,30 +175,6 @@ def test_who_needs_longer_has_longer() -> None:
 def test_nobody_has_for_ever() -> None:
     (work,) = _assigned(_settings(40), [HUGE, HUGE, HUGE, 1]).lent_streams
     assert work.due == 64
-
-
-def test_not_all_streams_are_lent() -> None:
-    made = _assigned(_settings(4, 1.0), [HUGE, 1, 1, 1, 1, 1, 1, 1])
-    assert len(made.lent_streams) == 2
-
-
-def test_nothing_is_due_after_the_end() -> None:
-    assert not _assigned(
-        _settings(40, trains=lambda round_: round_ < 9), [HUGE, HUGE, HUGE, 1]
-    ).lent_streams
-
-
-def test_streams_stay_where_they_are() -> None:
-    everybody = Membership(since=dict.fromkeys(PEERS[:4], 0))
-    before = _assigned(_settings(40), [100] * 4)
-    streams = dict.fromkeys(PEERS[:4], MemberWeight(100)) | {PEERS[0]: MemberWeight(50)}
-    after = assignment.assign(_settings(40), everybody, streams, (), before, 2)
-    kept = [set(_flat(before.runs[peer])) <= set(_flat(after.runs[peer])) for peer in PEERS[1:4]]
-    assert all(kept)
-
-
-def _flat(streams: Sequence[range]) -> list[int]:
-    return [stream for run in streams for stream in run]
 
 
 # Chains
@@ -310,55 +278,6 @@ def _applies(member: Member, chain: Chain) -> list[Effect]:
     updates = chain.ledger[chain.round - 1].record.updates
     effects = [e for entry in updates for e in member.handle(UpdateHeld(entry.update), 0.0)]
     return effects + member.handle(Applied(chain.round - 1, FINGERPRINT, None), 0.0)
-
-
-# Update weights
-
-
-def _said(*shares: int) -> list[int]:
-    return [*update_weights.by_share(dict(zip(PEERS, shares, strict=False))).values()]
-
-
-def test_a_claim_counts_twice_at_most() -> None:
-    """Two of seven members have nearly everything, and still weigh less than the others."""
-    weights = _said(HUGE, HUGE, 1, 1, 1, 1, 1)
-    assert sum(weights[:2]) < sum(weights[2:])
-
-
-def test_the_mean_share_counts_twice() -> None:
-    assert _said(2, 3, 4) == [1, 2, 2]
-
-
-def test_where_all_have_as_many_all_count_once() -> None:
-    """So the result is the same as with equal update weights, down to the order of summation."""
-    assert _said(3, 3, 3) == [1, 1, 1]
-
-
-def _weights_when_the_slow_one_is_done(spec: OptimizerSpec) -> tuple[dict[PeerId, int], PeerId]:
-    """Return the update weights of the record in which a sequence over several rounds counts, and its
-    author."""
-    chain, slow = _swarm_with_a_slow_one(optimizer=spec)
-    (work,) = chain.ledger.assignments.shares(chain.round).lent_streams
-    while chain.round <= work.due:
-        _continues(chain, slow)
-    replica = Replica(slow, 1000)
-    replica.loaded(work.due - 1, FINGERPRINT, None)
-    held, record = HeldUpdates(), chain.ledger[work.due].record
-    held.held = {entry.update for entry in record.updates}
-    (apply,) = (e for e in replica.next(chain.ledger, held) if isinstance(e, Apply))
-    return {each.entry.peer: each.update_weight for each in apply.needed}, slow
-
-
-def test_a_sequence_over_several_rounds_is_one() -> None:
-    """The others have five each, and are weighted by the share behind this record."""
-    weights, slow = _weights_when_the_slow_one_is_done(OptimizerSpec(update_weight="share"))
-    assert weights.pop(slow) == 1
-    assert set(weights.values()) == {2}
-
-
-def test_the_manifest_sets_the_update_weights() -> None:
-    weights, _ = _weights_when_the_slow_one_is_done(OptimizerSpec())
-    assert set(weights.values()) == {1}
 
 
 def test_shares_take_little_memory() -> None:

@@ -28,8 +28,7 @@ from distro_node.protocol.wire.membership import Membership, MembershipChange
 from distro_node.protocol.wire.structure import StructureError
 from simulation.chain import identity
 
-# Private here: `_free`: values of any depth, which no format has; `_kept`: how much is kept shows
-# nowhere else.
+# Private here: `_free`: values of any depth, which no format has.
 
 SWARM = SwarmId(bytes(32))
 
@@ -151,14 +150,14 @@ def test_so_many_expelled_are_remembered() -> None:
     )
 
 
-# Allowances
-
-
 def test_so_many_are_left_alone() -> None:
     left: Backoff[int] = Backoff(2.0, 5.0)
     for number in range(5000):
         left.failed(number, 0.0)
     assert len(left) == 4096
+
+
+# Links
 
 
 def _a_link_names(query: str) -> str:
