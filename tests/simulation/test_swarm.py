@@ -127,25 +127,3 @@ def test_a_slow_member_is_waited_for_or_refunded_but_never_stops_the_swarm() -> 
     swarm, nodes = start(4)
     nodes[3].training_seconds = 20.0
     swarm.run_until(everybody_at(swarm, 10), limit=400)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_churn(seed: int) -> None:
-    """Members come and go at random; in any case parameters agree and rounds go on."""
-    swarm, _ = start(5, seed, loss=0.05)
-    swarm.run_until(everybody_at(swarm, 2), limit=60)
-    index = 5
-    for _ in range(8):
-        victim = swarm.random.choice(swarm.alive)
-        if len(swarm.alive) > 2 and swarm.random.random() < 0.6:
-            victim.stop()
-        elif swarm.random.random() < 0.5:
-            swarm.add(index)
-            index += 1
-        elif dead := [node for node in swarm.nodes if not node.alive]:
-            chosen = swarm.random.choice(dead)
-            swarm.nodes.remove(chosen)
-            swarm.add(chosen.index, chosen.disk)
-        target = max(node.member.view.round for node in swarm.alive) + 4
-        swarm.run_until(everybody_at(swarm, target), limit=400)
-    assert swarm.forks == 0

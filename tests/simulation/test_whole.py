@@ -47,7 +47,17 @@ def test_every_lie_is_in_some_seed() -> None:
 @pytest.mark.slow
 # It takes many seconds while other tests use the CPU.
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("family", SEEDS)
+# The others differ from "all" in nothing but the faults that are drawn, and `test_scenarios.py` runs
+# them without the nodes around the members.
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(
+            each, marks=[pytest.mark.soak] * (each in ("crash", "network", "liars", "down"))
+        )
+        for each in SEEDS
+    ],
+)
 def test_a_seed_of_each_family(checkout: Path, family: Family) -> None:
     """In a process of its own with a fixed hash seed, because its output must be repeatable."""
     script = checkout / "benchmarks" / "simulate_whole.py"
