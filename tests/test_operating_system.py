@@ -177,6 +177,14 @@ for each in pkgutil.walk_packages(node.__path__, "distro_node.node."):
         print(each.name)
 assert "torch" not in sys.modules
 """
+_HELP = """
+from distro_node.node.cli import main
+for words in ([], ["doctor"], ["service", "install"]):
+    try:
+        main([*words, "--help"])
+    except SystemExit as ended:
+        assert not ended.code
+"""
 _COMMAND = """
 sys.argv[0] = "distro-node"
 from distro_node.node.__main__ import main
@@ -208,11 +216,10 @@ def test_all_modules_of_the_node_process_load_elsewhere() -> None:
     assert missing == {"node.__init__"}
 
 
-@pytest.mark.parametrize("command", ["", "doctor", "service install"])
-def test_commands_show_their_help_elsewhere(command: str) -> None:
-    done = _elsewhere(_COMMAND, *command.split(), "--help")
+def test_commands_show_their_help_elsewhere() -> None:
+    done = _elsewhere(_HELP)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Usage" in done.stdout
+    assert done.stdout.count("Usage") == 3
 
 
 def test_a_node_is_refused_elsewhere_in_one_line(tmp_path: Path) -> None:

@@ -189,19 +189,6 @@ def test_a_second_signal_ends_a_node_at_once(nodes: list[Node]) -> None:
     check_agreement([founder, second])
 
 
-def test_a_node_that_slept_for_three_snapshots_comes_back(nodes: list[Node]) -> None:
-    founder, second, third = nodes
-    began = third.round
-    try:
-        third.program.signal(signal.SIGSTOP)
-        wait_for_round([founder, second], began + 3 * SNAPSHOT_INTERVAL)
-    finally:
-        third.program.resume()
-    after = founder.round
-    wait_for(lambda: third.counted(after), "the node that slept to contribute again")
-    check_agreement(nodes)
-
-
 def test_a_paused_node_gives_the_computer_back_and_returns(swarm: Swarm, nodes: list[Node]) -> None:
     founder, second, third = nodes
     trainer, peer, began = third.trainer(), third.peer, founder.round
@@ -218,25 +205,6 @@ def test_a_paused_node_gives_the_computer_back_and_returns(swarm: Swarm, nodes: 
     check_agreement(nodes)
     received = {kind: count - before[kind] for kind, count in third.received().items()}
     _check_received(third, received, height)
-
-
-def test_a_swarm_that_all_have_left_resumes(swarm: Swarm, nodes: list[Node]) -> None:
-    for node in nodes:
-        node.program.signal(signal.SIGTERM)
-    for node in nodes:
-        assert node.program.wait() == ExitCode.OK
-    ledgers = [node.ledger() for node in nodes]
-    height = max(len(ledger) for ledger in ledgers)
-    swarm.start(*NAMES)
-    for node in nodes:
-        wait_for(lambda node=node: node.counted(height), f"{node.name} to contribute again")
-    check_agreement(nodes)
-    # One chain, which continues from where it was.
-    now = nodes[0].ledger()
-    for ledger in ledgers:
-        assert [ledger[r].record.id for r in range(len(ledger))] == [
-            now[r].record.id for r in range(len(ledger))
-        ]
 
 
 def test_training_lowers_the_heldout_loss(nodes: list[Node]) -> None:

@@ -41,7 +41,8 @@ def run_faults(*arguments: str, library: Path | None = None) -> dict[str, bool |
 
 def copy_library(to: Path) -> Path:
     installed = Path(libp2p.__file__).parent
-    shutil.copytree(installed, to / "libp2p", ignore=shutil.ignore_patterns("__pycache__"))
+    # With its bytecode, so that only patched modules are compiled again.
+    shutil.copytree(installed, to / "libp2p")
     return to
 
 
@@ -70,7 +71,7 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool | str]:
     library = copy_library(tmp_path_factory.mktemp("patched"))
     for name in faults.PATCHED:
         apply(faults.UPSTREAM / f"{name}.patch", library)
-    return run_faults(library=library)
+    return run_faults("patched", library=library)
 
 
 @pytest.mark.parametrize("name", faults.NAMES)
