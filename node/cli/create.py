@@ -137,17 +137,8 @@ def create(
         typer.echo(line)
     for warning in made.warnings:
         typer.echo(f"Warning: {warning}")
-    if made.unchecked:
-        typer.echo(
-            "Anyone with the link may join, and no work is audited. If members do not know each "
-            "other,\nadd a table [audits] to the file (docs/founders-file.md)."
-        )
-    if made.open and made.manifest.committees is not None:
-        typer.echo(
-            "Anyone with the link may join, and no work is audited: [committees] is for members "
-            "who know\neach other. For strangers use [audits] instead, or admit members by "
-            "invitation ([admission])."
-        )
+    if made.strangers_notice is not None:
+        typer.echo(made.strangers_notice)
     if made.manifest.admission.public:
         typer.echo(
             "The swarm is public: bootstrap peers that list swarms show its name and progress to "

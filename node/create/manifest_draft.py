@@ -16,7 +16,6 @@ from ...protocol.wire.manifest import (
     DataSpec,
     Manifest,
     OptimizerSpec,
-    PrivateSpec,
     ScheduleSpec,
     ShardSpec,
     SourceSpec,
@@ -33,7 +32,6 @@ from ..training.task_names import (
     ImageClassSettings,
     ImageSettings,
     PixelSettings,
-    require_task,
 )
 from ..training.tokenizer_settings import TokenizerSettings
 from ..util.progress import ShowProgress
@@ -71,7 +69,8 @@ from .model_config import (
     read_checkpoint_config,
     require_text_model,
 )
-from .task import TaskPlan, check_model, plan_images, plan_task
+from .private_data import founder_sides, private_spec
+from .task import TaskPlan, check_model, check_task, plan_images, plan_task
 from .tokens import ByteTokenizer, FileTokenizer, Tokenizer
 
 
@@ -118,8 +117,7 @@ class ManifestDraft:
         borders = Borders()
         if not self.task.marked and self.file.task not in CLASSIFICATION:
             borders = Borders(self.end, self.start.token, self.start.known)
-        filler = self.task.filler
-        wanted = "both" if self.file.data.policy == "shared" else "heldout"
+        filler, wanted = self.task.filler, founder_sides(self.file.data)
         return read_corpus(
             self.file, self.source_files, self.tokenizer, borders, data, progress, filler, wanted
         )
@@ -133,30 +131,6 @@ class ManifestDraft:
             end = self.tokenizer.text_of(self.end[0])
         return self.start.line(end or None)
 
-    def private(self) -> PrivateSpec | None:
-        """Return the manifest's settings for members' own data; None if the data is shared."""
-        # By default all sequences of the run are one epoch; 2^40 is the most that a manifest may state.
-        table, run = self.file.data, self.file.schedule.total_rounds * self.file.rounds.sequences
-        if table.policy == "shared":
-            return None
-        return PrivateSpec(
-            epoch=table.epoch or min(run, 1 << 40),
-            raw_bytes=isinstance(self.tokenizer, ByteTokenizer),
-            end=self.end,
-            filler=self.task.filler,
-            format=table.format,
-            text=table.text,
-            template=table.template,
-            messages=table.messages,
-            prompt=table.prompt,
-            completion=table.completion,
-            token_type=table.token_type,
-            deduplicate=table.deduplicate,
-            max_bad=table.max_bad,
-            max_epsilon=table.max_epsilon,
-            max_delta=table.max_delta,
-        )
-
     def manifest(
         self,
         store: BlobStore,
@@ -168,7 +142,8 @@ class ManifestDraft:
         founder: PeerId,
     ) -> Manifest:
         """Return the manifest of these parts. Raises `UserError` (`MANIFEST`)."""
-        file, private = self.file, self.private()
+        file = self.file
+        private = private_spec(file, self.tokenizer, self.end, self.task.filler)
         # Whether each stored token is marked as learned or not, as in conversations.
         marked = self.task.marked
         optimizer = default_optimizer(file, self.path, initial.parameters)
@@ -304,7 +279,7 @@ def _read_labelled_texts(
     source: Path | None,
     special: TokenizerSettings,
 ) -> ManifestDraft:
-    require_task(file.task)
+    check_task(file, path)
     settings = plan_pad_token(file, path, tokenizer, special)
     head = ClassifierHead(len(settings.classes), settings.pad_token)
     model, checkpoint, lora = _model(file, path, tokenizer.vocabulary, head)

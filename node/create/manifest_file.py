@@ -29,7 +29,7 @@ from ...protocol.wire.manifest import (
 from ...protocol.wire.structure import Length, Range, StructureError, from_plain
 from ...protocol.wire.work_specs import FeatureSpec
 from ..errors import ExitCode, UserError
-from ..training.task_names import CAUSAL_LM, ON_IMAGES, TEXT_CLASSIFICATION
+from ..training.task_names import CAUSAL_LM, ON_IMAGES
 from ..util.regular_files import read_regular
 from .formats import Format
 
@@ -328,15 +328,6 @@ def read_manifest_file(path: Path) -> FoundersFile:
         )
     if file.task not in ON_IMAGES and not file.data.sequence_length:
         raise bad_manifest(path, "data: the key 'sequence_length' is missing")
-    if file.task in ON_IMAGES and file.data.policy == "private":
-        raise bad_manifest(
-            path,
-            f"data.policy: private data must be text, and the task {file.task!r} trains on images",
-        )
-    if file.task == TEXT_CLASSIFICATION and file.data.policy == "private":
-        raise bad_manifest(
-            path, f"data.policy: private data has no classes, which the task {file.task!r} learns"
-        )
     tables = ("optimizer", "schedule")
     given_keys = {f"{table}.{key}" for table in tables for key in content.get(table, ())}
     return FoundersFile(**vars(file), given_keys=frozenset(given_keys))

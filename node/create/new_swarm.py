@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,10 +19,6 @@ from typing import Any
 
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
-from ...protocol.codec.layout import manifest_layout
-from ...protocol.committee.aggregator_state import Aggregator
-from ...protocol.committee.sections import sections
-from ...protocol.committee.sign_vote import step_of
 from ...protocol.wire.blobs import decode_any_blob_list
 from ...protocol.wire.manifest import (
     MAX_MANIFEST_BYTES,
@@ -45,6 +41,8 @@ from ..training.task_names import CLASSIFICATION, ON_IMAGES
 from ..util.progress import ShowProgress
 from .checkpoint import tokenizer_warning
 from .corpus import TokenisedCorpus
+from .features import features_of
+from .file_feature import FileFeature
 from .manifest_draft import ManifestDraft, read_draft
 from .manifest_file import DataTable, bad_manifest
 from .rates import rate_warning
@@ -57,6 +55,10 @@ _INITIAL_DEVICE = "cpu"
 # Sequences that a dry run trains on: as many as a micro-batch of a small model, so that the time for one
 # sequence does not include much fixed cost.
 _DRY_RUN_SEQUENCES = 4
+_UNAUDITED_NOTICE = (
+    "Anyone with the link may join, and no work is audited. If members do not know each other,\n"
+    "add a table [audits] to the file (docs/founders-file.md)."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,19 +88,8 @@ class NewSwarm:
     """The line on what documents start and end with; None for images."""
     document_start: str | None
     """The text of the start token; None if documents have none."""
-
-    @property
-    def unchecked(self) -> bool:
-        """Whether strangers may join and their work is not audited, although it could be. False with
-        committees: no work can be audited then."""
-        manifest = self.manifest
-        possible = manifest.optimizer.preconditioner in ("orthogonal", "muon")
-        return possible and not manifest.features and self.open
-
-    @property
-    def open(self) -> bool:
-        """Whether strangers may join."""
-        return self.manifest.admission.policy == "open"
+    strangers_notice: str | None
+    """What the founder should know because strangers may join; None: nothing, or they may not."""
 
     def facts(self) -> dict[str, Any]:
         """Return the properties as JSON for programs."""
@@ -180,7 +171,8 @@ async def dry_run(settings: CreateSettings, progress: ShowProgress) -> NewSwarm:
             trial_data = replace(manifest.data, shards=(sample,), private=None)
             try:
                 seconds = await _measure(
-                    replace(manifest, data=trial_data), initial, store, settings.device, progress
+                    *(replace(manifest, data=trial_data), features_of(draft.file)),
+                    *(initial, store, settings.device, progress),
                 )
             except (TrainerFailed, TrainerDied) as error:
                 raise explain_trainer(error, data.root) from error
@@ -188,7 +180,12 @@ async def dry_run(settings: CreateSettings, progress: ShowProgress) -> NewSwarm:
 
 
 async def _measure(
-    manifest: Manifest, initial: InitialModel, store: BlobStore, device: str, progress: ShowProgress
+    manifest: Manifest,
+    features: Sequence[FileFeature],
+    initial: InitialModel,
+    store: BlobStore,
+    device: str,
+    progress: ShowProgress,
 ) -> dict[str, float]:
     """Measure how many seconds a sequence takes on this machine, and how many the rest of a round."""
     start, what = "starting the trainer to measure", "measuring a round"
@@ -204,7 +201,9 @@ async def _measure(
         trained = await trainer.train(2, samples)
         # What the member computes to agree on a step: with committees, the aggregation.
         started = time.monotonic()
-        body = _applied_body(manifest, 2, trained.body)
+        body = trained.body
+        for feature in features:
+            body = feature.agreed_body(manifest, 2, body)
         agreeing_seconds = time.monotonic() - started
         # 1e-6: a learning rate; True: the own update counts; 1: its weight.
         applied = await trainer.apply(2, [body], 1e-6, True, [1])
@@ -213,16 +212,6 @@ async def _measure(
         "sequence_seconds": trained.compute_seconds / len(samples),
         "update_seconds": trained.encode_seconds + agreeing_seconds + applied.seconds,
     }
-
-
-def _applied_body(manifest: Manifest, round: int, body: bytes) -> bytes:
-    """Return what a single member applies as the step of a round: its update or, with committees,
-    the aggregate of its sign vote."""
-    if manifest.committees is None:
-        return body
-    layout = manifest_layout(manifest)
-    aggregator = Aggregator(sections(layout, 1)[0], 0, 1, manifest.committees.rotation_steps)
-    return aggregator.aggregate(step_of(round), [(body, 1)])
 
 
 async def _initial(
@@ -320,8 +309,18 @@ def _new_swarm(
         forecast=swarm_forecast,
         borders=None if draft.images else draft.borders_line(),
         document_start=draft.start.text,
+        strangers_notice=_strangers_notice(manifest, features_of(file)),
         warnings=tuple(warning for warning in warnings if warning is not None),
     )
+
+
+def _strangers_notice(manifest: Manifest, features: Sequence[FileFeature]) -> str | None:
+    if manifest.admission.policy != "open":
+        return None
+    could_audit = manifest.optimizer.preconditioner in ("orthogonal", "muon")
+    if could_audit and not features:
+        return _UNAUDITED_NOTICE
+    return next((each.strangers_notice for each in features if each.strangers_notice), None)
 
 
 def _sources(table: DataTable, summary: DataSummary) -> tuple[SourceSpec, ...] | None:

@@ -30,6 +30,7 @@ from ..training.task_names import (
 from ..training.tokenizer_settings import TokenizerSettings
 from .classification import with_checkpoint_values
 from .conversations import ConversationTokenizer
+from .features import features_of
 from .manifest_file import ManifestFile, bad_manifest
 from .preferences import PairTokenizer
 from .prompts import PromptTokenizer
@@ -92,7 +93,7 @@ def plan_task(
 
     Raises `UserError` with `NO_TASK` for a task that is not available, and with
     `MANIFEST` for anything in the file or model that does not go with the task."""
-    require_task(file.task)
+    check_task(file, path)
     check_model(file, path, model)
     tables = file.data.source or (file.data,)
     hold_conversations = [table.holds_conversations for table in tables]
@@ -124,7 +125,7 @@ def plan_images(file: ManifestFile, path: Path, checkpoint: Path | None = None) 
     Raises `UserError` with `NO_TASK` if the packages that it needs are not installed, and with
     `MANIFEST` for invalid settings and keys that belong to other tasks.
     """
-    require_task(file.task)
+    check_task(file, path)
     try:
         given = with_checkpoint_values(file.task_settings, checkpoint)
         settings = built_in_settings(file.task, given)
@@ -158,16 +159,6 @@ def _plan_prompts(
     known = built_in_settings(file.task, settings)
     assert isinstance(known, RewardSettings)
     data = file.data
-    if file.audits is not None:
-        raise bad_manifest(
-            path,
-            "audits: cannot be combined with the task 'grpo': a completion that an auditor samples "
-            "again differs from the member's on another device, and so does its gradient",
-        )
-    if data.policy == "private":
-        raise bad_manifest(
-            path, "data.policy: the task 'grpo' needs prompts that all members share"
-        )
     if data.attention is not None:
         raise bad_manifest(path, "data.attention: the task 'grpo' has one prompt in a sequence")
     if data.sequence_length <= known.max_new_tokens:
@@ -190,6 +181,15 @@ def _plan_prompts(
     return TaskPlan(made, chat, settings, filler, rule)
 
 
+def check_task(file: ManifestFile, path: Path) -> None:
+    """Raise `UserError` with `NO_TASK` if the file's task is not available, with `MANIFEST` if one of
+    the swarm's features does not go with it."""
+    require_task(file.task)
+    for feature in features_of(file):
+        if file.task in feature.refused_tasks:
+            raise bad_manifest(path, feature.refused_tasks[file.task])
+
+
 def check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
     """Raise `UserError` (`MANIFEST`) if a built-in task cannot train this kind of model."""
     if file.task not in BUILT_IN:
@@ -205,12 +205,6 @@ def check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
 
 
 def _check_pairs(file: ManifestFile, path: Path) -> None:
-    if file.data.policy == "private":
-        raise bad_manifest(
-            path,
-            "data.policy: the task 'dpo' needs what the initial model makes of every pair, which the "
-            "founder computes: it cannot be combined with private data",
-        )
     if file.data.attention is not None:
         raise bad_manifest(
             path, "data.attention: the answers of a pair are always apart in the task 'dpo'"

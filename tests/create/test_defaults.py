@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from distro_node.node.create.defaults import MUON_MINIMUM, default_optimizer, default_schedule
+from distro_node.node.create.audits import MUON_MINIMUM
+from distro_node.node.create.defaults import default_optimizer, default_schedule
 from distro_node.node.create.manifest_file import read_manifest_file
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.protocol.codec.update import update_layout

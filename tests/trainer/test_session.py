@@ -36,7 +36,7 @@ from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session, opened
 
 RATE = 2.0**-8
 # In models as small as these an update needs many coefficients for audits to recognise it
-# (`MUON_MINIMUM` in node/create/defaults.py).
+# (`MUON_MINIMUM` in node/create/audits.py).
 LARGER = {**TINY_LLAMA, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 WITH_MUON = OptimizerSpec(
     preconditioner="muon", smoothing=0.7, momentum=0.97, step="scaled", top_k=128
