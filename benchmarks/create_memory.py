@@ -6,8 +6,9 @@ Every kind is a file of this many megabytes of text (for `tokens`: of tokens): o
 lines, JSON lines whose every row is a long document, Parquet of both sorts, Arrow, a table, a list
 of JSON, compressed JSON lines, an array of tokens; for `parquet-page` everything is one page. A process
 of its own with two workers, regardless of the number of cores, does everything that `create` does with
-data, and the figure is the most that it and its workers held at once: the sum of their resident bytes,
-in which shared memory counts for each, and the private ones among them, without mapped files.
+data, and the figures are the most that it and its workers held at once: the sum of their resident bytes
+(RSS), in which memory that they share counts for each; the same where it counts once (PSS); and the
+private ones, without mapped files.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import zstandard
 from command_line import new_parser, write_json
 from create_speed import Memory, ours, texts, train_tokenizer
+from distro_node.node.create import tokeniser_pool
 from distro_node.node.create.tokens import FileTokenizer
 
 WORKERS = 2
@@ -93,7 +92,9 @@ def _table(path: Path, megabytes: float) -> None:
         writer.writerows([text] for text in texts(megabytes))
 
 
-def _tables(of: Callable[[float], Iterator[str]], megabytes: float) -> Iterator[pyarrow.Table]:
+def _tables(of: Callable[[float], Iterator[str]], megabytes: float) -> Iterator[Any]:
+    import pyarrow
+
     kept: list[str] = []
     for text in of(megabytes):
         kept.append(text)
@@ -106,6 +107,9 @@ def _tables(of: Callable[[float], Iterator[str]], megabytes: float) -> Iterator[
 
 def _parquet(of: Callable[[float], Iterator[str]]) -> Any:
     def write(path: Path, megabytes: float) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
         schema = pyarrow.schema({"text": pyarrow.string()})
         with pyarrow.parquet.ParquetWriter(path, schema) as writer:
             for table in _tables(of, megabytes):
@@ -116,6 +120,9 @@ def _parquet(of: Callable[[float], Iterator[str]]) -> Any:
 
 def _one_page(path: Path, megabytes: float) -> None:
     """Long documents that are all in one page, which is unpacked at once."""
+    import pyarrow
+    import pyarrow.parquet
+
     table = pyarrow.concat_tables(_tables(long_texts, megabytes)).combine_chunks()
     pyarrow.parquet.write_table(
         table, path, data_page_size=1 << 30, write_batch_size=1 << 20, use_dictionary=False
@@ -123,6 +130,8 @@ def _one_page(path: Path, megabytes: float) -> None:
 
 
 def _arrow(path: Path, megabytes: float) -> None:
+    import pyarrow
+
     schema = pyarrow.schema({"text": pyarrow.string()})
     with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_stream(sink, schema) as writer:
         for table in _tables(texts, megabytes):
@@ -154,7 +163,7 @@ KINDS: dict[str, tuple[str, Callable[[Path, float], None]]] = {
 
 def measure(kind: str, folder: Path) -> None:
     """Print the memory that one kind takes, as JSON; for a process of its own."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:WORKERS])
+    tokeniser_pool.usable_cores = lambda: WORKERS
     path = folder / KINDS[kind][0]
     tokenizer = FileTokenizer(folder / "tokenizer.json")
     began = time.perf_counter()
@@ -166,6 +175,7 @@ def measure(kind: str, folder: Path) -> None:
                 "file_bytes": path.stat().st_size,
                 "tokens": tokens,
                 "peak_bytes": memory.most,
+                "proportional_bytes": memory.proportional,
                 "private_bytes": memory.private,
                 "seconds": round(time.perf_counter() - began, 1),
                 "processor_seconds": round(processors, 1),
@@ -200,7 +210,8 @@ def main() -> None:
             (folder / name).unlink()
             measured = json.loads(made.stdout)
             results[kind] = {"megabytes": options.megabytes, **measured}
-            print(f"{kind:<14}{measured['peak_bytes'] / 1e6:>8.0f} MB", flush=True)
+            peak, once = (measured[f"{which}_bytes"] / 1e6 for which in ("peak", "proportional"))
+            print(f"{kind:<14}{peak:>8.0f} MB{once:>8.0f} MB with shared memory once", flush=True)
     if options.json:
         # Other kinds, or the same of other sizes, are measured in other runs.
         there = json.loads(options.json.read_text("utf-8")) if options.json.exists() else {}

@@ -107,7 +107,7 @@ class Memory:
     """The most memory that this process and its children held, sampled twenty times a second."""
 
     def __enter__(self) -> Memory:
-        self.most = self.private = 0
+        self.most = self.proportional = self.private = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
@@ -120,16 +120,19 @@ class Memory:
     def _watch(self) -> None:
         me = psutil.Process()
         while not self._ended.wait(0.05):
-            total = private = 0
+            total = proportional = private = 0
             for process in (me, *me.children(recursive=True)):
                 try:
-                    held = process.memory_info()
-                    total += held.rss
-                    # What is mapped from files can be let go of at any time.
-                    private += held.rss - held.shared
-                except psutil.NoSuchProcess:
+                    held = process.memory_full_info()
+                except (psutil.NoSuchProcess, psutil.AccessDenied):
                     continue
+                total += held.rss
+                # What several processes share is divided among them.
+                proportional += held.pss
+                # What is mapped from files can be let go of at any time.
+                private += held.rss - held.shared
             self.most = max(self.most, total)
+            self.proportional = max(self.proportional, proportional)
             self.private = max(self.private, private)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import platform
 import signal
 import socket
 import subprocess
@@ -282,3 +283,23 @@ def test_an_option_that_the_system_lacks_is_left_out(monkeypatch: pytest.MonkeyP
     with pytest.raises(UserError) as refused:
         operating_system.unix_socket()
     assert refused.value.code == ExitCode.UNSUPPORTED
+
+
+# Frees blocks of 4 MB after one of 16, whose size glibc would make its threshold, and prints how many
+# bytes stay with the process.
+FREED = """
+from distro_node.node.util.operating_system import data_bytes, map_large_blocks
+map_large_blocks(1 << 20)
+large = bytearray(16 << 20)
+del large
+before = data_bytes()
+blocks = [bytearray(4 << 20) for _ in range(3)]
+del blocks
+print(data_bytes() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc")
+def test_large_blocks_that_are_freed_go_back_to_the_system() -> None:
+    made = subprocess.run([sys.executable, "-c", FREED], capture_output=True, check=True, text=True)
+    assert int(made.stdout) < 1 << 20

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import mmap
+import os
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -412,23 +413,12 @@ def _broken(kind: str, error: Exception) -> BadFile:
 
 
 def _library(what: str) -> Any:
+    # Read when the library is loaded. Its readers take the memory for what they unpack from this pool,
+    # whatever `pyarrow.set_memory_pool` has set, and pools other than the system's keep what is freed.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:
         import pyarrow
         import pyarrow.ipc
     except ImportError:
         raise needs("pyarrow", what) from None
-    _take_thrifty_pool(pyarrow)
     return pyarrow
-
-
-def _take_thrifty_pool(arrow: Any) -> None:
-    """Let Arrow allocate where large buffers grow in place and freed ones go back to the system at once.
-
-    The default pool copies a buffer that grows, and holds both meanwhile. The system's pool, for builds
-    without jemalloc, keeps some of what is freed (glibc).
-    """
-    if "jemalloc" in arrow.supported_memory_backends():
-        arrow.jemalloc_set_decay_ms(0)
-        arrow.set_memory_pool(arrow.jemalloc_memory_pool())
-    else:
-        arrow.set_memory_pool(arrow.system_memory_pool())

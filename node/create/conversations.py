@@ -15,7 +15,7 @@ import numpy as np
 from ..training.chat import ASSISTANT, BadConversation, ChatTemplate, Message, Tool
 from .columns import Columns
 from .rows import BadRow, parse_json, repeated_key
-from .tokens import FileTokenizer, TokenBytes, in_groups
+from .tokens import FileTokenizer, TokenBytes, group_spans
 
 DEFAULT_COLUMN = "messages"
 TOOLS = "tools"
@@ -224,11 +224,8 @@ class ConversationTokenizer(FileTokenizer):
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
         """Return the marked tokens of each conversation; `texts` are what `ConversationColumns.text`
         returns, in UTF-8."""
-        return [
-            numbers
-            for group in in_groups(texts, MAX_CONVERSATION_BYTES // 4)
-            for numbers in self._numbers(group)
-        ]
+        spans = group_spans([len(text) for text in texts], MAX_CONVERSATION_BYTES // 4)
+        return [numbers for span in spans for numbers in self._numbers(texts[span])]
 
     def _numbers(self, texts: Sequence[bytes]) -> list[np.ndarray]:
         parts = [_cut_to_limit(text) for text in texts]

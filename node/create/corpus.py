@@ -22,6 +22,7 @@ from ..storage.data_dir import DataDir
 from ..training.chat import ChatTemplate
 from ..training.reward_rules import RewardRule
 from ..training.task_names import DPO, PixelSettings
+from ..util.operating_system import map_large_blocks
 from ..util.progress import ShowProgress
 from .borders import Borders
 from .columns import Columns
@@ -66,6 +67,9 @@ of the founder's texts are held out, and none of a member's."""
 
 _SIDE_NAMES = {"training": "training", "heldout": "held-out"}
 _CUT_ENDING = "-cut"
+# Texts, their tokens and what is unpacked come and go in blocks of megabytes, and what the C library
+# keeps of freed blocks adds up to tens of megabytes.
+_LARGE_BLOCK = 1 << 20
 # With fewer held-out sequences than this the measured loss is imprecise.
 _MIN_HELDOUT_SEQUENCES = 64
 
@@ -507,6 +511,7 @@ def _tokenise(
     elsewhere = any(isinstance(file.path, str) for each in source_files for file in each.files)
     sources = [(each.files, cache) for each, cache in zip(source_files, caches, strict=True)]
     room = DiskRoom(data, sources, min(2, options.tokenizer.token_bytes))
+    map_large_blocks(_LARGE_BLOCK)
     # Arrays of tokens need no tokenising.
     text = None if elsewhere else sum(_text_bytes(each, but="tokens") for each in source_files)
     with open_pool(options.tokenizer, text) as pool:

@@ -186,31 +186,27 @@ def _of_text(stream: TextStream, named: bool, utf8: bool) -> Iterator[tuple[int,
         yield 0, NoText(), stream.position()
         return
     while carried:
-        added = (
-            stream.read(_MAX_DOCUMENT_BYTES - len(carried))
-            if len(carried) < _MAX_DOCUMENT_BYTES
-            else b""
-        )
-        part = carried + added
+        part = carried + stream.read(max(0, _MAX_DOCUMENT_BYTES - len(carried)))
         next_byte = stream.read(1)
-        cut = len(part)
-        if next_byte:
-            cut = _cut(part)
-        text, carried = part[:cut], part[cut:] + next_byte
+        cut = _cut(part) if next_byte else len(part)
+        carried = part[cut:] + next_byte
+        part = part[:cut]
         # Of a text in several parts nothing is left out, not even a part of blank lines.
         is_only_part = is_only_part and not carried
-        item: Item = Document(text, ends_text=not carried)
-        if utf8 and (broken_line := _broken_line(text)) is not None:
-            yield (
-                line + broken_line,
-                BadRow("is not UTF-8: the text around it is left out"),
-                stream.position(),
-            )
-        elif is_only_part and not text.strip():
-            yield line, Empty(), stream.position()
+        broken_line = _broken_line(part) if utf8 else None
+        blank = is_only_part and not part.strip()
+        here, line = line, line + part.count(b"\n")
+        if broken_line is not None:
+            bad = BadRow("is not UTF-8: the text around it is left out")
+            yield here + broken_line, bad, stream.position()
+        elif blank:
+            yield here, Empty(), stream.position()
         else:
-            yield line, item, stream.position()
-        line += text.count(b"\n")
+            item = Document(part, ends_text=not carried)
+            # Only the caller holds a part while the next one is read.
+            del part
+            yield here, item, stream.position()
+            del item
 
 
 def _in_parts(text: bytes) -> Iterator[bytes]:

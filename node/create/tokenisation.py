@@ -160,9 +160,11 @@ class _Batch:
     """Documents that a worker tokenises together, their counts, and the reading position after them."""
 
     texts: list[bytes] = field(default_factory=list)
+    """The texts, until they are with the tokeniser."""
     pieces: list[_Piece] = field(default_factory=list)
-    lines: list[tuple[str, int]] = field(default_factory=list)
-    """For each conversation or text with a class, the file's name and the number of the line or row."""
+    lines: list[tuple[str, int, int]] = field(default_factory=list)
+    """For each conversation or text with a class, the file's name, the number of the line or row, and
+    the length in bytes."""
     size: int = 0
     read_bytes: dict[int, int] = field(default_factory=dict)
     """By the file's index, how many bytes of it were read for this batch."""
@@ -219,7 +221,9 @@ def tokenise(
     totals.add(cache.read_counts)
     _check_bad(totals, options.max_bad)
     for batch in _batches(source, files, options, cache.position):
-        pool.submit(batch, batch.texts)
+        texts, batch.texts = batch.texts, []
+        pool.submit(batch, texts)
+        del texts
         for done, encoded in pool.take_completed():
             writer.add(done, encoded)
         if time.monotonic() - shown_at > _PROGRESS_SECONDS:
@@ -253,6 +257,8 @@ def _batches(
             if count <= skip:
                 continue
             _add_item(batch, item, file_index, str(file.name), line, options, starts_text)
+            # Else its text would be held while the next one is read.
+            del item
             batch.position = Position(file_index, count, bytes_before + read)
             batch.read_bytes[file_index] = (
                 batch.read_bytes.get(file_index, 0) + read - counted_bytes
@@ -293,7 +299,7 @@ def _add_item(
             # because an image, or a text with a class, is one sample.
             pieces = [item.text]
         if options.conversations is not None or options.labelled is not None:
-            batch.lines.append((file_name, line))
+            batch.lines.append((file_name, line, len(item.text)))
         for number, text in enumerate(pieces):
             batch.texts.append(text)
             ends_text = number == len(pieces) - 1 and item.ends_text
@@ -382,11 +388,11 @@ class _PartWriter:
         """Return the conversations cut to the length of a sequence, and leave out of the batch those
         that cannot be cut. Conversations cut or left out are counted and recorded."""
         fitting, fitting_tokens = [], []
-        for piece, (file, line), text, tokens in zip(
-            batch.pieces, batch.lines, batch.texts, encoded, strict=True
+        for piece, (file, line, length), tokens in zip(
+            batch.pieces, batch.lines, encoded, strict=True
         ):
             kept = tokenizer.fitted(tokens, self._length)
-            if len(kept) < len(tokens) or len(text) > MAX_CONVERSATION_BYTES:
+            if len(kept) < len(tokens) or length > MAX_CONVERSATION_BYTES:
                 batch.read_counts.add_long(file, line, len(tokens), len(kept))
             if len(kept):
                 fitting.append(piece)
@@ -399,7 +405,7 @@ class _PartWriter:
         self, batch: _Batch, encoded: list[np.ndarray], tokenizer: LabelledTokenizer
     ) -> list[np.ndarray]:
         """Return texts with a class as samples. Texts that are cut are counted and recorded."""
-        for (file, line), numbers in zip(batch.lines, encoded, strict=True):
+        for (file, line, _), numbers in zip(batch.lines, encoded, strict=True):
             if len(numbers) > tokenizer.length:
                 batch.read_counts.add_long(file, line, len(numbers) - 1, tokenizer.length - 1)
         return [tokenizer.fitted(numbers) for numbers in encoded]

@@ -1,8 +1,8 @@
 """Tokenising on all cores: worker processes with the tokenizer, and batches returned in order.
 
-A worker is a process that runs this module and loads only the tokenizer. It ends when the process that
-started it ends, for whatever reason, because its pipe closes. A worker has one batch at a time, so that
-the two processes never both wait for the other to read.
+A worker is a process (`tokenising_worker`) that ends when the process that started it ends, for whatever
+reason, because its pipe closes. A worker has one batch at a time, so that the two processes never both
+wait for the other to read.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from ..errors import ExitCode, UserError
 from ..util.operating_system import OWN_GROUP, can_pass_descriptors, pass_descriptors, usable_cores
+from . import tokenising_worker
 from .labelled_texts import LabelledTokenizer
 from .tokens import FileTokenizer, Tokenizer
 
@@ -116,7 +117,7 @@ def open_pool(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Tokenise
             # and only this process must end the workers.
             with theirs:
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", _work.__module__, str(theirs.fileno())],
+                    [sys.executable, "-P", "-m", tokenising_worker.__name__, str(theirs.fileno())],
                     **pass_descriptors(theirs.fileno()),
                     # Without threads of the library: each core has a worker already.
                     env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
@@ -135,21 +136,6 @@ def open_pool(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Tokenise
             process.wait()
 
 
-def _work(connection: Connection) -> None:
-    """Tokenise batches until the pipe closes."""
-    with contextlib.suppress(EOFError, OSError):
-        (kind, facts), width = connection.recv()
-        tokenizer = kind.of(*facts)
-        while True:
-            lengths = np.frombuffer(connection.recv_bytes(), "<u8")
-            joined = connection.recv_bytes()
-            ends = np.cumsum(lengths).tolist()
-            texts = [joined[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-            encoded = tokenizer.encode(texts)
-            connection.send_bytes(np.array([len(each) for each in encoded], "<u8").tobytes())
-            connection.send_bytes(np.concatenate(encoded).astype(f"<u{width}").tobytes())
-
-
 @contextlib.contextmanager
 def _report_death() -> Iterator[None]:
     try:
@@ -160,7 +146,3 @@ def _report_death() -> Iterator[None]:
             "a tokenising process was killed (out of memory?)",
             "start the same command again: it resumes where it stopped",
         ) from None
-
-
-if __name__ == "__main__":
-    _work(Connection(int(sys.argv[1])))

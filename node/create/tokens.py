@@ -27,7 +27,7 @@ TokenBytes = Literal[1, 2, 4]
 
 # Bytes of text that the library processes at once: its data on each token, and on each byte while it
 # splits words, take some 30 to 60 times as much memory as the text.
-_ENCODED_BYTES = 1 << 17
+ENCODED_BYTES = 1 << 17
 
 # End-of-document tokens of well-known tokenizers, used for a tokenizer that does not state its own.
 _END_TOKENS = (
@@ -123,7 +123,7 @@ class FileTokenizer:
 
     def id_of(self, text: str) -> int | None:
         """Return the id of a token; None if none has this spelling."""
-        return self._ids.get(text)
+        return self._tokenizer.token_to_id(text)
 
     def text_of(self, token: int) -> str | None:
         """Return the text of a token; None if there is no such token."""
@@ -173,10 +173,14 @@ class FileTokenizer:
         # The file may ask for truncation and padding, left from the tokenizer's own training.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._ids = self._tokenizer.get_vocab(with_added_tokens=True)
-        if len(self._ids) < 2:
+        ids = self._token_ids()
+        if len(ids) < 2:
             raise _unusable(self._path, "has fewer than two tokens")
-        self.vocabulary = max(self._ids.values()) + 1
+        self.vocabulary = max(ids) + 1
+
+    def _token_ids(self) -> list[int]:
+        # The table of all tokens is not kept: in each worker it would take megabytes.
+        return list(self._tokenizer.get_vocab(with_added_tokens=True).values())
 
     @property
     def token_bytes(self) -> TokenBytes:
@@ -185,9 +189,8 @@ class FileTokenizer:
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
         """Tokenise without adding special tokens; those spelled out in the text are recognised."""
-        return [
-            tokens for group in in_groups(texts, _ENCODED_BYTES) for tokens in self._encode(group)
-        ]
+        spans = group_spans([len(text) for text in texts], ENCODED_BYTES)
+        return [tokens for span in spans for tokens in self._encode(texts[span])]
 
     def _encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
         encoded = self._tokenizer.encode_batch_fast(
@@ -203,7 +206,7 @@ class FileTokenizer:
     def line_ends(self) -> np.ndarray:
         """Return which tokens' text ends with a line break."""
         ends = np.zeros(self.vocabulary, bool)
-        for token in self._ids.values():
+        for token in self._token_ids():
             ends[token] = self._tokenizer.decode([token], skip_special_tokens=False).endswith("\n")
         return ends
 
@@ -212,20 +215,20 @@ class FileTokenizer:
         to the file states, or one with a well-known name. None if the tokenizer has neither."""
         named = None if self._folder is None else _stated_end(self._folder)
         names = (named, *_END_TOKENS) if isinstance(named, str) else _END_TOKENS
-        return next((name for name in names if name in self._ids), None)
+        return next((name for name in names if self.id_of(name) is not None), None)
 
 
-def in_groups(texts: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
-    """Yield groups of neighbouring texts that have at most `size` bytes together; a longer text is a
-    group of its own."""
+def group_spans(lengths: Sequence[int], size: int) -> Iterator[slice]:
+    """Yield the spans of neighbouring texts of these lengths that have at most `size` bytes together; a
+    longer text has a span of its own."""
     start, held = 0, 0
-    for number, text in enumerate(texts):
-        if held and held + len(text) > size:
-            yield texts[start:number]
+    for number, length in enumerate(lengths):
+        if held and held + length > size:
+            yield slice(start, number)
             start, held = number, 0
-        held += len(text)
-    if start < len(texts):
-        yield texts[start:]
+        held += length
+    if start < len(lengths):
+        yield slice(start, len(lengths))
 
 
 def _stated_end(folder: Path) -> object:

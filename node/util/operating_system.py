@@ -52,6 +52,7 @@ ELSEWHERE = "run distro-node on Linux or macOS; on Windows, in the Windows Subsy
 Limit = Literal["NOFILE", "CPU", "DATA"]
 """A limit of the process: open files, seconds of CPU time, bytes of its own memory."""
 
+_M_MMAP_THRESHOLD = -3  # from glibc's malloc.h
 _PR_SET_PDEATHSIG = 1  # from the kernel's include/uapi/linux/prctl.h
 # The clock by which Linux enforces RLIMIT_CPU: the process's time in ticks (CPUCLOCK_PROF of this
 # process, numbered as in linux/posix-timers.h). It deviates from the exact time that Python reports
@@ -273,6 +274,15 @@ def end_with_parent() -> bool:
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     return os.getppid() == parent
+
+
+def map_large_blocks(size: int) -> None:
+    """Let the C library map each block of memory of `size` bytes or more by itself, so that it goes back
+    to the system as soon as it is freed. Does nothing where the library has no such call (all but
+    glibc)."""
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if IS_LINUX else None
+    if set_option is not None:
+        set_option(_M_MMAP_THRESHOLD, size)
 
 
 def wait_for_signal() -> None:

@@ -7,6 +7,8 @@ import gzip
 import json
 import os
 import random
+import subprocess
+import sys
 import tarfile
 import tracemalloc
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ import psutil
 import pyarrow
 import pyarrow.parquet
 import pytest
-from distro_node.node.create import mixing, tokenisation, tokeniser_pool
+from distro_node.node.create import mixing, tokenisation, tokeniser_pool, tokenising_worker
 from distro_node.node.create.borders import Borders
 from distro_node.node.create.columns import Columns
 from distro_node.node.create.corpus import TokenisedCorpus, end_tokens, find_sources, read_corpus
@@ -27,7 +29,7 @@ from distro_node.node.create.manifest_file import DataTable, ManifestFile, Weigh
 from distro_node.node.create.shards import ShardWriter
 from distro_node.node.create.token_cache import Position, ReadCounts, TokenCache
 from distro_node.node.create.tokeniser_pool import open_pool
-from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer, Tokenizer
+from distro_node.node.create.tokens import ENCODED_BYTES, ByteTokenizer, FileTokenizer, Tokenizer
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
@@ -518,6 +520,59 @@ def test_workers_give_what_one_process_gives(
         assert [each.tolist() for each in encoded] == [
             each.tolist() for each in (tokenizer.encode(batch) if batch else [])
         ]
+
+
+def test_a_worker_has_few_texts_unpacked_at_once(tokenizer: FileTokenizer) -> None:
+    class Watched(ByteTokenizer):
+        most = 0
+
+        def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
+            self.most = max(self.most, sum(map(len, texts)))
+            return tokenizer.encode(texts)
+
+    texts = [b"", b"short", b"a text of some length\n" * 500, "ä".encode() * 900] * 60
+    joined = b"".join(texts)
+    watched = Watched()
+    counts, tokens = tokenising_worker.encode(watched, [len(text) for text in texts], joined, "<u2")
+    assert watched.most <= ENCODED_BYTES < len(joined) / 3
+    assert (counts.dtype, tokens.dtype) == (np.int64, np.dtype("<u2"))
+    expected = tokenizer.encode(texts)
+    assert counts.tolist() == [len(each) for each in expected]
+    assert np.array_equal(tokens, np.concatenate(expected))
+
+
+def test_a_worker_loads_only_the_tokenizer() -> None:
+    loaded = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            f"import sys, {tokenising_worker.__name__}; print(*sys.modules)",
+        ],
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout.split()
+    ours = {name for name in loaded if name.startswith("distro_node.")}
+    assert "distro_node.node.create.tokens" in ours
+    folders = {name.split(".", 2)[1] for name in ours} - {"node"}
+    assert not folders
+    assert not {name for name in ours if name.startswith("distro_node.node.storage")}
+    assert {"cryptography", "psutil", "pyarrow", "torch"}.isdisjoint(loaded)
+
+
+def test_texts_are_not_kept_while_their_tokens_are_made(
+    founder: Founder, tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, kept = tokeniser_pool.TokeniserPool.submit, []
+
+    def watched(self: tokeniser_pool.TokeniserPool, tag: Any, texts: Sequence[bytes]) -> None:
+        kept.append((len(texts), len(tag.texts)))
+        submit(self, tag, texts)
+
+    monkeypatch.setattr(tokeniser_pool.TokeniserPool, "submit", watched)
+    rows(founder.root / "a.jsonl", [TEXT.format(number) for number in range(300)])
+    founder.tokenizer = tokenizer
+    founder.read(paths=("a.jsonl",))
+    assert kept == [(300, 0)]
 
 
 def test_a_worker_that_is_killed_is_reported(
