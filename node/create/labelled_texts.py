@@ -15,7 +15,7 @@ from .columns import Columns
 from .rows import BadRow
 from .tokens import ByteTokenizer, FileTokenizer, TokenBytes
 
-# Hardly any sequence reaches a later character; a tokenizer takes some 60 times as much memory as the
+# Hardly any sequence reaches a later character; a tokenizer takes some 150 times as much memory as the
 # text.
 _MAX_CHARACTERS = 1 << 18
 _SEPARATOR = "\n"

@@ -8,6 +8,7 @@ A long document is tokenised in pieces (`_Piece`); a short one is a single piece
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections import Counter
@@ -41,12 +42,14 @@ _PART_PIECES = 1 << 18
 _BATCH_BYTES = 1 << 20
 _BATCH_PIECES = 4096
 # A document is tokenised, and mixed with others, in pieces. The usual size of a piece is `_PIECE_BYTES`
-# of text, or `_PIECE_SAMPLES` samples if that is more, but at most `_MAX_PIECE_BYTES`: a tokenizer takes
-# some 60 times as much memory as the piece. With such long pieces a sequence rarely contains the end of
-# one and goes on with another document.
+# of text, or `_PIECE_SAMPLES` samples if that is more, but at most `_MAX_PIECE_BYTES`. With such long
+# pieces a sequence rarely contains the end of one and goes on with another document.
 _PIECE_BYTES = 1 << 16
 _PIECE_SAMPLES = 8
 _MAX_PIECE_BYTES = 1 << 20
+# A longer piece is tokenised as several texts of about this many bytes: a tokenizer takes some 150
+# times as much memory as a text.
+_TEXT_BYTES = 1 << 17
 # Bytes of text per token, roughly.
 _BYTES_A_TOKEN = 4
 # A piece is cut at the first line end within this many bytes after its usual size.
@@ -66,7 +69,7 @@ _IMAGE_REMEDY = (
     "fix or remove it, leave it out with `exclude` in [data], or leave some out with `max_bad`"
 )
 # A new number invalidates all parts: a change of how documents are cut or hashed requires one.
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,8 @@ class _Piece(NamedTuple):
     stores tokens, does not have them yet."""
     tokens: np.ndarray | None
     """The tokens, if the source stores tokens; None if the text is still to be tokenised."""
+    texts: int
+    """Number of texts as which it is tokenised: several if it is long."""
 
 
 @dataclass
@@ -179,9 +184,10 @@ class _Batch:
         starts_text: bool,
         ends_text: bool,
         tokens: np.ndarray | None = None,
+        texts: int = 1,
     ) -> None:
         """Append piece `number` of the document with these hashes. `starts_text`: the whole text begins
-        with the document; `ends_text` and `tokens` as in `_Piece`."""
+        with the document; the others as in `_Piece`."""
         document_hash, hash2 = hashes
         starts_document = number == 0
         self.pieces.append(
@@ -194,6 +200,7 @@ class _Batch:
                 starts_document and starts_text,
                 ends_text,
                 tokens,
+                texts,
             )
         )
 
@@ -293,17 +300,20 @@ def _add_item(
     borders = options.borders
     if isinstance(item, Document):
         hashes = _hashes(item.text)
-        pieces = list(_split(item.text, options.piece_bytes))
         if options.conversations is not None or options.documents_are_samples:
             # Not split, because the assistant's parts are marked by offsets in the whole text, and
             # because an image, or a text with a class, is one sample.
-            pieces = [item.text]
+            pieces = [[item.text]]
+        else:
+            split = _split(item.text, options.piece_bytes)
+            pieces = [list(_split(piece, _TEXT_BYTES)) for piece in split]
         if options.conversations is not None or options.labelled is not None:
             batch.lines.append((file_name, line, len(item.text)))
-        for number, text in enumerate(pieces):
-            batch.texts.append(text)
+        for number, texts in enumerate(pieces):
+            batch.texts += texts
             ends_text = number == len(pieces) - 1 and item.ends_text
-            batch.add_piece(hashes, number, file_index, starts_text, ends_text)
+            count = len(texts)
+            batch.add_piece(hashes, number, file_index, starts_text, ends_text, texts=count)
         batch.read_counts.documents += 1
         batch.read_counts.text_bytes += len(item.text)
         batch.size += len(item.text)
@@ -355,12 +365,16 @@ class _PartWriter:
         entries = np.zeros(len(batch.pieces), INDEX_ENTRY)
         for index, piece in enumerate(batch.pieces):
             stored = piece.tokens
-            tokens = next(tokenised) if stored is None else stored.astype(self._cache.dtype)
+            texts = (
+                tuple(itertools.islice(tokenised, piece.texts))
+                if stored is None
+                else (stored.astype(self._cache.dtype),)
+            )
             # A text that spells out the start token at its beginning does not get another.
-            needs_start = piece.starts_text and not np.array_equal(tokens[:1], self._start)
+            needs_start = piece.starts_text and not np.array_equal(texts[0][:1], self._start)
             parts = (
                 *((self._start,) if needs_start and len(self._start) else ()),
-                tokens,
+                *texts,
                 *((self._end,) if piece.ends_text and len(self._end) else ()),
             )
             self._tokens += parts

@@ -26,7 +26,7 @@ MAX_TOKENIZER_BYTES = 16 << 20
 TokenBytes = Literal[1, 2, 4]
 
 # Bytes of text that the library processes at once: its data on each token, and on each byte while it
-# splits words, take some 30 to 60 times as much memory as the text.
+# splits words, take some 150 times as much memory as the text.
 ENCODED_BYTES = 1 << 17
 
 # End-of-document tokens of well-known tokenizers, used for a tokenizer that does not state its own.

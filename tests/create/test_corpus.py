@@ -559,8 +559,31 @@ def test_a_worker_loads_only_the_tokenizer() -> None:
     assert {"cryptography", "psutil", "pyarrow", "torch"}.isdisjoint(loaded)
 
 
+def test_a_long_piece_is_tokenised_as_several_texts(
+    founder: Founder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, lengths = tokeniser_pool.TokeniserPool.submit, list[int]()
+
+    def watched(self: tokeniser_pool.TokeniserPool, tag: Any, texts: Sequence[bytes]) -> None:
+        lengths.extend(map(len, texts))
+        submit(self, tag, texts)
+
+    monkeypatch.setattr(tokeniser_pool.TokeniserPool, "submit", watched)
+    monkeypatch.setattr(tokenisation, "_PIECE_BYTES", 1 << 13)
+    write(founder.root, a_txt="".join(f"{line:07}\n" for line in range(10_000)))
+    whole = founder.stored(founder.read(paths=("a.txt",)))
+    assert max(lengths) >= 1 << 13
+    lengths.clear()
+    monkeypatch.setattr(tokenisation, "_TEXT_BYTES", 1 << 10)
+    founder.data = DataDir(founder.root / "again")
+    founder.data.create()
+    divided = founder.stored(founder.read(paths=("a.txt",)))
+    assert max(lengths) <= 2 << 10
+    assert all(np.array_equal(*sides) for sides in zip(whole, divided, strict=True))
+
+
 def test_texts_are_not_kept_while_their_tokens_are_made(
-    founder: Founder, tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch
+    founder: Founder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit, kept = tokeniser_pool.TokeniserPool.submit, []
 
@@ -570,7 +593,6 @@ def test_texts_are_not_kept_while_their_tokens_are_made(
 
     monkeypatch.setattr(tokeniser_pool.TokeniserPool, "submit", watched)
     rows(founder.root / "a.jsonl", [TEXT.format(number) for number in range(300)])
-    founder.tokenizer = tokenizer
     founder.read(paths=("a.jsonl",))
     assert kept == [(300, 0)]
 
