@@ -12,6 +12,7 @@ import mmap
 import os
 import string
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from ..storage.data_dir import size_text
 from ..util.first_line import first_line
 from ..util.regular_files import open_regular
 from .arrow_batches import unpacked_bytes
-from .formats import BadFile, needs
+from .class_metadata import ClassNames, schema_classes
+from .formats import BadFile, Format, needs
 from .parquet_pages import largest_pages
 from .rows import MAX_ROW_BYTES, BadRow, RepeatedKeys, Rows, too_long
 from .working_memory import memory_shortage
@@ -60,6 +62,8 @@ class Columns:
     """Whether they contain images."""
     optional: tuple[str, ...] = ()
     """Columns that are read if they exist."""
+    label: str | None = None
+    """The column that names or numbers the class of a row."""
 
     def __init__(self, column: str | None, template: str | None) -> None:
         if column is not None and template is not None:
@@ -97,6 +101,14 @@ class Columns:
                     return self._wrong_type(name, value)
                 pieces.append(str(value))
         return "".join(pieces)
+
+    def of_file(self, classes: ClassNames | None) -> Columns:
+        """Return the columns of a file that states these classes. Raises `BadFile` if they are others
+        than the swarm's."""
+        return self
+
+    def class_of(self, sample: bytes) -> int | None:
+        """Return the number of the class in what `text` returned; None if there are no classes."""
 
     def column_fault(self, row: Mapping[str, Any]) -> BadRow | None:
         """Return the fault of a row that lacks a column or has it twice; None if it has each once."""
@@ -154,6 +166,23 @@ def missing(name: str, columns: Sequence[str]) -> str:
     return f"has no column {name!r} (it has: {known}{more})" if columns else "has no columns"
 
 
+def file_classes(path: Path, kind: Format, label: str) -> ClassNames | None:
+    """Return the classes that a Parquet or Arrow file states for its column `label`. Raises as
+    `ParquetFile` does."""
+    arrow = _library(f"{'a .parquet' if kind == 'parquet' else 'an .arrow'} file")
+    import pyarrow.parquet
+
+    try:
+        source = _MappedFile(arrow, path).source
+        if kind == "parquet":
+            schema = pyarrow.parquet.read_schema(source)
+        else:
+            schema = _open_arrow(arrow, source).schema
+    except (arrow.ArrowException, OSError, ValueError) as error:
+        raise _broken(kind.capitalize(), error) from None
+    return schema_classes(schema.metadata, label)
+
+
 class ParquetFile:
     """Reader of a Parquet file, a few rows at a time. Raises `BadFile` for a file that cannot be used,
     and `UserError` if pyarrow is not installed."""
@@ -174,6 +203,7 @@ class ParquetFile:
             raise _broken("Parquet", error) from None
         columns.require(schema.names)
         _check_types(self._arrow, schema, columns)
+        self.classes = schema_classes(schema.metadata, columns.label) if columns.label else None
         self._names = columns.to_read(schema.names)
         kinds = [schema.field(name).type for name in self._names]
         coded = [self._arrow.types.is_dictionary(kind) for kind in kinds]
@@ -212,6 +242,7 @@ class ArrowFile:
             raise _broken("Arrow", error) from None
         columns.require(schema.names)
         _check_types(self._arrow, schema, columns)
+        self.classes = schema_classes(schema.metadata, columns.label) if columns.label else None
         self._names = columns.to_read(schema.names)
         size = self._unpacked_bytes(schema)
         if (shortage := memory_shortage(size)) is not None:
@@ -241,14 +272,7 @@ class ArrowFile:
 
     def _open(self, fields: list[int] | None = None) -> Any:
         """Return the library's reader of these fields, or of all."""
-        source, ipc = self._mapped.source, self._arrow.ipc
-        options = ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-        source.seek(0)
-        try:
-            return ipc.open_stream(source, options=options)
-        except self._arrow.ArrowInvalid:
-            source.seek(0)
-            return ipc.open_file(source, options=options)
+        return _open_arrow(self._arrow, self._mapped.source, fields)
 
     def rows(self) -> Rows:
         """Yield numbered rows, from 1 on."""
@@ -271,6 +295,16 @@ class ArrowFile:
         for batch in batches:
             for start in range(0, batch.num_rows, _BATCH_ROWS):
                 yield batch.slice(start, _BATCH_ROWS).select(names)
+
+
+def _open_arrow(arrow: Any, source: Any, fields: list[int] | None = None) -> Any:
+    options = arrow.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+    source.seek(0)
+    try:
+        return arrow.ipc.open_stream(source, options=options)
+    except arrow.ArrowInvalid:
+        source.seek(0)
+        return arrow.ipc.open_file(source, options=options)
 
 
 class _MappedFile:
@@ -310,34 +344,53 @@ class _MappedFile:
                 self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def hub_rows(address: str, split: str | None, columns: Columns, config: str | None = None) -> Rows:
-    """Yield the rows of hf://owner/name[/config][:split], streamed through `datasets`.
+class HubData:
+    """Reader of hf://owner/name[/config][:split], streamed through `datasets`.
 
     Raises `BadFile` for every error of the library and the network, and `UserError` if the library is
     not installed.
     """
+
+    def __init__(
+        self, address: str, split: str | None, columns: Columns, config: str | None = None
+    ) -> None:
+        try:
+            import datasets
+        except ImportError:
+            raise needs("datasets", address, "hub") from None
+        # The library logs every retry twice, in the middle of the progress shown to the founder.
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+        place, _, named = address.removeprefix("hf://").partition(":")
+        owner, _, rest = place.partition("/")
+        name, _, named_config = rest.partition("/")
+        if not owner or not name or "/" in named_config:
+            raise BadFile("is not a data set", "write it as hf://owner/name[/config][:split]")
+        self._columns = columns
+        self.classes: ClassNames | None = None
+        with _fetching():
+            self._data: Any = datasets.load_dataset(
+                f"{owner}/{name}",
+                named_config or config,
+                split=named or split or "train",
+                streaming=True,
+            )
+            feature = (self._data.features or {}).get(columns.label)
+            if isinstance(feature, datasets.ClassLabel) and feature.names:
+                self.classes = tuple(feature.names)
+
+    def rows(self) -> Rows:
+        """Yield numbered rows, from 1 on."""
+        with _fetching():
+            if self._data.column_names is not None:
+                self._columns.require(self._data.column_names)
+            for number, row in enumerate(self._data, 1):
+                yield number, _without_empty_keys(row) if self._columns.nested else row
+
+
+@contextmanager
+def _fetching() -> Iterator[None]:
     try:
-        import datasets
-    except ImportError:
-        raise needs("datasets", address, "hub") from None
-    # The library logs every retry twice, in the middle of the progress shown to the founder.
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    place, _, named = address.removeprefix("hf://").partition(":")
-    owner, _, rest = place.partition("/")
-    name, _, named_config = rest.partition("/")
-    if not owner or not name or "/" in named_config:
-        raise BadFile("is not a data set", "write it as hf://owner/name[/config][:split]")
-    try:
-        found: Any = datasets.load_dataset(
-            f"{owner}/{name}",
-            named_config or config,
-            split=named or split or "train",
-            streaming=True,
-        )
-        if found.column_names is not None:
-            columns.require(found.column_names)
-        for number, row in enumerate(found, 1):
-            yield number, _without_empty_keys(row) if columns.nested else row
+        yield
     except (BadFile, UserError, MemoryError):
         raise
     # The library raises whatever its file formats and its network raise.

@@ -21,7 +21,7 @@ from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
 from ..training.chat import ChatTemplate
 from ..training.reward_rules import RewardRule
-from ..training.task_names import DPO, PixelSettings
+from ..training.task_names import CLASSIFICATION, DPO, PixelSettings
 from ..util.operating_system import map_large_blocks
 from ..util.progress import ShowProgress
 from .borders import Borders
@@ -104,6 +104,22 @@ def find_sources(
     Raises `UserError` with `MANIFEST` if keys of [data] do not go together, and with `DATA_MISSING`
     if a path cannot be used or there is nothing to read.
     """
+    return sources_with(
+        file,
+        path,
+        given,
+        lambda table: _columns(table, path, file.task, chat, images, rule, classes),
+    )
+
+
+def sources_with(
+    file: ManifestFile,
+    path: Path,
+    given: Sequence[Path | str],
+    columns_of: Callable[[SourceTable], Columns],
+) -> list[SourceFiles]:
+    """Return the sources of a manifest file, each read by the columns that `columns_of` returns for its
+    table, with their files. Raises as `find_sources` does."""
     table = file.data
     if table.source and given:
         raise bad_manifest(path, "has [[data.source]], so --data cannot be given as well")
@@ -116,8 +132,7 @@ def find_sources(
             for where in given or each.paths
         )
         name = getattr(each, "name", None) or (paths and Path(str(paths[0])).name) or str(number)
-        columns = _columns(each, path, file.task, chat, images, rule, classes)
-        sources.append(_source(each, str(name), paths, columns, table.heldout))
+        sources.append(_source(each, str(name), paths, columns_of(each), table.heldout))
     return [SourceFiles(source, *find_files(source)) for source in sources]
 
 
@@ -463,6 +478,7 @@ def read_corpus(
         and prompts is None,
         prompts=prompts is not None,
         labelled=options.labelled is not None,
+        unused_classes=_unused_classes(file, caches),
         private=wanted == "heldout",
     )
     for side, count in (("training", total), ("heldout", summary.heldout_tokens)):
@@ -498,6 +514,12 @@ def read_corpus(
         options.documents_are_samples,
         wanted,
     )
+
+
+def _unused_classes(file: ManifestFile, caches: Sequence[TokenCache]) -> tuple[str, ...]:
+    classes = (file.task_settings or {}).get("classes", ()) if file.task in CLASSIFICATION else ()
+    used = {number for cache in caches for number in cache.read_counts.classes}
+    return tuple(name for number, name in enumerate(classes) if number not in used)
 
 
 def _tokenise(

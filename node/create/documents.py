@@ -16,7 +16,7 @@ from ..errors import ExitCode, UserError
 from ..training.chat import BadTemplate
 from .archives import unread_content
 from .borders import Borders
-from .columns import ArrowFile, ParquetFile, hub_rows
+from .columns import ArrowFile, Columns, HubData, ParquetFile
 from .files import File, Source
 from .formats import BadFile, TextStream, convert_errors, looks_like_text, open_stream
 from .images import ImageColumns
@@ -37,6 +37,8 @@ class Document:
     """UTF-8, or any bytes if the tokenizer takes those."""
     ends_text: bool = True
     """Whether the text ends with it."""
+    label: int | None = None
+    """The number of its class; None if documents have no classes."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,8 @@ def items(file: File, source: Source, options: ReadOptions) -> Iterator[tuple[in
 
 def _items(file: File, source: Source, options: ReadOptions) -> Iterator[tuple[int, Item, int]]:
     if isinstance(file.path, str):
-        rows = hub_rows(file.path, source.split, source.columns, source.config)
-        yield from _of_rows(rows, source, lambda: 0)
+        hub = HubData(file.path, source.split, source.columns, source.config)
+        yield from _of_rows(hub.rows(), source.columns.of_file(hub.classes), lambda: 0)
     elif isinstance(source.columns, ImageColumns) and file.format == "image":
         yield _image(file.path, file, source.columns)
     elif file.format == "tokens":
@@ -105,10 +107,11 @@ def _items(file: File, source: Source, options: ReadOptions) -> Iterator[tuple[i
         for number, (tokens, ends_text, position) in enumerate(arrays, 1):
             yield number, TokenDocument(tokens, ends_text), position
     elif file.format == "parquet":
-        yield from _of_parquet(file.path, source)
+        yield from _of_parquet(file.path, file, source.columns)
     elif file.format == "arrow":
         arrow = ArrowFile(file.path, source.columns)
-        yield from _of_rows(arrow.rows(), source, arrow.position)
+        columns = source.columns.of_file(arrow.classes or file.classes)
+        yield from _of_rows(arrow.rows(), columns, arrow.position)
     else:
         with open_stream(file.path, lines=file.format != "text") as stream:
             if file.format == "text":
@@ -122,30 +125,32 @@ def _items(file: File, source: Source, options: ReadOptions) -> Iterator[tuple[i
                 rows = separated_values(
                     stream, "\t" if file.format == "tsv" else ",", source.columns.require
                 )
-            yield from _of_rows(rows, source, stream.position)
+            yield from _of_rows(rows, source.columns.of_file(file.classes), stream.position)
 
 
 def _image(path: Path, file: File, columns: ImageColumns) -> tuple[int, Item, int]:
     """Return the one sample of an image file, which has no lines."""
     with convert_errors():
         sample = columns.file(path, file.name)
-    item = sample if isinstance(sample, BadRow) else Document(sample)
+    if isinstance(sample, BadRow):
+        return WHOLE_FILE, sample, file.size
+    item = Document(sample, label=columns.class_of(sample))
     return WHOLE_FILE, item, file.size
 
 
-def _of_parquet(path: Path, source: Source) -> Iterator[tuple[int, Item, int]]:
-    parquet = ParquetFile(path, source.columns)
-    size = path.stat().st_size
-    for number, item, _ in _of_rows(parquet.rows(), source, lambda: 0):
+def _of_parquet(path: Path, file: File, columns: Columns) -> Iterator[tuple[int, Item, int]]:
+    parquet = ParquetFile(path, columns)
+    columns, size = columns.of_file(parquet.classes or file.classes), path.stat().st_size
+    for number, item, _ in _of_rows(parquet.rows(), columns, lambda: 0):
         yield number, item, size * number // parquet.count
 
 
 def _of_rows(
-    rows: Rows, source: Source, position: Callable[[], int]
+    rows: Rows, columns: Columns, position: Callable[[], int]
 ) -> Iterator[tuple[int, Item, int]]:
     for number, row in rows:
         try:
-            text = row if isinstance(row, BadRow) else source.columns.text(row)
+            text = row if isinstance(row, BadRow) else columns.text(row)
         except BadTemplate as error:
             error.line = number
             raise
@@ -154,7 +159,7 @@ def _of_rows(
         elif not text:
             yield number, Empty(), position()
         elif isinstance(text, bytes):
-            yield number, Document(text), position()
+            yield number, Document(text, label=columns.class_of(text)), position()
         else:
             try:
                 data = text.encode("utf-8")
@@ -164,9 +169,10 @@ def _of_rows(
                 continue
             # Conversations are not split, because the assistant's parts are marked by offsets in the
             # whole one; nor are texts with a class.
-            parts = [data] if source.columns.whole else _in_parts(data)
+            parts = [data] if columns.whole else _in_parts(data)
+            label = columns.class_of(data)
             for part, ends_text in _with_is_last(parts):
-                yield number, Document(part, ends_text), position()
+                yield number, Document(part, ends_text, label), position()
 
 
 def _of_text(stream: TextStream, named: bool, utf8: bool) -> Iterator[tuple[int, Item, int]]:

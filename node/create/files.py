@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
@@ -21,6 +21,7 @@ from ...protocol.wire.manifest import TokenType
 from ..errors import ExitCode, UserError
 from ..util.regular_files import kind_text
 from .archives import unread_kind
+from .class_metadata import ClassNames, card_classes
 from .columns import Columns
 from .dataset_caches import (
     CACHE_PREFIX,
@@ -98,6 +99,8 @@ class File:
     name: PurePath
     format: Format
     named: bool
+    classes: ClassNames | None = None
+    """The classes that the card of its data set states, by their numbers in the file."""
 
     @property
     def size(self) -> int:
@@ -211,17 +214,19 @@ class _FolderWalk:
         """Yield the files to read, in order."""
         found = list(self._walk())
         left_out: dict[int, str] = {}
+        classes: dict[Path, ClassNames | None] = {}
         for root in dict.fromkeys(root for _, root in found if root is not None):
             files_by_name = {
                 _below(file, root): file for file, file_root in found if file_root == root
             }
             for name, reason in self._other_splits(root, files_by_name).items():
                 left_out[id(files_by_name[name])] = reason
-        for file, _ in found:
+            classes[root] = self._stated_classes(root)
+        for file, root in found:
             if reason := left_out.get(id(file)):
                 self._skipped.add(reason, str(file.name))
             else:
-                yield file
+                yield replace(file, classes=None if root is None else classes[root])
 
     def _walk(self) -> Iterator[tuple[File, Path | None]]:
         """Yield each file that its name and format do not exclude, with the folder (a data set, or
@@ -361,6 +366,14 @@ class _FolderWalk:
         wanted = self._source.split or DEFAULT_SPLIT
         _check_split(wanted, known, folder)
         return [folder / name for name in sorted(names) if cached_split(name, known) == wanted]
+
+    def _stated_classes(self, root: Path) -> ClassNames | None:
+        """Return the classes that the card of a data set states for the column that is read."""
+        card, label = self._cards.get(root), self._source.columns.label
+        if card is None or label is None:
+            return None
+        chosen = configuration(card, self._source.config, root / CARD)
+        return card_classes(card, None if chosen is None else chosen.name, label)
 
     def _other_splits(self, root: Path, files_by_name: dict[str, File]) -> dict[str, str]:
         """Return which files of a data set, or of the root, are not read, each with the reason;

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..util.first_line import first_line
 from ..util.regular_files import read_regular
 from .class_labels import DEFAULT_COLUMN as DEFAULT_LABEL
 from .class_labels import ClassLabels, is_label_type
+from .class_metadata import ClassNames
 from .columns import Columns
 from .formats import needs
 from .rows import BadRow
@@ -42,9 +44,9 @@ _WEBP_CANVAS = slice(24, 30)
 class ImageColumns(Columns):
     """The images of a source, and the class of each if the swarm has classes.
 
-    The class of an image file is the name of the first folder on its path below the given folder. In
-    Parquet and Arrow files one column contains images, as bytes or as `datasets` writes them (a table
-    with `bytes`), and another the name or the number of the class.
+    The class of an image file is that of the innermost folder on its path below the given folder that
+    has the name of a class. In Parquet and Arrow files one column contains images, as bytes or as
+    `datasets` writes them (a table with `bytes`), and another the name or the number of the class.
     """
 
     content = "images"
@@ -61,8 +63,8 @@ class ImageColumns(Columns):
         self.parts = []
         self.settings = settings
         self._image = image or DEFAULT_COLUMN
-        self._label = (label or DEFAULT_LABEL) if settings.classes else None
-        self.names = tuple(filter(None, (self._image, self._label)))
+        self.label = (label or DEFAULT_LABEL) if settings.classes else None
+        self.names = tuple(filter(None, (self._image, self.label)))
         self._labels = ClassLabels(settings.classes)
 
     @property
@@ -76,7 +78,7 @@ class ImageColumns(Columns):
         types = arrow.types
         if types.is_dictionary(kind):
             kind = kind.value_type
-        if name == self._label and name != self._image:
+        if name == self.label and name != self._image:
             return is_label_type(types, kind)
         if types.is_struct(kind):
             names = [kind.field(number).name for number in range(kind.num_fields)]
@@ -85,6 +87,18 @@ class ImageColumns(Columns):
             kind = kind.field(names.index("bytes")).type
         return types.is_binary(kind) or types.is_large_binary(kind)
 
+    def of_file(self, classes: ClassNames | None) -> ImageColumns:
+        """Return the columns of a file that states these classes, as in `Columns`."""
+        made = copy(self)
+        if self.label is not None:
+            made._labels = self._labels.of_file(classes)
+        return made
+
+    def class_of(self, sample: bytes) -> int | None:
+        """Return the number of the class in a sample, as in `Columns`."""
+        width = self.settings.label_bytes
+        return int.from_bytes(sample[:width], "little") if width else None
+
     def text(self, row: Mapping[str, Any]) -> bytes | BadRow:
         """Return the bytes of a row's sample."""
         value = row[self._image]
@@ -92,19 +106,21 @@ class ImageColumns(Columns):
             value = value.get("bytes")
         if not isinstance(value, bytes):
             return BadRow(f"holds no image in the column {self._image!r}")
-        return self._sample(value, None if self._label is None else row[self._label])
+        return self._sample(value, None if self.label is None else row[self.label])
 
     def file(self, path: Path, name: PurePath) -> bytes | BadRow:
         """Return the bytes of a file's sample. Raises `OSError` as files do."""
         data = read_regular(path, MAX_IMAGE_BYTES)
-        label = name.parts[0] if len(name.parts) > 1 else None
-        if self._label is not None and label is None:
+        folders = name.parts[-2::-1]
+        if self.label is not None and not folders:
             return BadRow("is not in a folder that is named after a class")
+        known = (folder for folder in folders if folder in self._labels.classes)
+        label = next(known, folders[0] if folders else None)
         return self._sample(data, label)
 
     def _sample(self, data: bytes, label: Any) -> bytes | BadRow:
         number = 0
-        if self._label is not None:
+        if self.label is not None:
             found = self._labels.number(label)
             if isinstance(found, BadRow):
                 return found

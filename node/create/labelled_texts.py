@@ -6,11 +6,13 @@ All samples of a swarm have the same length: a longer text is cut, a shorter one
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
 
 from .class_labels import DEFAULT_COLUMN, ClassLabels, is_label_type
+from .class_metadata import ClassNames
 from .columns import Columns
 from .rows import BadRow
 from .tokens import ByteTokenizer, FileTokenizer, TokenBytes
@@ -37,13 +39,13 @@ class LabelledColumns(Columns):
     ) -> None:
         """Raise `ValueError` for columns that do not go together."""
         super().__init__(text, template)
-        self._label = label or DEFAULT_COLUMN
-        if self._label in self.names:
+        self.label = label or DEFAULT_COLUMN
+        if self.label in self.names:
             raise ValueError(
-                f"`label` is the column {self._label!r}, which is part of the text as well: the model "
+                f"`label` is the column {self.label!r}, which is part of the text as well: the model "
                 "would read the class instead of learning it"
             )
-        self.names = (*self.names, self._label)
+        self.names = (*self.names, self.label)
         self._labels = ClassLabels(classes)
 
     @property
@@ -53,10 +55,20 @@ class LabelledColumns(Columns):
 
     def accepts(self, arrow: Any, name: str, kind: Any) -> bool:
         """Whether a column may have this Arrow type, as in `Columns`."""
-        if name != self._label:
+        if name != self.label:
             return super().accepts(arrow, name, kind)
         types = arrow.types
         return is_label_type(types, kind.value_type if types.is_dictionary(kind) else kind)
+
+    def of_file(self, classes: ClassNames | None) -> LabelledColumns:
+        """Return the columns of a file that states these classes, as in `Columns`."""
+        made = copy(self)
+        made._labels = self._labels.of_file(classes)
+        return made
+
+    def class_of(self, sample: bytes) -> int:
+        """Return the number of the class in what `text` returned, in UTF-8."""
+        return int(sample.partition(_SEPARATOR.encode())[0])
 
     def text(self, row: Mapping[str, Any]) -> str | BadRow:
         """Return the text of a row after a line with the number of its class; "" for a row whose text is
@@ -65,7 +77,7 @@ class LabelledColumns(Columns):
         if isinstance(text, BadRow):
             return text
         assert isinstance(text, str)
-        number = self._labels.number(row[self._label])
+        number = self._labels.number(row[self.names[-1]])
         if isinstance(number, BadRow):
             return number
         return f"{number}{_SEPARATOR}{text[:_MAX_CHARACTERS]}" if text.strip() else ""

@@ -37,6 +37,7 @@ from ..training.tokenizer_settings import TokenizerSettings
 from ..util.progress import ShowProgress
 from .borders import Borders
 from .checkpoint import check_fit, settings_for, tokenizer_file
+from .class_names import with_class_names
 from .classification import (
     ClassifierHead,
     complete_image_classifier,
@@ -221,11 +222,12 @@ class ManifestDraft:
 
 
 def read_model(file: FoundersFile, path: Path) -> ModelDraft:
-    """Return the model of the file at `path`, the same as in the result of `read_draft`.
+    """Return the model of the file at `path`, the same as in the result of `read_draft` without `data`.
 
     If the file states the vocabulary's size, the tokenizer's file need not exist.
     Raises `UserError` (`MANIFEST`, `NO_TASK`).
     """
+    file = with_class_names(file, path, ())
     if file.task in ON_IMAGES:
         model, images, checkpoint = _image_model(file, path)
         return ModelDraft(model, images.sample_bytes, checkpoint, None)
@@ -247,7 +249,7 @@ def read_draft(path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
     `data`: files, directories and addresses that begin with hf://; empty: those named in the file.
     Raises `UserError` (`MANIFEST`, `DATA_MISSING`).
     """
-    file = read_manifest_file(path)
+    file = with_class_names(read_manifest_file(path), path, data)
     if file.task in ON_IMAGES:
         return _read_images(file, path, data)
     source = tokenizer_file(file, path)

@@ -14,6 +14,7 @@ from ...protocol.codec.layout import update_layout
 from ...protocol.wire.blobs import CHUNK_BYTES
 from ...protocol.wire.manifest import OptimizerSpec, ParameterSpec, RoundSpec, ScheduleSpec
 from ...protocol.wire.work_specs import FeatureSpec, rounds_per_step
+from .class_labels import listed
 from .files import Skipped
 from .token_cache import ReadCounts
 
@@ -58,6 +59,8 @@ class DataSummary:
     """Whether documents are prompts, each a sequence, and completions are learned."""
     labelled: bool = False
     """Whether documents are texts with a class, each a sequence."""
+    unused_classes: tuple[str, ...] = ()
+    """The names of the classes that no document has."""
     private: bool = False
     """Whether everything is held out, and members train on data of their own."""
 
@@ -171,6 +174,9 @@ class DataSummary:
                 for file, line, problem in source.read.bad_rows[:_MAX_NAMED]:
                     where = f", line {line}" if line else ""
                     yield f"    {file}{where}: {problem}"
+        if self.unused_classes:
+            count = _count(len(self.unused_classes), "class", "classes")
+            yield f"{count} without a document: {listed(self.unused_classes)}"
 
 
 # Repeating a text up to four times is nearly as good as new text (Muennighoff et al., arXiv 2305.16264),

@@ -68,6 +68,8 @@ class ReadCounts:
     """Documents in arrays of tokens that lacked the start token and got it."""
     no_text: list[str] = field(default_factory=list)
     """Files with the name of a text file that are not text."""
+    classes: list[int] = field(default_factory=list)
+    """The numbers of the classes that documents have, sorted."""
 
     def add(self, other: ReadCounts) -> None:
         """Add another count to this one."""
@@ -76,6 +78,7 @@ class ReadCounts:
         self.long_rows = [*self.long_rows, *other.long_rows][:_NAMED_ROWS]
         self.bad_rows = [*self.bad_rows, *other.bad_rows][:_NAMED_ROWS]
         self.no_text += other.no_text
+        self.classes = sorted({*self.classes, *other.classes})
 
     def add_bad(self, file: str, line: int, problem: str) -> None:
         """Count a bad row and record its place."""

@@ -131,7 +131,10 @@ def cache_name(source: Source, files: Sequence[File], options: TokenisationOptio
         options.sequence_length if options.conversations is not None else 0,
         *(options.conversations.remade[2:] if options.conversations is not None else ()),
         options.labelled.facts if options.labelled is not None else (),
-        [[str(file.path), str(file.name), file.format, _size_and_time(file)] for file in files],
+        [
+            [str(file.path), str(file.name), file.format, file.classes, _size_and_time(file)]
+            for file in files
+        ],
     ]
     return blake3(json.dumps(facts).encode()).hexdigest()[:32]
 
@@ -314,6 +317,8 @@ def _add_item(
             ends_text = number == len(pieces) - 1 and item.ends_text
             count = len(texts)
             batch.add_piece(hashes, number, file_index, starts_text, ends_text, texts=count)
+        if item.label is not None and item.label not in batch.read_counts.classes:
+            batch.read_counts.classes.append(item.label)
         batch.read_counts.documents += 1
         batch.read_counts.text_bytes += len(item.text)
         batch.size += len(item.text)

@@ -227,7 +227,8 @@ def test_what_does_not_go_with_a_text_is_refused(tmp_path: Path) -> None:
     file_tokens = length + 'tokenizer = "tokenizer.json"'
     many = json.dumps([str(n) for n in range(300)])
     for changes, words in (
-        ({"settings": ""}, "name two or more"),
+        ({"settings": ""}, "neither the data nor the checkpoint names the classes: name two or more"),
+        ({"settings": "classes = []"}, "name two or more"),
         ({"settings": 'classes = ["a"]'}, "name two or more"),
         ({"settings": 'classes = ["a", "a"]'}, "a name occurs twice"),
         ({"settings": f"{SEA_SKY}\npad_token = 256"}, "the tokenizer has 256 tokens"),
@@ -317,7 +318,7 @@ def test_what_does_not_go_with_images_is_refused(tmp_path: Path) -> None:
     path = images(tmp_path)
     size = f"size = 8\n{SEA_SKY}"
     for changes, words in (
-        ({"settings": "size = 8"}, "name two or more"),
+        ({"settings": "size = 8\nclasses = []"}, "name two or more"),
         ({"settings": SEA_SKY}, "'size' is missing"),
         ({"settings": f"{size}\nsteps = 100"}, "steps"),
         ({"settings": f"{size}\nstd = [0.0]"}, "task_settings.std"),
