@@ -27,6 +27,7 @@ from .control.work_hours import WorkSchedule
 from .dashboard.address import open_address, open_metrics_address, url_and_token_link
 from .dashboard.listener import ModelOfPage, serve_dashboard
 from .dashboard.metrics_page import metrics_url, serve_metrics
+from .dashboard.routes import Directory
 from .energy.manager import EnergyManager
 from .errors import ExitCode, UserError
 from .memory_fit import survey_device
@@ -105,12 +106,13 @@ async def serve_owner(
     observer: bool = False,
     invite: Callable[[Manifest], str | None] = lambda _: None,
     model: ModelOfPage | None = None,
+    directory: Directory | None = None,
 ) -> bool:
     """Serve the owner while one session follows another; return whether the run is over.
 
     `open_session(settings, data, identity, network, telemetry)` creates a session. `invite` makes the
-    link that the page shows to all visitors. `model`: what the owner writes with on the page. Raises
-    `UserError`.
+    link that the page shows to all visitors. `model`: what the owner writes with on the page;
+    `directory` returns the public swarms that it shows. Raises `UserError`.
     """
     finished = False
     ticket = _decode_ticket(settings.invite.ticket)
@@ -164,6 +166,7 @@ async def serve_owner(
             identity.peer,
             invite,
             model=model,
+            directory=directory,
             names=telemetry.names,
         )
 

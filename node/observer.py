@@ -24,6 +24,7 @@ from ..protocol.wire.messages import RecordId
 from ..protocol.wire.swarm_id import Invite, invite_text
 from .control.limits import BandwidthLimits
 from .daemon import serve_owner
+from .listing.bootstrap_directory import BootstrapDirectory
 from .network.cancel_scopes import open_scope
 from .network.network import Network
 from .session.audit_report import audits_status, count_audits
@@ -49,8 +50,14 @@ _REQUESTS_PER_COMPARISON = 10
 
 async def run_observer(settings: DaemonSettings) -> None:
     """Follow a swarm until told to leave. Raises `UserError`."""
-    invite = partial(public_link, settings.full_invite)
-    await serve_owner(settings, ObserverSession, observer=True, invite=invite)
+    invite, directory = partial(public_link, settings.full_invite), BootstrapDirectory()
+    await serve_owner(
+        settings,
+        partial(ObserverSession, directory=directory),
+        observer=True,
+        invite=invite,
+        directory=directory.rows,
+    )
 
 
 def public_link(entry: Invite, manifest: Manifest) -> str | None:
@@ -74,14 +81,17 @@ class ObserverSession:
         network: Network,
         telemetry: Telemetry,
         registry: Registry | None = None,
+        directory: BootstrapDirectory | None = None,
     ) -> None:
-        """`registry`: as in `SwarmPeering`."""
+        """`registry`: as in `SwarmPeering`. `directory` reads the bootstrap peers' lists of public
+        swarms for the page; None: the page has another."""
         self._identity = identity
         self._network = network
         self._telemetry = telemetry
         self._peering = SwarmPeering(
             settings, data, identity, network, telemetry, registry=registry
         )
+        self._directory, self._bootstrap = directory, settings.full_invite.bootstrap
         self.leave_requested = False
         self._seeds_result, self._shared = settings.serve_result, registry is not None
         self._following = open_scope()
@@ -95,6 +105,9 @@ class ObserverSession:
         del ticket  # an observer asks no one to admit it
         async with trio.open_nursery() as nursery:
             self._peering.start_tasks(nursery)
+            if self._directory is not None:
+                read = partial(self._directory.run, self._network, self._bootstrap)
+                nursery.start_soon(keep_running, read)
             with self._following:
                 await self._follow(nursery)
             nursery.cancel_scope.cancel()

@@ -48,8 +48,8 @@ _COLUMNS: tuple[str, ...] = (
 _REFUSED = "open the link that `distro-node dashboard` prints, which has the token for this"
 
 
-Directory = Callable[[], Awaitable[list[dict[str, Any]]]]
-"""Returns the public swarms that the page shows, as tables for JSON."""
+Directory = Callable[[], Awaitable[list[dict[str, Any]] | None]]
+"""Returns the public swarms that the page shows, as tables for JSON; None: there is no list."""
 
 
 class Routes:

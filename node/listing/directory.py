@@ -23,6 +23,7 @@ from ..errors import ExitCode, UserError
 from ..network.ephemeral_network import open_ephemeral_network
 from ..network.errors import BadAddress, DialError, RequestError
 from ..network.network import Network
+from ..util.sanitize import harmless
 from .entries import (
     ENTRY_CLOCK_SECONDS,
     LIST_PROTOCOL,
@@ -117,6 +118,12 @@ class Directory:
     """Number of swarms of another protocol version, which this program cannot describe."""
     unusable: int = 0
     """Number of swarms left out because their manifest or entries are missing, invalid or too old."""
+
+
+def shown_rows(directory: Directory) -> list[dict[str, Any]]:
+    """Return the swarms as tables for a page: without characters that a terminal obeys."""
+    rows = (each.plain() for each in directory.swarms)
+    return [{**row, "name": harmless(row["name"])} for row in rows]
 
 
 async def read_directory(

@@ -8,8 +8,7 @@ from typing import Any
 
 import trio
 
-from ..util.sanitize import harmless
-from .directory import Directory, DirectoryReader
+from .directory import Directory, DirectoryReader, shown_rows
 from .swarm_list import SwarmList
 
 # Visitors see a list that is at most this old; members renew their entries every three minutes.
@@ -36,5 +35,4 @@ class OwnDirectory:
                 await reader.take_own(self._swarms, self._addresses())
                 self._directory = reader.directory()
                 self._read_at = trio.current_time()
-        rows = (each.plain() for each in self._directory.swarms)
-        return [{**row, "name": harmless(row["name"])} for row in rows]
+        return shown_rows(self._directory)

@@ -83,6 +83,7 @@ class SwarmPeering:
             settings.display_name,
             telemetry.names,
             self._askable,
+            directory.root / "names.json",
         )
         store = BlobStore(data.blobs)
         self.join_context = JoinContext(

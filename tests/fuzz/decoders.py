@@ -272,6 +272,13 @@ def targets() -> Iterator[Target]:
         structured=False,
     )
     yield Target(
+        "name of a member on the disk",
+        lambda data: member_names.open_any_name(data, SWARM),
+        (member_names.seal_name(STRANGER, SWARM, "a name"),),
+        ("node.network.discovery.member_names:open_any_name",),
+        structured=False,
+    )
+    yield Target(
         "name of a member, well signed",
         _signed_name,
         (packed("a name"), packed("\x1b[2J")),

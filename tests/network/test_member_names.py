@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from distro_node.node.network.discovery.member_names import (
     open_name,
     seal_name,
 )
+from distro_node.node.network.discovery.names_file import MAX_NAMES, NamesFile
 from distro_node.node.network.network import Network
 from distro_node.node.settings.values import MAX_DISPLAY_NAME_CHARACTERS, parse_display_name
 from distro_node.protocol.util.bounded_dict import BoundedTable
@@ -28,10 +30,16 @@ from network.support import identity, star, until
 SWARM, OTHER = SwarmId(bytes(range(32))), SwarmId(bytes(32))
 
 
-def names_of(network: Network, number: int, own: str | None, swarm: SwarmId = SWARM) -> Any:
+def names_of(
+    network: Network,
+    number: int,
+    own: str | None,
+    swarm: SwarmId = SWARM,
+    path: Path | None = None,
+) -> Any:
     known: BoundedTable[PeerId, str] = BoundedTable(100)
     names = MemberNames(
-        network, identity(number), swarm, own, known, lambda: list(network.connected())
+        network, identity(number), swarm, own, known, lambda: list(network.connected()), path
     )
     return known, names
 
@@ -49,6 +57,68 @@ async def test_names_are_exchanged() -> None:
         assert not a.refuses(silent.peer)
         assert not a.refuses(elsewhere.peer)
         nursery.cancel_scope.cancel()
+
+
+async def test_names_outlast_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "names.json"
+    async with star(2) as (a, b):
+        names_of(b, 2, "Ada")
+        known, names = names_of(a, 1, None, path=path)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(names.run)
+            await until(lambda: len(known) == 1)
+            nursery.cancel_scope.cancel()
+        assert path.stat().st_size < 1000
+    async with star(1) as (a,):
+        # Nobody is there to ask.
+        known, names = names_of(a, 1, None, path=path)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(names.run)
+            await until(lambda: len(known) == 1)
+            nursery.cancel_scope.cancel()
+        assert known == {identity(2).peer: "Ada"}
+        # A name that somebody wrote there without the member's key, and one of another swarm.
+        sealed = seal_name(identity(3), SWARM, "Bob")
+        for wrong in (sealed[:-1] + bytes([sealed[-1] ^ 1]), seal_name(identity(3), OTHER, "Bob")):
+            file = NamesFile(path, MAX_NAME_BYTES)
+            file.save([seal_name(identity(4), SWARM, "Eve"), wrong])
+            caplog.clear()
+            known, names = names_of(a, 1, None, path=path)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(names.run)
+                await until(lambda: "a name of a member on this disk is invalid" in caplog.text)
+                nursery.cancel_scope.cancel()
+            assert known == {identity(4).peer: "Eve"}
+
+
+def test_a_file_of_names_is_bounded_and_may_be_anything(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "names.json"
+    file = NamesFile(path, MAX_NAME_BYTES)
+    assert file.load() == []
+    many = [b"%04d" % number * 80 for number in range(MAX_NAMES + 5)]
+    file.save(many)
+    assert file.load() == many[5:]
+    sound = path.read_bytes()
+    for content, kept in (
+        (b"", 0),
+        (b"[]", 0),
+        (b"\xff", 0),
+        (b"[" * 100_000, 0),
+        (b'{"names": 3}', 0),
+        (b'{"names": [3]}', 0),
+        (b'{"names": ["AAAA", "?"]}', 1),
+        (sound + b" " * len(sound), 0),
+    ):
+        path.write_bytes(content)
+        caplog.clear()
+        assert len(file.load()) == kept, content[:50]
+        assert "is damaged" in caplog.text
+    path.unlink()
+    os.mkfifo(path)
+    assert file.load() == []
+    assert "named pipe" in caplog.text
 
 
 async def test_nobody_names_another_peer(monkeypatch: pytest.MonkeyPatch) -> None:

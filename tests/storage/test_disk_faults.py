@@ -36,6 +36,7 @@ from distro_node.node.demo import plan
 from distro_node.node.demo.folder import claim
 from distro_node.node.demo.plan import collect_text
 from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.network.discovery.names_file import NamesFile
 from distro_node.node.network.discovery.peers_file import PeersFile
 from distro_node.node.private_data.order import SampleOrder
 from distro_node.node.private_data.store import PrivateIndex
@@ -348,6 +349,13 @@ def remembered_peers(root: Path) -> None:
     file = PeersFile(root / "peers.json", CHAIN.manifest.swarm)
     file.load()
     file.save([cast(Any, SimpleNamespace(sealed=b"x" * 100))])
+
+
+@scenario(nothing_more)
+def remembered_names(root: Path) -> None:
+    file = NamesFile(root / "names.json", 320)
+    file.load()
+    file.save([b"x" * 100])
 
 
 def history_is_whole_lines(root: Path) -> None:

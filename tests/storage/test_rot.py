@@ -18,6 +18,12 @@ from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.crypto.keystore import KeystoreError, create_identity, load_identity
 from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.network.discovery.member_names import (
+    MAX_NAME_BYTES,
+    open_any_name,
+    seal_name,
+)
+from distro_node.node.network.discovery.names_file import NamesFile
 from distro_node.node.network.discovery.peers_file import PeersFile
 from distro_node.node.session.join import _stored_manifest
 from distro_node.node.storage.blob_store import BlobStore
@@ -29,6 +35,7 @@ from distro_node.node.telemetry.own_rounds import RoundAttendance
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.trainer.optimizer.momentum import load_momentum, save_momentum
 from distro_node.protocol.wire.checkpoint import Checkpoint
+from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.introductions import PeerRecord, open_peer_record, seal_peer_record
 from distro_node.protocol.wire.messages import NO_BLOCK
 from simulation.chain import Chain
@@ -203,6 +210,25 @@ def test_remembered_peers(tmp_path: Path, said: Said) -> None:
         found = [record.sealed for record in PeersFile(path, swarm).load()]
         assert set(found) <= set(sealed)
         assert said() or found == sealed
+
+
+def test_remembered_names(tmp_path: Path, said: Said) -> None:
+    swarm, path = CHAIN.manifest.swarm, tmp_path / "names.json"
+    people = [Identity.from_seed(bytes([number + 1]) * 32) for number in range(4)]
+    sealed = [seal_name(each, swarm, f"member {n}") for n, each in enumerate(people)]
+    NamesFile(path, MAX_NAME_BYTES).save(sealed)
+    for _ in flips(path, "names"):
+        found = NamesFile(path, MAX_NAME_BYTES).load()
+        warned = said()
+        names = []
+        for each in found:
+            try:
+                names.append(open_any_name(each, swarm))
+            except ProtocolError:
+                warned = True
+                break
+        assert set(names) <= {(each.peer, f"member {n}") for n, each in enumerate(people)}
+        assert warned or found == sealed
 
 
 def a_record(number: int) -> PeerRecord:
