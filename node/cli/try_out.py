@@ -216,8 +216,8 @@ def evaluate(
             "--tasks",
             metavar="TASKS",
             help="Tasks to evaluate, separated by commas: names from lm-eval, task files (.yaml), or "
-            "gpt4all for the six tasks of GPT4All's benchmark table. For a model that names classes: "
-            "heldout, its accuracy on held-out data.",
+            "gpt4all for the six tasks of GPT4All's benchmark table. For a model that names classes, "
+            "or learns from pairs of answers: heldout, its accuracy on held-out data.",
         ),
     ],
     swarm: SwarmOption = None,

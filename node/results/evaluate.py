@@ -29,7 +29,15 @@ from ..settings.tree import NEWEST, StateSelector
 from ..storage.data_dir import DataDir
 from ..telemetry.task_scores import HELDOUT, TaskScores, heldout_accuracy, read_scores
 from ..training.errors import TrainerFailed
-from ..training.task_names import CLASSIFICATION, DIFFUSION, DPO, GRPO, MASKED_LM, SFT
+from ..training.task_names import (
+    CLASSIFICATION,
+    DIFFUSION,
+    DPO,
+    GRPO,
+    MASKED_LM,
+    SFT,
+    WITH_ACCURACY,
+)
 from ..training.tokenizer_settings import CHAT_TEMPLATE_NAME
 from ..util.progress import ShowProgress, show_nothing
 from .export import write_model
@@ -80,13 +88,13 @@ async def evaluate_swarm(
     tasks = chosen_tasks(settings.tasks)
     data = DataDir(settings.data_dir)
     stored = await read_swarm(data, settings.swarm)
-    if stored.manifest.task in CLASSIFICATION:
-        if tasks != (HELDOUT,):
-            raise _not_measured(
-                "lm-eval measures models that continue a text, and this swarm's model names classes",
-                f"give --tasks {HELDOUT} for its accuracy on the held-out samples",
-            )
+    if stored.manifest.task in WITH_ACCURACY and tasks == (HELDOUT,):
         return await _score_heldout(data, stored, settings)
+    if stored.manifest.task in CLASSIFICATION:
+        raise _not_measured(
+            "lm-eval measures models that continue a text, and this swarm's model names classes",
+            f"give --tasks {HELDOUT} for its accuracy on the held-out samples",
+        )
     other_use = {MASKED_LM: "fills gaps", DIFFUSION: "draws images"}.get(stored.manifest.task)
     if other_use is not None:
         raise _not_measured(

@@ -225,7 +225,7 @@ NODE_METRICS: tuple[MetricRow[NodeReading], ...] = (
         "gauge",
         "task_score",
         "The last result of `distro-node evaluate`: a task's accuracy or other main metric; "
-        "`heldout` is a classifier's accuracy on held-out data, `other` the mean over custom tasks.",
+        "`heldout` is the accuracy on held-out data, `other` the mean over custom tasks.",
         _task_scores,
         values_of("task", Task, math.nan),
     ),

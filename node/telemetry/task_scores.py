@@ -1,5 +1,5 @@
-"""Scores of the model after some round, measured by lm-eval or, for a model that names classes, on the
-held-out samples, and bound to the record of that round."""
+"""Scores of the model after some round, measured by lm-eval or, where samples have right answers, on the
+held-out ones, and bound to the record of that round."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ...protocol.wire.structure import ADDITION, Length, Range, StructureError, 
 _Short = Annotated[str, Length(1, 128)]
 
 HELDOUT = "heldout"
-"""The task of naming the classes of the held-out samples."""
+"""The task of answering the held-out samples: naming the class of each, or preferring the chosen answer
+of a pair by more than the initial model does."""
 
 # A task's main number is the first of these metrics that it has.
 _MAIN = ("acc_norm", "acc", "exact_match", "f1", "word_perplexity", "perplexity")
@@ -40,7 +41,7 @@ class TaskScore:
 @dataclass(frozen=True, kw_only=True)
 class TaskScores:
     """Scores of the model at tasks after some round, measured by `distro-node evaluate`, or by the node
-    itself if the model names classes."""
+    itself if its samples have right answers."""
 
     swarm: _Short
     """The swarm-id."""

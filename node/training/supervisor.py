@@ -44,7 +44,7 @@ from .counted_bodies import counted_bodies
 from .frames import ExpectedUpdate, StopSteps
 from .restart_policy import RestartPolicy
 from .start_report import report_start
-from .task_names import CLASSIFICATION, ON_IMAGES
+from .task_names import CLASSIFICATION, ON_IMAGES, WITH_ACCURACY
 from .text_request import TextRequest
 
 _log = logging.getLogger(__name__)
@@ -418,7 +418,7 @@ class TrainerSupervisor:
             run = self._manifest.last_round
             last_changed = self._applied if run is None else min(run, self._applied)
             self._telemetry.evaluated(last_changed, loss)
-            if self._manifest.task in CLASSIFICATION:
+            if self._manifest.task in WITH_ACCURACY:
                 await self._score(trainer, last_changed)
             if self._sample_prompt is not None:
                 await self._sample(trainer, self._sample_prompt, last_changed)

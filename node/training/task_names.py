@@ -42,6 +42,9 @@ BUILT_IN = (
 )
 CLASSIFICATION = frozenset({TEXT_CLASSIFICATION, IMAGE_CLASSIFICATION})
 """The tasks whose model names the class of a sample."""
+WITH_ACCURACY = CLASSIFICATION | {DPO}
+"""The tasks whose held-out samples have right and wrong answers: an accuracy is measured beside the
+loss."""
 ON_IMAGES = frozenset({DIFFUSION, IMAGE_CLASSIFICATION})
 """The tasks whose samples are images."""
 

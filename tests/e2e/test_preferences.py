@@ -42,10 +42,18 @@ def test_a_swarm_learns_to_prefer(tmp_path: Path) -> None:
         # At the start the model is its own reference: this also shows that the margins were stored.
         assert losses[min(losses)] < math.log(2) + 0.01
         assert losses[max(losses)] < 0.5
+        measured = [line["scores"] for line in founder.history() if "scores" in line][-1]
+        (score,) = measured["tasks"]
+        assert (score["task"], score["metric"], measured["round"]) == ("heldout", "acc", LAST)
+        assert score["value"] > 0.9
 
         model = tmp_path / "model"
         home = ("--data-dir", founder.data.root)
         link = swarm_text(manifest.swarm)
         exported = swarm.run("export", "export", link, "--to", model, *home)
         assert exported.wait() == 0, exported.stderr
+        assert "| heldout | acc |" in (model / "README.md").read_text()
+        again = swarm.run("evaluate", "evaluate", "--tasks", "heldout", "--json", *home)
+        assert again.wait() == 0, again.stderr
+        assert json.loads(again.stdout)["tasks"][0]["value"] > 0.9
         assert (model / "chat_template.jinja").read_text() == CHATML

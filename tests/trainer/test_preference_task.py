@@ -14,6 +14,7 @@ import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.audit_score import AssignedSample
+from distro_node.node.trainer.models.initial_parameters import Lora
 from distro_node.node.trainer.tasks.stored_pairs import read_pairs
 from distro_node.node.trainer.tasks.task_batches import StoredSample
 from distro_node.node.trainer.tasks.tasks import HasBeginnings
@@ -22,8 +23,17 @@ from distro_node.node.training.preference_pairs import PairLayout
 from distro_node.protocol.wire.manifest import DataSpec, Manifest, PrivateSpec
 from hypothesis import given
 from hypothesis import strategies as st
-from trainer.support import CPU, TINY_LLAMA, make_manifest, opened, refused, store_shard
+from trainer.support import (
+    CPU,
+    TINY_LLAMA,
+    make_manifest,
+    opened,
+    refused,
+    store_shard,
+    write_checkpoint,
+)
 from trainer.test_adapters import TINY_GPT2
+from transformers import AutoModelForCausalLM
 
 # Private here: `_corpus`: what is read.
 
@@ -62,9 +72,10 @@ def dpo_manifest(
     model: dict[str, Any] = TINY_LLAMA,
     settings: dict[str, Any] | None = None,
     margins: bool = True,
+    lora: Lora | None = None,
 ) -> tuple[Manifest, Sequence[Any]]:
     """Return a manifest whose pairs have the initial model's margins."""
-    manifest, chunks = make_manifest(root, model)
+    manifest, chunks = make_manifest(root, model, lora=lora)
     store = BlobStore(root)
     sides = pairs(64), pairs(16, seed=2)
 
@@ -166,6 +177,31 @@ def test_the_initial_model_has_a_loss_of_log_2_and_learns_to_prefer(tmp_path: Pa
     assert session.evaluate(16) < 0.6
     now = np.array(session.margins(range(16), heldout=True))
     assert (now > start).mean() > 0.8
+    assert session.accuracy(16) == ((now > start).mean(), 16)
+
+
+def test_adapters_learn_to_prefer_to_the_frozen_start(tmp_path: Path) -> None:
+    made = dpo_manifest(tmp_path, lora=Lora(rank=4, alpha=8.0))
+    session = opened(made, tmp_path)
+    assert made[0].adapter is not None
+    assert session.evaluate(16) == pytest.approx(math.log(2), abs=1e-5)
+    start = np.array(session.margins(range(16), heldout=True))
+    # The reference is what the checkpoint itself prefers: adapters start as nothing.
+    write_checkpoint(tmp_path / "checkpoint", TINY_LLAMA)
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint").eval()
+    with torch.no_grad():
+        expected = plain_margins(base, pairs(16, seed=2))
+    np.testing.assert_allclose(start, expected.numpy(), rtol=1e-4, atol=1e-4)
+    for round_number in range(1, 31):
+        share = [(round_number * 8 + place) % 64 for place in range(8)]
+        body = session.train(round_number, share).body
+        session.apply(round_number, [body], 2.0**-6, True)
+    assert session.evaluate(16) < 0.6
+    assert (session.accuracy(16) or (0.0, 0))[0] > 0.8
+    # Another member, and one that starts again, have the same reference without a second model.
+    again = opened(made, tmp_path)
+    again.load(session.snapshot().chunks)
+    assert again.accuracy(16) == session.accuracy(16)
 
 
 def test_an_update_can_be_audited(tmp_path: Path) -> None:

@@ -100,6 +100,12 @@ class DirectPreference:
             objective_of_losses(model, _inputs(batch), targets, learned, keep)
         return found[0]
 
+    def correct(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
+        """See `HasAccuracy`: how many chosen answers the model prefers by more than the initial model
+        does, which `trl` calls the accuracy of the rewards."""
+        right = self.margins(model, batch) > batch["reference"]
+        return Loss(right.sum().float(), len(right))
+
     def beginning(self, batch: Batch) -> Batch | None:
         """See `HasBeginnings`: both halves up to the place before which half of the pair's targets are.
         The reference stays that of the whole pair: it scales the gradient and does not turn it."""
