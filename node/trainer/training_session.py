@@ -36,6 +36,7 @@ from ..training.local_policy import DEFAULT_POLICY, LocalPolicy
 from ..training.memory_model import Workload, max_decoded_updates
 from ..training.memory_options import AUDIT_BYTES, MemoryOptions
 from ..training.memory_plan import FreeMemory, choose, plan_line
+from ..training.task_names import WITHOUT_DROPOUT
 from .audit_cache import AuditCache, SavedGradient, gradient_change
 from .audit_score import AssignedSample, at_positions, coefficient_changes, signs_agreement
 from .device import (
@@ -53,7 +54,7 @@ from .device import (
 from .memory.model_shard import ModelShard, WholeModelShard
 from .models.adapters import build_trained, frozen_parameters, read_base
 from .models.compilation import compile_if_faster
-from .models.model import check_inputs, enable_checkpointing, layers_of
+from .models.model import check_inputs, disable_dropout, enable_checkpointing, layers_of
 from .models.probe import prove
 from .optimizer.dp_gradient import private_gradient
 from .optimizer.exact_step import apply_step
@@ -133,6 +134,8 @@ class TrainingSession:
         """How memory is used and what that costs, in words for people."""
         self.options = choice.options
         self.model, self.parameters = self._build(store)
+        if manifest.task in WITHOUT_DROPOUT:
+            disable_dropout(self.model)
         check_inputs(self.model, manifest)
         self.task = open_task(manifest, self.model.config)
         if isinstance(self.task, NeedsBlobs):

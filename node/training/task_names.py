@@ -45,6 +45,8 @@ CLASSIFICATION = frozenset({TEXT_CLASSIFICATION, IMAGE_CLASSIFICATION})
 WITH_ACCURACY = CLASSIFICATION | {DPO}
 """The tasks whose held-out samples have right and wrong answers: an accuracy is measured beside the
 loss."""
+WITHOUT_DROPOUT = frozenset({DPO, GRPO})
+"""The tasks that train without dropout, whatever the checkpoint's configuration says."""
 ON_IMAGES = frozenset({DIFFUSION, IMAGE_CLASSIFICATION})
 """The tasks whose samples are images."""
 

@@ -43,7 +43,8 @@ def rows(count: int, first: int = 0) -> np.ndarray:
 
 
 def reward_manifest(root: Path, **settings: Any) -> tuple[Manifest, Sequence[Any]]:
-    manifest, chunks = make_manifest(root, TINY_LLAMA)
+    # The loss is that of the policy that sampled, which drops nothing, whatever the model states.
+    manifest, chunks = make_manifest(root, TINY_LLAMA | {"attention_dropout": 0.5})
     store = BlobStore(root)
     data = replace(
         manifest.data,

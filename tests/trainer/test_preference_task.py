@@ -204,6 +204,15 @@ def test_adapters_learn_to_prefer_to_the_frozen_start(tmp_path: Path) -> None:
     assert again.accuracy(16) == session.accuracy(16)
 
 
+def test_nothing_is_dropped(tmp_path: Path) -> None:
+    """The start's margins have no dropout, and neither has what they are compared with."""
+    config = TINY_GPT2 | {"attn_pdrop": 0.5, "embd_pdrop": 0.5, "resid_pdrop": 0.5}
+    session = opened(dpo_manifest(tmp_path, config), tmp_path)
+    loss, _ = session.gradient(1, [0, 1, 2])
+    assert loss == pytest.approx(math.log(2), abs=1e-5)
+    assert session.model.config.attn_pdrop == 0.5
+
+
 def test_an_update_can_be_audited(tmp_path: Path) -> None:
     made = dpo_manifest(tmp_path)
     session = opened(made, tmp_path)

@@ -202,6 +202,24 @@ def enable_checkpointing(model: PreTrainedModel) -> bool:
     return True
 
 
+def disable_dropout(model: PreTrainedModel) -> None:
+    """Let a model drop nothing while it trains; its configuration, which exports state, is left alone.
+
+    For losses that compare probabilities with others of the same model. Those of `dpo` compare with the
+    start's, which were computed once without dropout; `trl` disables it there by default, too. Those of
+    `grpo` stand for the policy that sampled the completions, which had no dropout. `trl` leaves it to
+    the user there and so, by default, to the checkpoint: its engines sample without, and then the loss
+    is that of other policies than the sampled one.
+    """
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        # Attention takes its share from a number.
+        for name, value in vars(module).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
+
+
 def check_inputs(model: PreTrainedModel, manifest: Manifest) -> None:
     """Raise `TrainerFailed` (`bad_model`) if a language model cannot take the manifest's sequences. For
     image models the task checks this."""
