@@ -88,12 +88,11 @@ def export(
     """
     if quantise is not None and not gguf:
         raise UserError(ExitCode.USAGE, "--quantise needs --gguf", "give both, or neither")
-    if push is not None and push.count("/") != 1:
-        raise UserError(
-            ExitCode.USAGE,
-            f"{push!r} is not a name on the Hugging Face Hub",
-            "give --push OWNER/NAME",
-        )
+    if push is not None:
+        # Before the export, which may take minutes.
+        from ..results.hub_upload import check_push
+
+        check_push(push)
     data = data_directory(data_dir)
     identifier = joined_swarm(swarm, data)
     import trio

@@ -32,6 +32,12 @@ def id_command(
         distro-node id
     """
     data = data_directory(data_dir)
+    if data.root.exists() and not data.root.is_dir():
+        raise UserError(
+            ExitCode.DATA_DIR,
+            f"the data directory {data.root} cannot be used: it is no directory",
+            "give the right directory with --data-dir",
+        )
     if create and not data.identity.exists():
         data.create()
         with data.lock():

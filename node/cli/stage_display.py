@@ -25,6 +25,9 @@ _INTERVAL_SECONDS = 5.0
 _COUNTED_INTERVAL_SECONDS = 15.0
 _TICK_SECONDS = 0.5
 _MAX_BAR_WIDTH = 40
+# Columns of a terminal on which there is room for "left".
+_WIDE = 60
+_LONGEST = ("9999 s", "9999 s left")
 
 
 @dataclass
@@ -115,8 +118,21 @@ def _lines() -> Iterator[ShowProgress]:
 
 @contextmanager
 def _bars(console: Console) -> Iterator[ShowProgress]:
-    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task
     from rich.text import Text
+
+    bar_width = min(_MAX_BAR_WIDTH, max(1, console.width // 4))
+    # Cut here: the library would cut all columns, and so the seconds.
+    wide = console.width >= _WIDE
+    name_width = max(1, console.width - bar_width - len(_LONGEST[wide]) - 2)
+
+    class Name(ProgressColumn):
+        """The stage's name, as far as there is room."""
+
+        def render(self, task: Task) -> Text:
+            name = Text(task.description, no_wrap=True)
+            name.truncate(name_width, overflow="ellipsis")
+            return name
 
     class Seconds(ProgressColumn):
         """The time left, or the time so far of a stage that does not know how far it is."""
@@ -124,12 +140,12 @@ def _bars(console: Console) -> Iterator[ShowProgress]:
         def render(self, task: Task) -> Text:
             left = None if task.finished else task.time_remaining
             if left is not None:
-                return Text(f"{left:.0f} s left")
+                return Text(f"{left:.0f} s left" if wide else f"{left:.0f} s")
             return Text(f"{task.elapsed or 0:.0f} s")
 
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=min(_MAX_BAR_WIDTH, max(1, console.width // 4))),
+        Name(),
+        BarColumn(bar_width=bar_width),
         Seconds(),
     )
     with Progress(*columns, console=console, transient=True) as bars:

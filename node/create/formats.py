@@ -208,6 +208,11 @@ def _check_dictionary(raw: BinaryIO) -> None:
             ) from None
 
 
+def text_encoding(start: bytes) -> str | None:
+    """Return the encoding of a text with this beginning: None for UTF-8, and where it is unknown."""
+    return _encoding(start)[0]
+
+
 def _encoding(start: bytes) -> tuple[str | None, int]:
     """Return the encoding of a text with this beginning (None: UTF-8 or unknown), and the length of its
     byte-order mark in bytes."""

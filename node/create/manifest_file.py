@@ -31,7 +31,7 @@ from ...protocol.wire.work_specs import FeatureSpec
 from ..errors import ExitCode, UserError
 from ..training.task_names import CAUSAL_LM, ON_IMAGES
 from ..util.regular_files import read_regular
-from .formats import Format
+from .formats import Format, text_encoding
 
 # This is ample: a file with a long comment on every key has ten kilobytes.
 MAX_MANIFEST_FILE_BYTES = 1 << 20
@@ -311,8 +311,11 @@ def read_manifest_file(path: Path) -> FoundersFile:
     try:
         content = tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise bad_manifest(path, "is not text in UTF-8") from None
+        raise _not_utf8(path, data) from None
     except tomllib.TOMLDecodeError as error:
+        # In UTF-16 plain letters are UTF-8 as well, each with a zero beside it.
+        if text_encoding(data) is not None:
+            raise _not_utf8(path, data) from None
         raise bad_manifest(path, f"is not TOML: {error}") from None
     except ValueError:
         raise bad_manifest(path, "has a number of too many digits") from None
@@ -331,6 +334,17 @@ def read_manifest_file(path: Path) -> FoundersFile:
     tables = ("optimizer", "schedule")
     given_keys = {f"{table}.{key}" for table in tables for key in content.get(table, ())}
     return FoundersFile(**vars(file), given_keys=frozenset(given_keys))
+
+
+def _not_utf8(path: Path, data: bytes) -> UserError:
+    encoding = text_encoding(data)
+    if encoding is None:
+        return bad_manifest(path, "is not text in UTF-8")
+    return UserError(
+        ExitCode.MANIFEST,
+        f"{path}: is text in {encoding[:6].upper()}, and must be in UTF-8",
+        "save it again with the encoding UTF-8, in an editor or with iconv",
+    )
 
 
 def bad_manifest(path: Path, problem: str) -> UserError:

@@ -9,6 +9,29 @@ from ..errors import ExitCode, UserError
 from ..util.first_line import first_line
 
 
+def check_push(name: str) -> None:
+    """Raise `UserError` if `push` certainly could not upload to `name`: `USAGE` for what is no name, and
+    `HUB` without the library or a token. Nothing is sent."""
+    try:
+        from huggingface_hub import get_token
+        from huggingface_hub.utils import HFValidationError, validate_repo_id
+    except ImportError:
+        raise _no_library(name) from None
+    problem = "" if name.count("/") == 1 else "it has no owner, or several"
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        problem = problem or first_line(error, 300, empty="")
+    if problem:
+        raise UserError(
+            ExitCode.USAGE,
+            f"{name!r} is not a name on the Hugging Face Hub: {problem}",
+            "give --push OWNER/NAME",
+        )
+    if get_token() is None:
+        raise _no_user(name)
+
+
 def push(directory: Path, name: str) -> str:
     """Create `name` ("owner/model") if it does not exist and upload all of `directory` to it.
 
@@ -22,11 +45,7 @@ def push(directory: Path, name: str) -> str:
             LocalTokenNotFoundError,
         )
     except ImportError:
-        raise _refused(
-            name,
-            "the package huggingface_hub is not installed",
-            "install it with: pip install 'distro-node[train]'",
-        ) from None
+        raise _no_library(name) from None
     # The library's messages about retries would appear between ours.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     api = HfApi()
@@ -36,7 +55,7 @@ def push(directory: Path, name: str) -> str:
     except (HFValidationError, ValueError) as error:
         raise _refused(name, first_line(error, 300, empty=""), "give --push OWNER/NAME") from None
     except LocalTokenNotFoundError:
-        raise _refused(name, "no user is logged in", "log in with: hf auth login") from None
+        raise _no_user(name) from None
     except HfHubHTTPError as error:
         raise _refused(
             name,
@@ -52,6 +71,18 @@ def push(directory: Path, name: str) -> str:
             "push the directory when the hub is reachable: hf upload OWNER/NAME DIRECTORY",
         ) from None
     return str(url)
+
+
+def _no_library(name: str) -> UserError:
+    return _refused(
+        name,
+        "the package huggingface_hub is not installed",
+        "install it with: pip install 'distro-node[train]'",
+    )
+
+
+def _no_user(name: str) -> UserError:
+    return _refused(name, "no user is logged in", "log in with: hf auth login")
 
 
 def _refused(name: str, problem: str, remedy: str) -> UserError:

@@ -493,6 +493,10 @@ def test_id_prints_who_this_node_is(command, home: Path) -> None:
 def test_id_makes_no_identity(command, home: Path) -> None:
     command("id", "--data-dir", home / "new").refused_with(ExitCode.KEYSTORE, "no identity")
     assert not (home / "new").exists()
+    (home / "file").write_text("")
+    for options in ((), ("--create",)):
+        said = command("id", "--data-dir", home / "file", *options)
+        said.refused_with(ExitCode.DATA_DIR, "it is no directory")
 
 
 def test_id_refuses_a_damaged_key(command, home: Path) -> None:
@@ -545,6 +549,22 @@ def test_export_reports_what_it_wrote(command, home: Path, monkeypatch) -> None:
         StateSelector(round=7),
         StateSelector(best=True),
     ]
+
+
+def test_a_name_on_the_hub_is_checked_before_the_export(
+    command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is exported here yet: that would be the next error."""
+    monkeypatch.setenv("HF_TOKEN", "hf_x")
+    options = ["--to", home / "m", "--data-dir", home]
+    for name in ("model", "a/b/c", "owner/na me", "owner/-x", "owner/x.git", "owner/" + 99 * "x"):
+        result = command("export", TEXT, *options, "--push", name)
+        result.refused_with(ExitCode.USAGE, "is not a name on the Hugging Face Hub")
+    good = command("export", TEXT, *options, "--push", "owner/model")
+    good.refused_with(ExitCode.NOTHING_TO_EXPORT)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    result = command("export", TEXT, *options, "--push", "owner/model")
+    result.refused_with(ExitCode.HUB, "no user is logged in")
 
 
 def test_one_state_is_taken_and_from_one_swarm(command, home: Path) -> None:
