@@ -22,7 +22,6 @@ from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.settings.components import ConsoleSettings
 from distro_node.node.telemetry.messages import starting_trainer, state_sentence
 from distro_node.node.telemetry.status import (
-    EventStatus,
     Hold,
     Losses,
     MemberStatus,
@@ -234,21 +233,6 @@ def test_it_fits_with_a_crowd_of_members(width: int, height: int) -> None:
     if (width, height) == (80, 24):
         assert any("more" in line for line in lines)
         assert "Ctrl-C" in lines[-1]
-
-
-def test_strangers_cannot_send_terminal_commands() -> None:
-    evil = "\x1b[2J\x1b]0;owned\x07\n\r\x9b31m"
-    event = EventStatus(time=0.0, round=1, kind="joined", peer=evil, text=evil)
-    stranger = MemberStatus(peer=evil, me=False, connected=True, last_message_seconds=None)
-    trainer = replace(TRAINING.training.trainer, device=evil)
-    status = replace(
-        TRAINING,
-        swarm=replace(SWARM, name=evil, members=(stranger,)),
-        training=replace(TRAINING.training, fingerprint=evil, trainer=trainer),
-        progress=Progress(what=evil, done=1, total=2),
-        events=(event,),
-    )
-    assert all(line.isprintable() for line in drawn(status))
 
 
 def after(round_: int, loss: float | None) -> Status:

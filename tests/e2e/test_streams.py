@@ -1,4 +1,4 @@
-"""A node whose terminal takes nothing: it trains, and leaves politely."""
+"""Nodes whose terminals take nothing: they train, and leave politely."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from e2e.support import Place, Swarm, wait_for_round
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("streams", ["</dev/null >/dev/full 2>/dev/full", "<&- >&- 2>&-"])
-def test_a_node_trains_without_its_standard_streams(tmp_path: Path, streams: str) -> None:
-    lost = Place(prefix=("bash", "-c", f'exec "$@" {streams}', "bash"))
-    with Swarm(tmp_path / "swarm", places={"founder": lost}) as swarm:
+STREAMS = {"founder": "</dev/null >/dev/full 2>/dev/full", "second": "<&- >&- 2>&-"}
+
+
+def test_nodes_train_without_their_standard_streams(tmp_path: Path) -> None:
+    places = {
+        name: Place(prefix=("bash", "-c", f'exec "$@" {lost}', "bash"))
+        for name, lost in STREAMS.items()
+    }
+    with Swarm(tmp_path / "swarm", start_members=2, places=places) as swarm:
         swarm.create()
-        (founder,) = swarm.start("founder")
-        wait_for_round([founder], 3)
-        left = swarm.run("leave", "leave", "--data-dir", founder.data.root)
-        assert left.wait() == ExitCode.OK
-        assert founder.program.wait() == ExitCode.OK
-        assert founder.program.stderr == ""
+        nodes = swarm.start(*STREAMS)
+        wait_for_round(nodes, 3)
+        for node in nodes:
+            left = swarm.run("leave", "leave", "--data-dir", node.data.root)
+            assert left.wait() == ExitCode.OK
+            assert node.program.wait() == ExitCode.OK
+            assert node.program.stderr == ""

@@ -92,7 +92,7 @@ async def test_a_bootstrap_peer_puts_several_swarms_through_and_mixes_none(
 
     monkeypatch.setattr(bootstrap_module, "open_network", remember)
     bootstrap = Bootstrap()
-    swarms = [SwarmId(bytes([number]) * 32) for number in range(3)]
+    swarms = [SwarmId(bytes([number]) * 32) for number in range(2)]
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         addresses = await nursery.start(bootstrap.run)
         homes: list[list[Home]] = [
@@ -114,13 +114,13 @@ async def test_a_bootstrap_peer_puts_several_swarms_through_and_mixes_none(
         )
         (network,) = opened
         assert network.circuit_relay is not None
-        assert network.circuit_relay.reservations() == 9
+        assert network.circuit_relay.reservations() == 6
         # A circuit for each pair of a swarm's three; two for a pair that called each other at once.
-        assert 9 <= network.circuit_relay.circuits <= 18
+        assert 6 <= network.circuit_relay.circuits <= 12
         bootstrap.scope.cancel()
 
 
-@pytest.mark.parametrize("hours", [-1, 0, 1])
+@pytest.mark.parametrize("hours", [-1, 1])
 async def test_a_reservation_is_renewed_by_our_own_clock(
     monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
