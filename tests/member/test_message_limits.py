@@ -48,11 +48,6 @@ def test_rounds_far_ahead_are_not_let_in() -> None:
     assert [_refused(envelope) for envelope in said] == ["", "other_round"]
 
 
-def test_strangers_accuse_nobody() -> None:
-    """Checking a proof takes two signatures."""
-    assert _refused(_chain().envelope(40, "evidence", _chain().evidence(1))) == "not_member"
-
-
 def test_own_messages_of_some_rounds_are_kept() -> None:
     """A node can send any number itself, and may return to a chain that it left."""
     chain = _chain()
