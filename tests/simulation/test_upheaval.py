@@ -63,7 +63,7 @@ def two_of_seven(what: Literal["leave", "crash"]) -> Outcome:
     return run(Scenario(1, "crash", 7, 12, "byzantine", (), Schedule(actions, cut_off=True)))
 
 
-# `make test` has the same of members without their nodes, above, and of nodes a seed of each family of
+# `make test` has the same of members without their nodes, above, and of nodes a seed with all kinds of
 # faults (`test_whole`).
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
