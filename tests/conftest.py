@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from distro_node.node.telemetry import logs
 from hypothesis import HealthCheck, settings
 from preloaded.copies import cold, preloaded
+from rewritten_assertions import write_all
 from trio.testing import MockClock
 from virtual_time import jumping_clock, run_in_virtual_time
 
@@ -74,8 +76,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the processes that trainers and nodes are copied from; parallel workers share the
-    controller's."""
+    controller's, and find all assertions rewritten."""
     if not hasattr(config, "workerinput") and not config.option.collectonly:
+        if config.getoption("numprocesses", None) and not sys.dont_write_bytecode:
+            write_all(config, (Path(each.partition("::")[0]) for each in config.args))
         started = ExitStack()
         folder = started.enter_context(TemporaryDirectory(prefix="preloaded-"))
         started.enter_context(preloaded(Path(folder)))
