@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import platform
 import signal
 import socket
@@ -57,11 +58,14 @@ SIGNALS = {"SIGINT", "SIGTERM", "SIG_IGN", "SIG_DFL", "Signals", "signal", "gets
 POSIX_OPTIONS = {"pass_fds", "preexec_fn", "process_group", "start_new_session", "umask", "user"}
 
 
-def _modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted((ROOT / "node").rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        if name != MODULE and name not in SANDBOX:
-            yield name, ast.parse(path.read_text("utf-8"))
+@functools.cache
+def _modules() -> list[tuple[str, ast.Module]]:
+    names = (path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "node").rglob("*.py")))
+    return [
+        (name, ast.parse((ROOT / name).read_text("utf-8")))
+        for name in names
+        if name != MODULE and name not in SANDBOX
+    ]
 
 
 def _found(tree: ast.AST) -> Iterator[str]:
