@@ -26,10 +26,10 @@ _OTHER_ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "chatgpt": 
 _SEPARATOR = "\n"
 # Keys by which data sets mark a message as not to be learned.
 _WEIGHT_KEY, _LEARN_KEYS = "weight", ("train", "training")
-MAX_CONVERSATION_BYTES = 1 << 20
+MAX_CONVERSATION_BYTES = 1 << 19
 """A longer conversation is cut after the last answer within this many bytes before it is tokenised:
-hardly any sequence would reach a later answer. A tokenizer takes some 100 times as much memory as the
-text."""
+hardly any sequence would reach a later answer. A tokenizer takes some 150 times as much memory as the
+text, 68 MiB for half a megabyte, in each of the processes that tokenise."""
 
 
 class ConversationColumns(Columns):

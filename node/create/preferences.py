@@ -92,7 +92,7 @@ class PreferenceColumns(Columns):
         text = head + _SEPARATOR + "".join(half.text for half in halves)
         if len(text) > MAX_CONVERSATION_BYTES:
             return BadRow(
-                f"has a pair of more than {MAX_CONVERSATION_BYTES >> 20} million characters"
+                f"has a pair of more than {MAX_CONVERSATION_BYTES // 1000} thousand characters"
             )
         return text
 
