@@ -223,7 +223,7 @@ def test_the_longest_that_fits_is_kept_whole(founder: PairFounder, tmp_path: Pat
             {"chosen": [user("a"), user("b")], "rejected": [user("a"), assistant("c")]},
             "has no text by the assistant (in the column 'chosen')",
         ),
-        ({"prompt": "?", "chosen": "x" * (1 << 20), "rejected": "y"}, "more than 1 million"),
+        ({"prompt": "?", "chosen": "x" * (1 << 20), "rejected": "y"}, "more than 524 thousand"),
     ],
 )
 def test_a_bad_row_is_named_or_left_out(
