@@ -19,6 +19,7 @@ from functools import cached_property
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
+from ..wire.saved_state import Restorable, fields, of
 from . import merkle
 
 # Recent changes are kept in a small second table, so that a round does not copy the whole table. It is
@@ -56,8 +57,13 @@ class InclusionProof:
     steps: tuple[ContentId, ...]
 
 
-class Contributions:
+class Contributions(Restorable):
     """Immutable table of all contributions up to some round."""
+
+    STATE = fields(
+        _main=of(Mapping[PeerId, Contribution]),
+        _recent=of(Mapping[PeerId, Contribution]),
+    )
 
     def __init__(
         self,

@@ -40,6 +40,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from ...crypto.identity import PeerId
+from ..wire.saved_state import Restorable, fields, of, part
 from .audit_sums import AuditSums, halves_test
 from .contributions import Contributions
 from .counts import AuditCounts, DisputeEnding
@@ -190,8 +191,21 @@ class Dispute:
     """Result of each re-audit: whether the share is low."""
 
 
-class ReputationTable:
+class ReputationTable(Restorable):
     """Audit state of all members after some round, and the votes of the epoch."""
+
+    STATE = fields(
+        _states=of(dict[PeerId, AuditState]),
+        _disputes=of(dict[Audit, Dispute]),
+        _audited=of(set[tuple[PeerId, int]]),
+        _members=of(frozenset[PeerId]),
+        earned=of(Mapping[PeerId, int]),
+        votes=of(Mapping[PeerId, int]),
+        _baseline=part(ScoreBaseline),
+        totals=of(AuditCounts),
+        ended=of(tuple[tuple[Audit, DisputeEnding], ...]),
+        contributions=part(Contributions),
+    )
 
     def __init__(self, founder: PeerId, levels: LevelTest) -> None:
         """`founder` has the only vote at first. `levels` is the test of how high scores are."""

@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from ..wire.saved_state import Restorable, fields, of
+
 LEAST = 3000
 """No score below this passes. Random signs reach it once in 741 times (upper tail of a normal
 distribution)."""
@@ -56,7 +58,7 @@ class Halves(NamedTuple):
     second: int
 
 
-class ScoreBaseline:
+class ScoreBaseline(Restorable):
     """Baseline: the usual score for a share of each size.
 
     The more sequences an update is made of, the less each of them shows in it. So a score is compared
@@ -66,6 +68,8 @@ class ScoreBaseline:
     are assumed to fall with the square root of the share, and half of that is usual: the lower end of
     the clamp.
     """
+
+    STATE = fields(_one=of(int), _similar=of(dict[int, int]), _half_ratio=of(int))
 
     def __init__(
         self, samples_by_member: Iterable[tuple[Sequence[BaselineSample], int]] = ()

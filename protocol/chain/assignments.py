@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ...crypto.identity import PeerId
 from ..sampling.assignment import Assignment, AssignmentRules, LentStream, Streams, samples_of
@@ -14,6 +15,7 @@ from ..sampling.stream_cursor import StreamCursors
 from ..sampling.update_weights import by_share, equal_weights
 from ..wire.membership import Membership
 from ..wire.messages import Record
+from ..wire.saved_state import Restorable, RestoreScope, apart, of, runs
 from .chain_index import ChainView, StepSource, WeightRule
 from .shares import RoundShares, ShareHistory, UntrainedWork
 from .steps import StepSchedule
@@ -22,12 +24,17 @@ from .steps import StepSchedule
 # Features may lower this (`FeatureSpec.lent_one_in`).
 _LENT = 2
 
+_Behind = tuple[bytes, bytes, tuple[tuple[int, int], ...]]
+"""Stream cursors without their round, which most rounds share with the one before."""
+
+_CURSORS = runs(apart(of(_Behind)), None)
+
 OpenWork = tuple[int, int, Callable[[], tuple[int, ...]]]
 """An assignment whose update is not decided yet: the round in which the update is due, the round that
 assigns it, and a function that returns its samples."""
 
 
-class SampleAssignments(WeightRule):
+class SampleAssignments(WeightRule, Restorable):
     """Sample assignments of a chain's rounds; extended by one thread.
 
     Samples are assigned once a step (`steps`). What `sampling` and `shares` call a round is therefore a
@@ -174,6 +181,21 @@ class SampleAssignments(WeightRule):
         copy._shares = self._shares.before(step + 1, copy._record_of, copy._members_of)
         copy._cursors = self._cursors[: max(step, 1) + self._overlap]
         return copy
+
+    def state(self) -> list[Any]:
+        cursors = [(each.behind, each.waiting, each.owed) for each in self._cursors]
+        return [self._length, self._shares.state(), _CURSORS.pack(cursors)]
+
+    def restore(self, state: Any, scope: RestoreScope) -> None:
+        length, shares, cursors = state
+        step = self._steps.step(scope.length)
+        self._length = of(int).unpack(length, scope)
+        self._shares.restore(shares, scope)
+        behind = _CURSORS.unpack(cursors, scope)
+        self._cursors = [StreamCursors(number, *each) for number, each in enumerate(behind, 1)]
+        counts = self._length, len(self._shares), len(behind)
+        if counts != (scope.length, step + 1, max(step, 1) + self._overlap):
+            raise ValueError("assignments of another number of rounds")
 
     def _record_of(self, step: int) -> Record:
         """Return the record that shows what was trained in a step."""

@@ -10,6 +10,7 @@ those of all rounds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ...crypto.envelope import Verify
 from ...crypto.identity import PeerId
@@ -41,6 +42,7 @@ from ..wire.messages import (
     Record,
     SnapshotEntry,
 )
+from ..wire.saved_state import Codec, Restorable, RestoreScope, apart, of, part, runs, table
 from .assignments import SampleAssignments
 from .beacon import Beacon, commitment
 from .chain_index import ChainFeature, ChainView, VoteSource, WeightRule
@@ -49,9 +51,14 @@ from .chain_index import ChainFeature, ChainView, VoteSource, WeightRule
 # every `_SPACING` rounds.
 _SPACING = 512
 _LATEST = 8 * EPOCH_ROUNDS
+# Of those, one in every so many rounds is saved for a restart, and all of the latest rounds.
+_SAVED_SPACING = 4 * _SPACING
+
+_EARNED = runs(apart(of(Mapping[PeerId, int])), None)
+_EXCLUDED = runs(apart(of(frozenset[PeerId])), 1)
 
 
-class AuditLedger(VoteSource, WeightRule):
+class AuditLedger(VoteSource, WeightRule, Restorable):
     """Reputation of a chain's members by their audits, extended record by record."""
 
     def __init__(self, chain: ChainView, spec: AuditsSpec) -> None:
@@ -133,6 +140,33 @@ class AuditLedger(VoteSource, WeightRule):
         for round_ in range(copy._length, length):
             copy.follow(chain.record(round_))
         return copy
+
+    def state(self) -> list[Any]:
+        latest = self._length - _SAVED_SPACING
+        kept = {
+            at: known
+            for at, known in sorted(self._kept.items())
+            if at and (at % _SAVED_SPACING == 0 or at > latest)
+        }
+        return [
+            self.reputation.state(),
+            self._tables().pack(kept),
+            _EARNED.pack(self._earned),
+            _EXCLUDED.pack(self._excluded),
+        ]
+
+    def restore(self, state: Any, scope: RestoreScope) -> None:
+        reputation, kept, earned, excluded = state
+        self._kept |= self._tables().unpack(kept, scope)
+        self.reputation.restore(reputation, scope)
+        self._length = scope.length
+        self._earned = _EARNED.unpack(earned, scope)
+        self._excluded = _EXCLUDED.unpack(excluded, scope)
+        if len(self._earned) != scope.length // EPOCH_ROUNDS + 1:
+            raise ValueError("votes of another number of epochs")
+
+    def _tables(self) -> Codec:
+        return table(of(int), apart(part(lambda: self._kept[0].copy())))
 
     def weights(self, record: Record, given: Mapping[PeerId, int]) -> dict[PeerId, int]:
         """Return the update weights of a record under audits. `given`: the weights without audits.

@@ -33,6 +33,7 @@ from ...crypto.identity import PeerId
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.messages import Record
+from ..wire.saved_state import Restorable, fields, ids
 from .chain_index import ChainView
 from .leaders import LeaderHistory
 
@@ -44,8 +45,10 @@ REVEALED_AFTER = 8
 revealed, the audit that the same secret draws is over, also with `overlap` (`audits`)."""
 
 
-class Beacon:
+class Beacon(Restorable):
     """Beacons of a ledger's rounds, extended record by record."""
+
+    STATE = fields(_values=ids(1))
 
     def __init__(self, chain: ChainView, values: Iterable[ContentId] = ()) -> None:
         self._chain = chain

@@ -7,12 +7,15 @@ from collections.abc import Iterable
 from ...crypto.envelope import Verify
 from ..wire.errors import ProtocolError
 from ..wire.messages import Record, SnapshotEntry
+from ..wire.saved_state import Restorable, fields, of
 from .chain_index import ChainView
 from .snapshot_rounds import snapshot_round
 
 
-class CertifiedSnapshots:
+class CertifiedSnapshots(Restorable):
     """Certified snapshots of a chain, in the order of their rounds."""
+
+    STATE = fields(_entries=of(list[tuple[int, SnapshotEntry]]))
 
     def __init__(self, entries: Iterable[tuple[int, SnapshotEntry]] = ()) -> None:
         # Each with the round of the record that certifies it.

@@ -22,6 +22,7 @@ from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.membership import Membership, Votes
 from ..wire.messages import Record, RecordId, SnapshotEntry
+from ..wire.saved_state import Restorable, RestoreScope
 from ..wire.work_specs import FeatureSpec
 
 T = TypeVar("T")
@@ -79,6 +80,14 @@ class ChainIndex(Protocol):
         """Return the state after the first `length` records, as an index of `chain`, a copy of these
         records whose earlier indexes are there already. The copy is extended independently; another
         thread may extend the original meanwhile."""
+        ...
+
+    def state(self) -> list[Any]:
+        """Return the state after the last record, as plain data: as it follows from the records."""
+        ...
+
+    def restore(self, state: Any, scope: RestoreScope) -> None:
+        """Take over the state of an index of the same chain (`Restorable.restore`)."""
         ...
 
 
@@ -151,7 +160,7 @@ class ChainFeature:
         return None
 
 
-class EqualVotes(VoteSource):
+class EqualVotes(VoteSource, Restorable):
     """One vote for each member, in a swarm where nothing else determines the votes."""
 
     def __init__(self, chain: ChainView) -> None:
@@ -167,7 +176,7 @@ class EqualVotes(VoteSource):
         return EqualVotes(chain)
 
 
-class WholeUpdates(StepSource):
+class WholeUpdates(StepSource, Restorable):
     """Steps of all updates of their record, in a swarm where nothing else determines the steps."""
 
     def due(self, round: int) -> frozenset[PeerId]:

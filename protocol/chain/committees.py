@@ -27,6 +27,7 @@ from ..committee.sections import most_sections
 from ..committee.sign_vote import step_of
 from ..wire.manifest import CommitteesSpec
 from ..wire.messages import Record
+from ..wire.saved_state import Restorable, apart, collection, fields, of
 from .beacon import Beacon
 from .chain_index import ChainFeature, ChainView, StepSource, WeightRule
 
@@ -49,8 +50,17 @@ class CommitteeEpoch:
         return next(found, None)
 
 
-class CommitteeChain(WeightRule, StepSource):
+class CommitteeChain(WeightRule, StepSource, Restorable):
     """Committees of a chain, extended record by record."""
+
+    STATE = fields(
+        _epochs=collection(apart(of(CommitteeEpoch))),
+        _length=of(int),
+        _agreed=of(dict[int, list[ContentId]]),
+        _announced=of(set[PeerId]),
+        _penalised=of(set[PeerId]),
+        _admitted=of(set[PeerId]),
+    )
 
     needs_all = False
 

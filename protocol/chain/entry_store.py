@@ -50,6 +50,15 @@ class EntryStore:
         self.length = 0
         """Number of entries."""
 
+    @classmethod
+    def stored(cls, spill: Spill, offsets: list[int]) -> EntryStore:
+        """Return the entries that are in a spill file at these offsets, with the latest as objects.
+        Raises `ProtocolError`."""
+        entries = cls(spill)
+        entries._offsets, entries.length = offsets, len(offsets)
+        entries._latest = [decode_decided(spill.get(offset)) for offset in offsets[-AT_HAND:]]
+        return entries
+
     def __len__(self) -> int:
         return self.length
 

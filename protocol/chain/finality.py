@@ -15,15 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...crypto.identity import PeerId
 from ..wire.membership import Votes, quorum
 from ..wire.messages import Record
+from ..wire.saved_state import Restorable, RestoreScope, apart, collection, numbers, of, runs
 from .chain_index import ChainView
 
 # Masks save memory: a chain without a final record can be long.
 _Supporters = tuple[int, int, tuple[PeerId, ...]]
+# The same as plain data: masks are longer than any number there.
+_SUPPORTERS = collection(apart(of(tuple[bytes, bytes, tuple[PeerId, ...]])))
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,20 @@ class FinalityStep(NamedTuple):
     removed it."""
 
 
-class Finality:
+_ROUNDS = numbers(None)
+_SETS = collection(apart(of(tuple[tuple[PeerId, ...], dict[PeerId, int] | None])))
+_GONE = runs(apart(of(Mapping[PeerId, int])), None)
+
+
+class Finality(Restorable):
     """Finality of one chain, updated record by record."""
 
     def __init__(self, chain: ChainView) -> None:
         self._chain = chain
         founder = FinalitySet(frozenset(chain.membership(0).peers), None)
         self._steps = [FinalityStep(0, -1, -1, founder, founder, {})]
+        # As the records alone show it, once `move_on` or `believe` has advanced finality here.
+        self._shown: Finality | None = None
         self._start_over()
 
     @property
@@ -101,6 +111,8 @@ class Finality:
     def follow(self, record: Record) -> None:
         """Process the last `record`, which must have been checked."""
         self._count(record.round, self._supporters_in(record))
+        if self._shown is not None:
+            self._shown.follow(record)
 
     def move_on(self, round: int, present: frozenset[PeerId]) -> None:
         """Do not count the members of the finality sets that were not `present`. Then the last record
@@ -122,6 +134,8 @@ class Finality:
         gone = {peer: at for peer, at in self._gone.items() if at > round}
         members = self._set_after(round).without(gone)
         if members and round > self.round:
+            if self._shown is None:
+                self._shown = self.before(len(self._chain), self._chain)
             # Counting restarts with the round that is being decided.
             first, justified = len(self._chain), max(round, self._justified)
             self._steps.append(
@@ -133,6 +147,8 @@ class Finality:
         """Return the state of finality when this chain was `length` records long, as an index of
         `chain`."""
         copy = Finality(chain)
+        if self._shown is not None:
+            copy._shown = self._shown.before(length, chain)
         copy._steps = [step for step in self._steps if step.first <= length]
         copy._start_over()
         step = copy._steps[-1]
@@ -143,6 +159,50 @@ class Finality:
             supporters = copy._supporters_in(chain.record(round_)) if is_new else known[index]
             copy._count(round_, supporters)
         return copy
+
+    def state(self) -> list[Any]:
+        if self._shown is not None:
+            return self._shown.state()
+        # Most steps share their sets.
+        sets = {id(each): each for step in self._steps for each in (step.before, step.members)}
+        place = {name: index for index, name in enumerate(sets)}
+        rows = [
+            (s.first, s.final + 1, s.justified + 1, place[id(s.before)], place[id(s.members)])
+            for s in self._steps
+        ]
+        supporters = [
+            (*(mask.to_bytes(-(-mask.bit_length() // 8), "little") for mask in masks), gone)
+            for *masks, gone in self._supporters
+        ]
+        return [
+            _SETS.pack(
+                [(tuple(sorted(s.members)), s.votes and s.votes.by_peer) for s in sets.values()]
+            ),
+            [_ROUNDS.pack(column) for column in zip(*rows, strict=True)],
+            _GONE.pack([step.gone for step in self._steps]),
+            _SUPPORTERS.pack(supporters),
+        ]
+
+    def restore(self, state: Any, scope: RestoreScope) -> None:
+        packed_sets, columns, packed_gone, packed_supporters = state
+        sets = [
+            FinalitySet(frozenset(members), None if votes is None else Votes(votes))
+            for members, votes in _SETS.unpack(packed_sets, scope)
+        ]
+        rows = zip(*(_ROUNDS.unpack(column, scope) for column in columns), strict=True)
+        all_gone = _GONE.unpack(packed_gone, scope)
+        self._steps = [
+            FinalityStep(first, final - 1, justified - 1, sets[before], sets[members], gone)
+            for (first, final, justified, before, members), gone in zip(rows, all_gone, strict=True)
+        ]
+        self._start_over()
+        supporters = _SUPPORTERS.unpack(packed_supporters, scope)
+        first = self._steps[-1].first
+        if first + len(supporters) != scope.length:
+            raise ValueError("finality of another number of rounds")
+        for round_, (*masks, gone) in enumerate(supporters, first):
+            now, before = (int.from_bytes(mask, "little") for mask in masks)
+            self._count(round_, (now, before, gone))
 
     def _start_over(self) -> None:
         """Restart the count after the last step."""

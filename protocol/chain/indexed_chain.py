@@ -6,7 +6,7 @@ others may read it, and copy its beginning, meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..wire.manifest import Manifest
@@ -78,6 +78,11 @@ class IndexedChain:
             return self._found[kind]
         except KeyError:
             return self._found.setdefault(kind, next(self.all(kind), None))
+
+    @property
+    def indexes(self) -> Sequence[ChainIndex]:
+        """The indexes, in the order in which they follow a record."""
+        return self._indexes
 
     def all(self, kind: type[T]) -> Iterator[T]:
         """Return an iterator over the indexes of this class, in their order."""

@@ -29,6 +29,7 @@ from ...crypto.hashing import CONTENT_ID_BYTES, content_id
 from ...crypto.identity import PeerId
 from ..wire.membership import Membership, Votes
 from ..wire.messages import Record
+from ..wire.saved_state import Restorable, apart, fields, of, runs
 from .chain_index import ChainView
 
 # Number of skipped slots in a row after which a member is not passed over yet: they may be chance.
@@ -118,8 +119,10 @@ class LeaderRecord:
         return LeaderRecord(skipped, round + 1 + (members << min(excess, _MOST_DOUBLINGS)))
 
 
-class LeaderHistory:
+class LeaderHistory(Restorable):
     """Skipped slots of all leaders before each round from 0 to the next; extended by one thread."""
+
+    STATE = fields(_rounds=runs(apart(of(Mapping[PeerId, LeaderRecord])), 1))
 
     def __init__(
         self, chain: ChainView, rounds: Iterable[Mapping[PeerId, LeaderRecord]] = ({},)

@@ -11,6 +11,7 @@ ledger checks new entries, and knows which records this node never reverts.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 from ...crypto.envelope import Verify, verify_detached
 from ...crypto.identity import PeerId
@@ -240,13 +241,22 @@ class Ledger:
             )
         if not verified:
             self._check(decided)
+        if self.checkpoint is not None and round_ == self.checkpoint.round:
+            self.check_anchor(record.id)
+        self._chain.append(decided, encoded)
+
+    def check_anchor(self, record: RecordId) -> None:
+        """Check the record of the checkpoint's round. Raises `ProtocolError` (`checkpoint`)."""
         at = self.checkpoint
-        if at is not None and round_ == at.round and record.id != at.record:
+        if at is not None and record != at.record:
             raise ProtocolError(
                 "checkpoint",
-                f"the record of round {round_} is not the one that the checkpoint names",
+                f"the record of round {at.round} is not the one that the checkpoint names",
             )
-        self._chain.append(decided, encoded)
+
+    def index_states(self) -> list[Any]:
+        """Return the states of the chain's indexes as plain data, in their order."""
+        return [index.state() for index in self._chain.indexes]
 
     def _check(self, decided: Decided) -> None:
         """Check the certificate and the content of the next entry. Raises `ProtocolError`."""

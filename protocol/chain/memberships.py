@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import overload
+from typing import Any, overload
 
 from ...crypto.identity import PeerId
 from ..wire.membership import Membership, MembershipChange
 from ..wire.messages import Record
+from ..wire.saved_state import Restorable, RestoreScope, fields, numbers, of
 from .chain_index import ChainView
 
 # Number of changes from one kept older membership to the next. This many of the latest are all kept.
 _SPACING = 128
 
 
-class MembershipHistory(Sequence[Membership]):
+class MembershipHistory(Sequence[Membership], Restorable):
     """Memberships by round, from 0 to the next one; read by several threads, extended by one."""
+
+    STATE = fields(_starts=numbers(None), _changes=of(list[MembershipChange]))
 
     def __init__(self, first: Membership) -> None:
         """`first` is the membership of round 0."""
@@ -73,6 +76,17 @@ class MembershipHistory(Sequence[Membership]):
         copy._kept = {index: membership for index, membership in kept if index < count}
         return copy
 
+    def restore(self, state: Any, scope: RestoreScope) -> None:
+        super().restore(state, scope)
+        if self._starts[:1] != [0] or len(self._starts) != len(self._changes):
+            raise ValueError("changes of the membership without their rounds")
+        self._length = scope.length + 1
+        membership = self._kept[0]
+        for index, change in enumerate(self._changes[1:], 1):
+            membership = membership.changed(change)
+            if index % _SPACING == 0 or index > len(self._changes) - 1 - _SPACING:
+                self._kept[index] = membership
+
     def _at(self, index: int) -> Membership:
         kept = self._kept.get(index)
         if kept is not None:
@@ -87,8 +101,10 @@ class MembershipHistory(Sequence[Membership]):
         return stretch[index - first]
 
 
-class PastMembers(Collection[PeerId]):
+class PastMembers(Collection[PeerId], Restorable):
     """All peers that are or were members of a chain."""
+
+    STATE = fields(_admitted=of(dict[PeerId, int]))
 
     def __init__(self, founder: PeerId, admitted: Mapping[PeerId, int] | None = None) -> None:
         self._founder = founder

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..wire.messages import Record, RecordId
+from ..wire.saved_state import Restorable, fields, ids
 from .chain_index import ChainView
 
 
-class RecordIds:
+class RecordIds(Restorable):
     """Ids of a chain's records by round."""
+
+    STATE = fields(_ids=ids(0))
 
     def __init__(self, swarm: bytes, ids: Sequence[RecordId] = ()) -> None:
         self._swarm = swarm

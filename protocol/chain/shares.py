@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from ...crypto.identity import PeerId
 from ..sampling.assignment import Assignment, AssignmentRules, LentStream, assign
 from ..sampling.member_weights import MemberWeight, modest_weight, next_weights
 from ..wire.membership import Membership
 from ..wire.messages import Record
+from ..wire.saved_state import Restorable, RestoreScope, apart, fields, of, table
 
 # Number of rounds from one kept older state to the next. This many of the latest are all kept.
 _SPACING = 128
@@ -139,8 +141,10 @@ def _assign_rounds(
         yield made
 
 
-class ShareHistory:
+class ShareHistory(Restorable):
     """Weights and assignments before each round; extended by one thread."""
+
+    STATE = fields(_length=of(int), _kept=table(of(int), apart(of(RoundShares))))
 
     def __init__(self, rules: AssignmentRules, first: Membership, overlap: bool) -> None:
         self._rules = rules
@@ -185,6 +189,17 @@ class ShareHistory:
         copy._kept = {round_: shares for round_, shares in kept if round_ < length}
         copy._kept[length - 1] = self.at(length - 1, records, members)
         return copy
+
+    def state(self) -> list[Any]:
+        # Of the latest states only the last: the others are recomputed from one of `_SPACING` rounds.
+        last = self._length - 1
+        kept = {at: self._kept[at] for at in self._kept if at % _SPACING == 0 or at == last}
+        return [self._length, self.STATE["_kept"].pack(kept)]
+
+    def restore(self, state: Any, scope: RestoreScope) -> None:
+        super().restore(state, scope)
+        if not {0, self._length - 1} <= self._kept.keys():
+            raise ValueError("no shares before the first or the next round")
 
     def _after(
         self, shares: RoundShares, record: Record, members: Membership

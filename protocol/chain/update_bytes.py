@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..wire.messages import Record
+from ..wire.saved_state import Restorable, fields, numbers
 from .chain_index import ChainView, StepSource
 
 
-class UpdateBytes:
+class UpdateBytes(Restorable):
     """Approximate bytes of the updates that are needed to apply each round."""
+
+    STATE = fields(_totals=numbers(1))
 
     def __init__(self, chain: ChainView, totals: Sequence[int] = (0,)) -> None:
         self._chain = chain

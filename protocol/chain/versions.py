@@ -20,6 +20,7 @@ from typing import NamedTuple
 from ...crypto.identity import PeerId
 from ..wire.membership import FaultModel, Votes, quorum
 from ..wire.messages import Record
+from ..wire.saved_state import Restorable, fields, of, part, runs
 from .chain_index import ChainView
 
 READY_ROUNDS = 16
@@ -69,8 +70,10 @@ def next_versions(before: VersionState, round: int, *, ready: bool, notice: int)
     return VersionState(before.now, since, VersionChange(before.now + 1, round + 1 + notice))
 
 
-class VersionVotes:
+class VersionVotes(Restorable):
     """Versions that members announced recently, extended record by record."""
+
+    STATE = fields(_announced=of(dict[PeerId, tuple[int, int]]))
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         """Start after these `records`, of which only the last `VERSION_VOTE_ROUNDS` matter."""
@@ -105,8 +108,10 @@ class VersionVotes:
         return supporting >= quorum(model, votes.total)
 
 
-class VersionHistory:
+class VersionHistory(Restorable):
     """Version state before each round from 0 to the next one; extended by one thread."""
+
+    STATE = fields(_rounds=runs(of(VersionState), 1), _version_votes=part(VersionVotes))
 
     def __init__(self, chain: ChainView, max_version: int) -> None:
         """`max_version`: the highest version that this program supports."""

@@ -24,7 +24,13 @@ MAX_ITEMS = 1 << 19
 
 def encode(value: Any, *, named: bool = False) -> bytes:
     """Encode a dataclass (or plain value) canonically."""
-    return bytes(msgpack.Packer(use_bin_type=True).pack(to_plain(value, named=named)))
+    return encode_plain(to_plain(value, named=named))
+
+
+def encode_plain(value: Any) -> bytes:
+    """Encode a value without dataclasses. Raises `OverflowError` for an integer without room in 64
+    bits."""
+    return bytes(msgpack.Packer(use_bin_type=True).pack(value))
 
 
 def decode(cls: type[T], data: bytes, *, max_bytes: int, named: bool = False) -> T:
