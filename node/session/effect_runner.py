@@ -391,7 +391,10 @@ class Runner:
                 round_ = decided.record.round
                 times = self.telemetry.round_times(round_)
                 times.collected, times.decided = self.member.view.last_ready, trio.current_time()
-                self._swarm_store.keep(self.member.view.ledger.raw(round_))
+                ledger = self.member.view.ledger
+                self._swarm_store.keep(ledger.raw(round_))
+                if round_ + 1 == len(ledger):
+                    self._swarm_store.keep_indexes(ledger)
                 if self._signed.forget(round_):
                     self._swarm_store.forget_signed(self._signed.kept())
             case StoreFinality(checkpoint):

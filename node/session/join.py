@@ -186,6 +186,7 @@ async def follow_ledger(
         report=report,
         peers=context.connected,
     )
+    swarm_store.keep_indexes(ledger)
     check_version(ledger)
     return found
 

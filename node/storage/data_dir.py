@@ -38,6 +38,8 @@ class SwarmDir:
         self.ledger = root / "ledger"
         # How much of the ledger this node has verified.
         self.verified = root / "verified"
+        # What follows from the ledger, so that a restart need not read all of it.
+        self.indexes = root / "indexes"
         # The last record known to be final.
         self.final = root / "final"
         # The messages that this node has signed and must not contradict after a restart.

@@ -18,6 +18,47 @@ _log = logging.getLogger(__name__)
 _LENGTH_BYTES = 4
 
 
+class MemorySpill:
+    """Entries in memory, for a process that may write no file."""
+
+    def __init__(self) -> None:
+        self._entries: list[bytes] = []
+
+    def put(self, entry: bytes) -> int:
+        """Store `entry` and return its offset."""
+        self._entries.append(entry)
+        return -len(self._entries)
+
+    def get(self, offset: int) -> bytes:
+        """Return the entry at `offset`."""
+        return self._entries[-1 - offset]
+
+
+class LedgerSpill:
+    """The entries at the start of a ledger file, where they are, and later ones in another spill file.
+
+    The ledger file is only appended to and replaced, so what was open stays readable. Raises `OSError`
+    as files do.
+    """
+
+    def __init__(self, ledger: Path, end: int, later: SpillFile | MemorySpill) -> None:
+        """`end`: the length of the start in bytes."""
+        self._file = ledger.open("rb", buffering=0)
+        self._end = end
+        self._later = later
+
+    def put(self, entry: bytes) -> int:
+        """Store `entry` and return its offset."""
+        offset = self._later.put(entry)
+        return offset if offset < 0 else self._end + offset
+
+    def get(self, offset: int) -> bytes:
+        """Return the entry at `offset`."""
+        if not 0 <= offset < self._end:
+            return self._later.get(offset if offset < 0 else offset - self._end)
+        return _read_entry(self._file.fileno(), offset)
+
+
 class SpillFile:
     """A file in `folder` for the older entries of an `EntryStore` (`protocol.chain.entry_store`).
 
@@ -59,6 +100,9 @@ class SpillFile:
         """Return the entry at `offset`."""
         if offset < 0:
             return self._unwritten[offset]
-        file = self._file.fileno()
-        length = int.from_bytes(read_at(file, _LENGTH_BYTES, offset), "big")
-        return read_at(file, length, offset + _LENGTH_BYTES)
+        return _read_entry(self._file.fileno(), offset)
+
+
+def _read_entry(file: int, offset: int) -> bytes:
+    length = int.from_bytes(read_at(file, _LENGTH_BYTES, offset), "big")
+    return read_at(file, length, offset + _LENGTH_BYTES)

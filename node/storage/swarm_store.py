@@ -1,8 +1,8 @@
 """What a node stores of a swarm, to continue from it after a restart.
 
-There are two append-only files of length-prefixed entries (the ledger, and the messages that this node
-has signed), and two small files with the last final record and the list of snapshots on disk. An entry
-cut off by a crash is detected when the file is next read, and dropped; the entries before it stay valid.
+There are two append-only files of entries (the ledger, and the messages that this node has signed), and
+two small files with the last final record and the list of snapshots on disk. The state of the ledger's
+indexes is stored as well (`saved_indexes`), which only saves time.
 
 A thread writes the queued changes in order while the event loop goes on; many entries share one fsync.
 Before anything is sent to peers, `written` is awaited, so a crash at any moment looks to all others like
@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from io import FileIO
-from pathlib import Path
 
 import trio
 
@@ -27,122 +24,21 @@ from ...crypto.envelope import MAX_ENVELOPE_BYTES, Envelope, EnvelopeError, open
 from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import Identity, PeerId
 from ...crypto.signature_cache import SignatureCache
-from ...protocol.chain.entry_store import MAX_DECIDED_BYTES, decode_decided
+from ...protocol.chain.entry_store import MAX_DECIDED_BYTES, EntryStore, decode_decided
 from ...protocol.chain.ledger import Ledger
+from ...protocol.chain.saved_chain import StateTooLong, encode_state, restored_ledger
 from ...protocol.wire.checkpoint import Checkpoint
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
-from .atomic_write import replacing, sync, temporary_path, write_atomically
+from .atomic_write import sync, temporary_path, write_atomically
 from .data_dir import SwarmDir
+from .entry_file import EntryFile, framed
 from .final_file import read_final, write_final
-from .spill_file import SpillFile
-from .verified_prefix import VerifiedPrefix
+from .saved_indexes import SavedIndexes, SavedIndexesFile
+from .spill_file import LedgerSpill, MemorySpill, SpillFile
+from .verified_prefix import FilePrefix, IntactPrefixes, VerifiedPrefix
 
 _log = logging.getLogger(__name__)
-
-_LENGTH_BYTES = 4
-
-
-def framed(entry: bytes) -> bytes:
-    """Return an entry as it is in an `EntryFile`."""
-    return len(entry).to_bytes(_LENGTH_BYTES, "big") + entry
-
-
-class EntryFile:
-    """An append-only file of byte strings, each preceded by its length in 4 bytes, big-endian.
-
-    Raises `OSError` as files do; a failed append leaves the entries before it intact.
-    """
-
-    def __init__(self, path: Path, max_entry: int) -> None:
-        self.path = path
-        self._max_entry = max_entry
-        self._file: FileIO | None = None
-        self._durable = 0
-
-    def read(self, *, repair: bool) -> Iterator[bytes]:
-        """Yield all complete entries in order.
-
-        `repair`: cut off an incomplete end, so that appending can continue. Do not use it while another
-        process writes the file: an entry being written looks incomplete.
-        """
-        if not self.path.exists():
-            return
-        intact_bytes = 0
-        with self.path.open("rb") as file:
-            while True:
-                prefix = file.read(_LENGTH_BYTES)
-                length = int.from_bytes(prefix, "big")
-                if len(prefix) < _LENGTH_BYTES or length > self._max_entry:
-                    break
-                entry = file.read(length)
-                if len(entry) < length:
-                    break
-                intact_bytes += _LENGTH_BYTES + length
-                yield entry
-        size = self.path.stat().st_size
-        if repair and intact_bytes < size:
-            _log.warning(
-                "the last %d bytes of %s belong to an incomplete entry, so they are removed",
-                size - intact_bytes,
-                self.path,
-            )
-            os.truncate(self.path, intact_bytes)
-
-    def append(self, entry: bytes) -> None:
-        """Append an entry, which is on the disk after the next `sync`."""
-        file = self._open()
-        try:
-            remaining = memoryview(framed(entry))
-            while remaining:
-                remaining = remaining[file.write(remaining) :]
-        except OSError:
-            self._undo_write()
-            raise
-
-    def sync(self) -> None:
-        """Wait until all entries are on the disk."""
-        if self._file is None:
-            return
-        try:
-            os.fsync(self._file.fileno())
-        except OSError:
-            self._undo_write()
-            raise
-        self._durable = self._file.tell()
-
-    def replace(self, entries: Iterable[bytes]) -> None:
-        """Durably and atomically replace all entries by these."""
-        self.close()
-        with replacing(self.path) as temporary, temporary.open("wb") as file:
-            for entry in entries:
-                file.write(framed(entry))
-
-    def truncate(self, size: int) -> None:
-        """Durably keep only the first `size` bytes, which end with an entry."""
-        self.close()
-        os.truncate(self.path, size)
-        sync(self.path)
-
-    def close(self) -> None:
-        """Close the file; the next append opens it again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _open(self) -> FileIO:
-        if self._file is None:
-            # Unbuffered, so that a failed write leaves nothing that a later close would retry.
-            self._file = self.path.open("ab", buffering=0)
-            self._durable = self._file.tell()
-            # The file may be new; its name has to be durable, too.
-            sync(self.path.parent)
-        return self._file
-
-    def _undo_write(self) -> None:
-        """Truncate the file to its durable part after a failed write, as far as that still works."""
-        self.close()
-        os.truncate(self.path, self._durable)
 
 
 @dataclass(frozen=True)
@@ -177,6 +73,7 @@ class SwarmStore:
         self._root = directory.root
         self._ledger = EntryFile(directory.ledger, MAX_DECIDED_BYTES)
         self._verified = VerifiedPrefix(directory.verified, manifest.swarm, node)
+        self._saved_indexes = SavedIndexesFile(directory.indexes, manifest.swarm, node)
         self._signed = EntryFile(directory.signed, MAX_ENVELOPE_BYTES)
         self._final = directory.final
         self._unwritten_final: Checkpoint | None = None
@@ -235,20 +132,31 @@ class SwarmStore:
         `checkpoint` in its round.
         """
         if repair:
-            for path in (self._ledger.path, self._signed.path, self._snapshots):
+            indexes = self._saved_indexes.path
+            for path in (self._ledger.path, self._signed.path, self._snapshots, indexes):
                 # Left by a process that was killed while replacing a file.
                 temporary_path(path).unlink(missing_ok=True)
         # A process that only reads may lack write permission here.
         spill = SpillFile(self._root) if repair else None
-        # The one cache of this node: copies of the ledger share it, and received messages go through it
-        # (`Ledger.verify`).
-        verify = SignatureCache().verify
-        ledger = Ledger(self._manifest, verify=verify, spill=spill, checkpoint=checkpoint)
-        verified = self._verified.stated_entries(self._ledger.path)
+        stated, saved = self._verified.stated(), self._saved_indexes.read()
+        known = [stated, None if saved is None else saved.prefix]
+        intact = self._intact_prefixes(prefix for prefix in known if prefix is not None)
+        verified = 0
+        if stated is not None and stated in intact:
+            verified = stated.entries
+            self._verified.note_intact(stated)
         self._verified.clear()
+        ledger = self._restored_ledger(saved, intact, spill, checkpoint)
         size = 0
+        if ledger is None:
+            # The one cache of this node: copies of the ledger share it, and received messages go through
+            # it (`Ledger.verify`).
+            verify = SignatureCache().verify
+            ledger = Ledger(self._manifest, verify=verify, spill=spill, checkpoint=checkpoint)
+        elif saved is not None:
+            size = saved.prefix.bytes
         damaged = False
-        for entry in self._ledger.read(repair=repair):
+        for entry in self._ledger.read(repair=repair, start=size):
             if ledger.versions.outdated:
                 # A newer program has run here. Its entries are valid, but this version cannot read them.
                 break
@@ -269,6 +177,45 @@ class SwarmStore:
             _log.warning("the ledger on this disk is damaged: %s is fetched again", lost)
             self._ledger.truncate(size)
         self._verified.save()
+        if self._saved_indexes.is_due(len(ledger)):
+            self._write_indexes(ledger)
+        return ledger
+
+    def _intact_prefixes(self, known: Iterable[FilePrefix]) -> IntactPrefixes:
+        try:
+            return IntactPrefixes(self._ledger, known)
+        except OSError:
+            return IntactPrefixes(self._ledger, ())
+
+    def _restored_ledger(
+        self,
+        saved: SavedIndexes | None,
+        intact: IntactPrefixes,
+        spill: SpillFile | None,
+        checkpoint: Checkpoint | None,
+    ) -> Ledger | None:
+        """Return the ledger up to the saved state of its indexes; None if all records have to be
+        followed. Raises `ProtocolError` (`checkpoint`) as `load_ledger` does."""
+        if saved is None:
+            return None
+        try:
+            if saved.prefix not in intact:
+                raise ProtocolError("malformed", "the ledger is another one, or damaged")
+            later = MemorySpill() if spill is None else spill
+            stored = LedgerSpill(self._ledger.path, saved.prefix.bytes, later)
+            ledger = restored_ledger(
+                self._manifest,
+                saved.state,
+                EntryStore.stored(stored, intact.offsets[: saved.prefix.entries]),
+                verify=SignatureCache().verify,
+                checkpoint=checkpoint,
+            )
+        except ProtocolError as error:
+            if error.reason == "checkpoint":
+                raise
+            self._saved_indexes.note_unusable(error)
+            return None
+        self._verified.begin(saved.prefix, intact.hash(saved.prefix))
         return ledger
 
     def drop_ledger(self) -> None:
@@ -290,6 +237,27 @@ class SwarmStore:
         """Append a ledger entry."""
         self._queue(partial(self._append, entry))
 
+    def keep_indexes(self, ledger: Ledger) -> None:
+        """Queue the state of the ledger's indexes, if the stored one is old. All of its entries are
+        queued or stored."""
+        if self._saved_indexes.is_due(len(ledger)):
+            self._saved_indexes.note_queued(len(ledger))
+            # A copy, because the ledger grows while this is being written.
+            self._queue(partial(self._write_indexes, ledger.truncated(len(ledger))))
+
+    def _write_indexes(self, ledger: Ledger) -> None:
+        self._saved_indexes.note_queued(len(ledger))
+        try:
+            state = encode_state(ledger)
+        except StateTooLong as error:
+            _log.info("the state of the chain is not saved for a restart: %s", error)
+            return
+        # A statement about entries that a power cut takes away would be worth nothing.
+        self._ledger.sync()
+        prefix = self._verified.prefix
+        if prefix.entries == len(ledger):
+            self._saved_indexes.write(prefix, state)
+
     def replace_chain(self, ledger: Ledger) -> None:
         """Replace the chain by another one, and empty the list of snapshots."""
         # A copy, because the ledger grows while this is being written.
@@ -303,6 +271,7 @@ class SwarmStore:
 
     def _replace_ledger(self, entries: Iterable[bytes]) -> None:
         self._verified.clear()
+        self._saved_indexes.clear()
 
         def counted() -> Iterator[bytes]:
             for entry in entries:

@@ -21,7 +21,8 @@ from distro_node.node.control.command_socket import ask
 from distro_node.node.errors import UserError
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir, SwarmDir
-from distro_node.node.storage.swarm_store import EntryFile, SwarmStore
+from distro_node.node.storage.entry_file import EntryFile
+from distro_node.node.storage.swarm_store import SwarmStore
 from distro_node.node.telemetry.status import EventStatus, Status, decode_status
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.manifest import Manifest, decode_manifest

@@ -13,6 +13,7 @@ import msgpack
 import numpy as np
 import trio
 import trio.testing
+from chain.committee_chain import AggregatedChain
 from codec.test_update import layout_of, random_update
 from distro_node.crypto.envelope import Envelope, EnvelopeError, open_envelope, seal
 from distro_node.crypto.hashing import content_id
@@ -53,8 +54,9 @@ from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.preference_pairs import PairLayout
 from distro_node.node.training.tokenizer_settings import TokenizerSettings, decode_settings
 from distro_node.node.util.sanitize import harmless
-from distro_node.protocol.chain.entry_store import decode_decided
+from distro_node.protocol.chain.entry_store import EntryStore, decode_decided
 from distro_node.protocol.chain.receipts import decode_receipt, examine, write_receipt
+from distro_node.protocol.chain.saved_chain import encode_state, restored_ledger
 from distro_node.protocol.chain.sync import decode_request, decode_response, read_answer
 from distro_node.protocol.codec.update import decode_update, encode_update
 from distro_node.protocol.committee.aggregate import (
@@ -152,6 +154,7 @@ OWNERS = {
     "node.settings.values:parse_rate": "the command line",
     "node.settings.values:parse_size": "the command line",
     "node.training.cuda_driver:read_driver": "the system's own library",
+    "node.storage.verified_prefix:decode_statement": "the node's own file, with its signature",
     "node.telemetry.status:decode_any_status": "the owner's own control socket",
     "node.telemetry.status:decode_status": "the owner's own control socket",
 }
@@ -252,6 +255,19 @@ def targets() -> Iterator[Target]:
         (formats["decided"],),
         ("protocol.chain.entry_store:decode_decided",),
     )
+    for name, chain in (
+        ("plain", Chain(3).grow_until(5)),
+        ("audited", VouchedChain(3).check(9)),
+        ("committee", AggregatedChain(6).grow_until(7)),
+    ):
+        stored = _Stored(chain)
+        yield Target(
+            f"state of a {name} chain",
+            stored.restore,
+            (stored.seed,),
+            ("protocol.chain.saved_chain:restored_ledger",),
+            most=1 << 14,
+        )
     checked = VouchedChain().grow_until(7)
     receipt = write_receipt(checked.ledger, 6, identity(1).peer)
     assert receipt is not None
@@ -372,6 +388,25 @@ def targets() -> Iterator[Target]:
         (StructureError,),
         structured=False,
     )
+
+
+class _Stored:
+    """A chain's entries, as a restarted node has them, and its state with the indexes' own as values."""
+
+    def __init__(self, chain: Chain) -> None:
+        ledger = self._ledger = chain.ledger
+        entries = [ledger.raw(round_) for round_ in range(len(ledger))]
+        spill: Any = SimpleNamespace(get=entries.__getitem__)
+        self._entries = EntryStore.stored(spill, [*range(len(entries))])
+        length, head, states = msgpack.unpackb(encode_state(ledger))
+        self.seed = packed(length, head, [*map(msgpack.unpackb, states)])
+
+    def restore(self, data: bytes) -> None:
+        parts = unpacked(data, int, bytes, list)
+        if parts is not None:
+            length, head, states = parts
+            data = packed(length, head, [*map(repacked, states)])
+        restored_ledger(self._ledger.manifest, data, self._entries, verify=self._ledger.verify)
 
 
 def _receipt(data: bytes) -> None:

@@ -13,7 +13,8 @@ from distro_node.node.network.network import Network
 from distro_node.node.session import sync
 from distro_node.node.session.sync import catch_up, serve_sync
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.storage.swarm_store import EntryFile, SwarmStore
+from distro_node.node.storage.entry_file import EntryFile
+from distro_node.node.storage.swarm_store import SwarmStore
 from distro_node.protocol.chain import initial_sync
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import (

@@ -30,7 +30,8 @@ from distro_node.node.serve.text_service import ServiceLimits
 from distro_node.node.settings.tree import NEWEST, StateSelector
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.storage.swarm_store import EntryFile, LocalSnapshot, SwarmStore
+from distro_node.node.storage.entry_file import EntryFile
+from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.trainer.models.export import export
 from distro_node.protocol.chain.entry_store import MAX_DECIDED_BYTES
 from distro_node.protocol.wire.swarm_id import swarm_text

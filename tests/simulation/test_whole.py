@@ -12,8 +12,9 @@ import pytest
 import trio
 from distro_node.node.session.update_exchange import UpdateExchange
 from distro_node.node.storage.atomic_write import write_atomically
+from distro_node.node.storage.entry_file import EntryFile
 from distro_node.node.storage.monotonic_counter import MonotonicCounter
-from distro_node.node.storage.swarm_store import EntryFile, SwarmStore
+from distro_node.node.storage.swarm_store import SwarmStore
 from distro_node.protocol.chain import fork_choice, fork_search
 from distro_node.protocol.chain.initial_sync import InitialSync
 from simulation.faults import Action, Family, Schedule

@@ -42,7 +42,7 @@ from distro_node.node.private_data.order import SampleOrder
 from distro_node.node.private_data.store import PrivateIndex
 from distro_node.node.session.join import JoinContext, find_manifest
 from distro_node.node.session.session import SwarmSession
-from distro_node.node.storage import verified_prefix
+from distro_node.node.storage import saved_indexes, verified_prefix
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir, open_identity
 from distro_node.node.storage.monotonic_counter import MonotonicCounter
@@ -242,6 +242,23 @@ def verified_entries(root: Path) -> None:
             store.keep(CHAIN.ledger.raw(round_))
             store.write()
             ACKNOWLEDGED["rounds"] = round_ + 1
+
+
+@scenario(what_was_verified_is_there)
+def saved_indexes_of_the_chain(root: Path) -> None:
+    """The state of the chain's indexes is written beside the ledger, and read at the next start."""
+    ACKNOWLEDGED.clear()
+    with (
+        patch.object(verified_prefix, "STATEMENT_INTERVAL", 2),
+        patch.object(saved_indexes, "STATE_INTERVAL", 2),
+    ):
+        for _ in range(2):
+            store = a_store(root, NODE)
+            for round_ in range(len(store.load_ledger()), 4):
+                store.keep(CHAIN.ledger.raw(round_))
+                store.keep_indexes(CHAIN.ledger.truncated(round_ + 1))
+                store.write()
+                ACKNOWLEDGED["rounds"] = round_ + 1
 
 
 def another_chain_or_the_old_one(root: Path) -> None:

@@ -14,7 +14,8 @@ import trio
 import trio.testing
 from distro_node.crypto.envelope import Envelope
 from distro_node.node.storage.data_dir import SwarmDir
-from distro_node.node.storage.swarm_store import EntryFile, LocalSnapshot, SwarmStore
+from distro_node.node.storage.entry_file import EntryFile
+from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import NO_BLOCK
 from simulation.chain import Chain
