@@ -2,9 +2,10 @@
 
     python benchmarks/chain.py [--members N] [--rounds N ...] [--json FILE]
 
-A chain of `--members` is made and stored, and loaded from the disk twice: as a newcomer does, which
-checks every signature, and as its own node does after a restart, whose signed statement about the file
-says what it has verified (`node/storage/verified_prefix.py`). Times are processor seconds of one core.
+A chain of `--members` is made and stored, and loaded from the disk: as a newcomer does, which checks
+every signature; as its own node does after a restart without the saved state of the indexes, whose
+signed statement about the file says what it has verified (`node/storage/verified_prefix.py`); and as it
+usually does, with that state (`node/storage/saved_indexes.py`). Times are processor seconds of one core.
 The fit `seconds = constant + slope * rounds` goes through the sizes that were run; `at_25000` is its
 value at the rounds of the DisTrO report.
 """
@@ -18,6 +19,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +58,8 @@ def memory(load: Callable[[], Ledger]) -> int:
     return kept
 
 
-def measure(chain: Chain, root: Path) -> dict[str, Any]:
-    """Store the chain below `root` and measure how it is opened."""
+def measure(chain: Chain, root: Path, *, newcomers: bool) -> dict[str, Any]:
+    """Store the chain below `root` and measure how it is opened, also by `newcomers`."""
     rounds = len(chain.ledger)
     directory = SwarmDir(root / f"{rounds}-rounds")
     store = SwarmStore(directory, chain.manifest, _NODE)
@@ -72,11 +74,17 @@ def measure(chain: Chain, root: Path) -> dict[str, Any]:
     def restarted() -> Ledger:
         return SwarmStore(directory, chain.manifest, _NODE).load_ledger()
 
+    def follow_all() -> Ledger:
+        directory.indexes.unlink(missing_ok=True)
+        return restarted()
+
     return {
         "rounds": rounds,
-        "newcomer_seconds": seconds(newcomer, rounds),
+        **({"newcomer_seconds": seconds(newcomer, rounds)} if newcomers else {}),
+        "follow_seconds": min(seconds(follow_all, rounds) for _ in range(2)),
         "open_seconds": min(seconds(restarted, rounds) for _ in range(3)),
         "bytes_per_round": directory.ledger.stat().st_size / rounds,
+        "state_bytes_per_round": directory.indexes.stat().st_size / rounds,
         "memory_bytes_per_round": memory(restarted) / rounds,
     }
 
@@ -95,20 +103,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--members", type=int, default=32)
     parser.add_argument("--rounds", type=int, nargs="+", default=[400, 800, 1600])
+    parser.add_argument(
+        "--known", action="store_true", help="omit newcomers, and the checks when the chain is made"
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     chain, rows = Chain(options.members, schedule=ScheduleSpec(total_rounds=REPORT_ROUNDS)), []
+    if options.known:
+        chain.ledger.append = partial(chain.ledger.append, verified=True)
     with tempfile.TemporaryDirectory() as folder:
         for rounds in sorted(options.rounds):
             chain.grow_until(rounds)
-            rows.append(measure(chain, Path(folder)))
-            print(
-                "{rounds:6} rounds: newcomer {newcomer_seconds:.2f} s, restart {open_seconds:.2f} s, "
-                "{bytes_per_round:.0f} bytes a round on disk, {memory_bytes_per_round:.0f} in "
-                "memory".format(**rows[-1]),
-                flush=True,
-            )
-    names = ("newcomer_seconds", "open_seconds")
+            rows.append(measure(chain, Path(folder), newcomers=not options.known))
+            print("  ".join(f"{name} {value:.4g}" for name, value in rows[-1].items()), flush=True)
+    names = [name for name in rows[0] if name.endswith("_seconds")]
     fits = {name: fit(rows, name) for name in names} if len(rows) > 1 else {}
     for name, line in fits.items():
         print(f"{name}: {1e3 * line['slope']:.2f} ms a round, {line['at_25000']:.0f} s at 25,000")
