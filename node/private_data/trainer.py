@@ -21,6 +21,7 @@ from ..telemetry.privacy import PrivacyStatus
 from ..training.client import TrainerClient, TrainerDied, TrainerFailed, trainer_process
 from ..training.error_messages import explain_trainer
 from ..training.local_policy import Clipping, LocalPolicy
+from ..training.training_data import TrainingData
 from ..util.progress import ReportProgress
 from .dp_budget import Budget, PrivacyAccount, read_account, spent_error, write_state
 from .ingest_client import read_files
@@ -92,8 +93,8 @@ def check_choices(privacy: PrivacySettings, trainer: TrainerSettings, manifest: 
 
 
 @dataclass
-class PrivateTraining:
-    """Training on a member's own data, for the trainer and its supervisor."""
+class PrivateTraining(TrainingData):
+    """A member's own data, in which others' samples have no place."""
 
     policy: LocalPolicy
     """The trainer's settings: the member's shards, and how gradients are clipped."""
@@ -106,12 +107,15 @@ class PrivateTraining:
     report_status: Callable[[PrivacyStatus], None]
     """Called with the budget's status whenever a round was charged or refused."""
 
-    async def draw(self, trainer: TrainerClient, count: int) -> tuple[int, ...] | None:
-        """Return the sequences to train on if `count` are assigned; None if the budget does not allow
-        another round.
+    async def choose(
+        self, trainer: TrainerClient, samples: tuple[int, ...]
+    ) -> tuple[int, ...] | None:
+        """Return as many sequences of the own data as samples are assigned, drawn at random if there is
+        a budget; None if it does not allow another round.
 
         Raises `OSError` if the position or the account cannot be written.
         """
+        count = len(samples)
         if self.budget is None:
             return await trio.to_thread.run_sync(self.order.next, count)
         expected = min(count, self.budget.account.sequences)
@@ -119,6 +123,14 @@ class PrivateTraining:
         charged = await self.budget.charge(rate, functools.partial(_epsilon, trainer))
         self.report_status(self.budget.status())
         return draw_samples(self.samples, rate) if charged else None
+
+    def note_loss(self) -> None:
+        """Raise `UserError` (`DATA_MISSING`): only this node has the data."""
+        raise UserError(
+            ExitCode.DATA_MISSING,
+            "some of your data, as prepared for training, is missing on the disk",
+            "start the same command again: it reads the missing data again",
+        )
 
     def check(self) -> None:
         """Raise `UserError` (`PRIVACY`) once the budget is spent."""
@@ -137,13 +149,16 @@ async def prepare(
     report: ReportProgress,
     report_status: Callable[[PrivacyStatus], None],
     report_line: Callable[[str], None],
-) -> PrivateTraining:
-    """Read the member's files, unless that is done, and open its privacy account if --epsilon is given.
+) -> TrainingData:
+    """Return what the member trains on. In a swarm of private data, read the member's files, unless that
+    is done, and open its privacy account if --epsilon is given.
 
     `members`: the number of members including this one; `round_`: the round in which it starts;
     `report_status` is called with the budget's status, and `report_line` with one line on what is
     trained on and what is left out. Raises `UserError`.
     """
+    if manifest.data.private is None:
+        return TrainingData()
     folder = PrivateFolder(directory.private)
     index = await read_files(
         directory.manifest, blobs, privacy.data, folder, report, confined=settings.sandbox

@@ -34,7 +34,7 @@ from ..network.exchange.update_relay import UpdateRelay
 from ..network.exchange.update_relay_client import Relays
 from ..network.nat.traversal import NatTraversal
 from ..network.network import Network
-from ..private_data.trainer import PrivateTraining, check_choices, prepare
+from ..private_data.trainer import check_choices, prepare
 from ..settings.tree import DaemonSettings
 from ..storage.data_dir import DataDir
 from ..storage.swarm_store import SwarmStore
@@ -49,9 +49,9 @@ from ..telemetry.status import (
 )
 from ..telemetry.telemetry import Telemetry
 from ..training.client import TrainerSpec, open_trainer
-from ..training.local_policy import LocalPolicy
 from ..training.reaudit import ReauditWorker
 from ..training.supervisor import OpenTrainer, TrainerSupervisor
+from ..training.training_data import TrainingData
 from ..util.background import keep_running
 from .audit_report import audits_status
 from .effect_runner import Runner
@@ -217,7 +217,7 @@ class SwarmSession:
         telemetry.caught_up(len(ledger))
         self._ended = ledger.finished
         prefetch = await fetch_data(context, manifest)
-        private_training = await self._private_training(manifest, ledger)
+        training_data = await self._training_data(manifest, ledger)
         runner = Runner(
             manifest=manifest,
             identity=self._identity,
@@ -241,8 +241,8 @@ class SwarmSession:
             # A node with a disk limit has no space for others' snapshots.
             keeps_for_readers=self._settings.disk.max_disk is None,
         )
-        spec = self._spec(manifest, private_training)
-        trainer = self._trainer(manifest, spec, snapshots, prefetch, private_training)
+        spec = self._spec(manifest, training_data)
+        trainer = self._trainer(manifest, spec, snapshots, prefetch, training_data)
         runner.reaudits = ReauditWorker(
             manifest=manifest,
             spec=spec,
@@ -253,12 +253,9 @@ class SwarmSession:
             fetch_samples=prefetch.fetch_for_reaudit,
             start=self._start_trainer,
         )
-        return _Membership(runner, snapshots, prefetch, trainer, private_training)
+        return _Membership(runner, snapshots, prefetch, trainer, training_data)
 
-    async def _private_training(self, manifest: Manifest, ledger: Ledger) -> PrivateTraining | None:
-        """Prepare this member's own data in a swarm of private data; None in any other."""
-        if manifest.data.private is None:
-            return None
+    async def _training_data(self, manifest: Manifest, ledger: Ledger) -> TrainingData:
         context, telemetry = self._context, self._telemetry
         return await prepare(
             self._settings.privacy,
@@ -273,7 +270,7 @@ class SwarmSession:
             partial(telemetry.event, "private_data", len(ledger), None),
         )
 
-    def _spec(self, manifest: Manifest, private_training: PrivateTraining | None) -> TrainerSpec:
+    def _spec(self, manifest: Manifest, training_data: TrainingData) -> TrainerSpec:
         settings, context = self._settings, self._context
         return TrainerSpec(
             manifest=manifest.encode(),
@@ -281,10 +278,7 @@ class SwarmSession:
             settings=settings.trainer,
             writable=(context.directory.momentum.parent,),
             caches=context.directory.caches,
-            policy=dataclasses.replace(
-                LocalPolicy() if private_training is None else private_training.policy,
-                stateless=settings.stateless,
-            ),
+            policy=dataclasses.replace(training_data.policy, stateless=settings.stateless),
         )
 
     def _trainer(
@@ -293,7 +287,7 @@ class SwarmSession:
         spec: TrainerSpec,
         snapshots: Snapshots,
         prefetch: Prefetch,
-        private_training: PrivateTraining | None,
+        training_data: TrainingData,
     ) -> TrainerSupervisor:
         settings, context = self._settings, self._context
         return TrainerSupervisor(
@@ -309,7 +303,7 @@ class SwarmSession:
             data_ready=prefetch.ready,
             audit_data=prefetch,
             base_ready=functools.partial(fetch_base, context, manifest),
-            draw=None if private_training is None else private_training.draw,
+            training_data=training_data,
             start=self._start_trainer,
         )
 
@@ -330,8 +324,7 @@ class SwarmSession:
             membership.trainer, until_round=settings.until_round, serve_result=settings.serve_result
         )
         check_not_expelled(runner.ledger(), me)
-        if membership.private_training is not None:
-            membership.private_training.check()
+        membership.training_data.check()
         if not self._leave_requested:
             check_version(runner.ledger())
 
@@ -387,7 +380,7 @@ class _Membership:
     snapshots: Snapshots
     prefetch: Prefetch
     trainer: TrainerSupervisor
-    private_training: PrivateTraining | None
+    training_data: TrainingData
 
 
 def _earliest_of(wanted: int | None, last: int | None) -> int | None:

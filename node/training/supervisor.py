@@ -25,7 +25,6 @@ from ...protocol.wire.manifest import MAX_MEMBERS, Manifest
 from ...protocol.wire.messages import RecordId, SnapshotEntry
 from ...protocol.wire.swarm_id import swarm_text
 from ..content.snapshots import Snapshots
-from ..errors import ExitCode, UserError
 from ..storage.blob_store import BlobStore
 from ..telemetry.history import MAX_SAMPLE_CHARACTERS
 from ..telemetry.messages import starting_trainer
@@ -46,6 +45,7 @@ from .restart_policy import RestartPolicy
 from .start_report import report_start
 from .task_names import CLASSIFICATION, ON_IMAGES, WITH_ACCURACY
 from .text_request import TextRequest
+from .training_data import TrainingData
 
 _log = logging.getLogger(__name__)
 
@@ -63,10 +63,6 @@ _START_REPORT_SECONDS = 1.0
 
 # How often the trainer is asked whether a gradient that takes several rounds is done.
 _BACKGROUND_POLL_SECONDS = 0.25
-
-SequenceDraw = Callable[[TrainerClient, int], Awaitable[tuple[int, ...] | None]]
-"""Return which sequences of the node's own data to train on, given how many are assigned; None if the
-privacy budget of that data is spent, so that no more training is allowed."""
 
 
 class AuditData(Protocol):
@@ -110,8 +106,8 @@ class _Train:
     effect: Train
     started: bool = False
     """Whether the trainer is already computing it in the background."""
-    own_samples: tuple[int, ...] | None = None
-    """The sequences of the node's own data that are trained instead of the assigned ones."""
+    chosen: tuple[int, ...] | None = None
+    """What to train on, once that is chosen (`TrainingData.choose`)."""
 
 
 @dataclass(frozen=True)
@@ -139,20 +135,19 @@ class TrainerSupervisor:
         momentum: Path,
         telemetry: Telemetry,
         evaluate_every: int,
+        audit_data: AuditData,
+        training_data: TrainingData,
         sample_prompt: str | None = None,
         last_round: int | None = None,
         data_ready: Callable[[tuple[int, ...]], Awaitable[None]] | None = None,
         base_ready: Callable[[], Awaitable[None]] | None = None,
-        audit_data: AuditData | None = None,
-        draw: SequenceDraw | None = None,
         start: OpenTrainer = open_trainer,
     ) -> None:
         """The model is evaluated every `evaluate_every` rounds, and after `last_round`, in which the
         node leaves, if given. After each evaluation the model continues `sample_prompt`, if given and
         if the model writes text. `data_ready` returns when the data of these training samples is on
         disk, `base_ready` when the frozen weights under adapters are. `audit_data` fetches the data of
-        audited samples; without it nothing is audited. `draw`, if given, chooses sequences of the
-        node's own data to train on in place of the assigned ones. `start` starts a trainer."""
+        audited samples, and `training_data` is what the node trains on. `start` starts a trainer."""
         self._manifest = manifest
         self._start = start
         self._spec = spec
@@ -172,7 +167,7 @@ class TrainerSupervisor:
         self._audit_data = audit_data
         # Seconds by which the last audit delayed other work.
         self._audit_delay = 0.0
-        self._draw = draw
+        self._training_data = training_data
         self._overtaken = trio.Event()
         self._jobs: deque[_Job] = deque()
         # The job that the trainer computes in the background.
@@ -323,18 +318,14 @@ class TrainerSupervisor:
         if not job.started and not await self._have_data(samples):
             self._put_back(job)
             return False
-        if self._draw is not None:
-            found = (
-                await self._draw(trainer, len(samples))
-                if job.own_samples is None
-                else job.own_samples
-            )
-            if found is None:
-                reports.privacy_budget_spent()
-                return False
-            samples, job = found, replace(job, own_samples=found)
-        audits = self._audit_data is not None and effect.audit is not None
-        if self._audit_data is not None and effect.audit is not None:
+        chosen = job.chosen
+        if chosen is None:
+            chosen = await self._training_data.choose(trainer, samples)
+        if chosen is None:
+            reports.privacy_budget_spent()
+            return False
+        samples, job = chosen, replace(job, chosen=chosen)
+        if effect.audit is not None:
             self._audit_data.want_for_audit((effect.audit,))
         try:
             if effect.long:
@@ -342,18 +333,13 @@ class TrainerSupervisor:
             else:
                 self._training_round = round_
                 try:
-                    trained = await trainer.train(round_, samples, audits=audits)
+                    trained = await trainer.train(round_, samples, audits=effect.audit is not None)
                 finally:
                     self._training_round = None
         except TrainerFailed as failure:
             if failure.kind != "missing_data":
                 raise
-            if self._draw is not None:
-                raise UserError(
-                    ExitCode.DATA_MISSING,
-                    "some of your data, as prepared for training, is missing on the disk",
-                    "start the same command again: it reads the missing data again",
-                ) from None
+            self._training_data.note_loss()
             # Some of the data has been lost from the disk since it was fetched: wait until it is back.
             _log.warning("%s", failure)
             await trio.sleep(_DATA_PAUSE_SECONDS)
@@ -369,19 +355,16 @@ class TrainerSupervisor:
         # The delay by an audit counts as encoding: `compute_seconds` must hold only the sequences' time.
         encoding, self._audit_delay = trained.encode_seconds + self._audit_delay, 0.0
         await reports.trained(effect, replace(trained, encode_seconds=encoding))
-        if audits:
-            await self._audit(trainer, effect)
+        if effect.audit is not None:
+            await self._audit(trainer, effect, effect.audit)
         return True
 
-    async def _audit(self, trainer: TrainerClient, effect: Train) -> None:
+    async def _audit(self, trainer: TrainerClient, effect: Train, sample: int) -> None:
         """Compute another member's sample after the update was handed over, if its data is here and
         there is time."""
-        sample, audit_data = effect.audit, self._audit_data
         # If a record of this round is already queued, the node is late and must not fall further behind.
         late = any(isinstance(j, Apply) and j.record.round >= effect.round for j in self._jobs)
-        if late or self._reload or sample is None or audit_data is None:
-            return
-        if not audit_data.has((sample,)):
+        if late or self._reload or not self._audit_data.has((sample,)):
             return
         try:
             seconds = await trainer.audit(effect.round, sample, effect.audit_share)

@@ -15,6 +15,7 @@ import trio
 import trio.testing
 from distro_node.crypto.hashing import content_id
 from distro_node.node.errors import ExitCode, UserError, leaves
+from distro_node.node.private_data.trainer import PrivateTraining
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training.answers import Judgement
@@ -26,8 +27,9 @@ from distro_node.node.training.client import (
     TrainerSpec,
 )
 from distro_node.node.training.frames import ExpectedUpdate, StopSteps
-from distro_node.node.training.supervisor import SequenceDraw, TrainerSupervisor
+from distro_node.node.training.supervisor import TrainerSupervisor
 from distro_node.node.training.text_request import TextRequest, TextStart
+from distro_node.node.training.training_data import TrainingData
 from distro_node.node.util.progress import Progress
 from distro_node.protocol.audit.sign_score import SignSums
 from distro_node.protocol.member.auditor import AuditScored, ScoreAudit
@@ -40,6 +42,7 @@ pytestmark = pytest.mark.virtual_time
 
 LOADED_ROUND = 3
 FIRST = LOADED_ROUND + 1
+ASSIGNED = TrainingData()
 LAST = LOADED_ROUND + 5
 """The last round that the member requests of its own accord."""
 
@@ -71,7 +74,7 @@ class FakeSupervisor:
         tmp_path: Path,
         prompt: str | None = None,
         evaluate_every: int = 1000,
-        draw: SequenceDraw | None = None,
+        training_data: TrainingData = ASSIGNED,
         local_steps: int = 1,
     ) -> None:
         # How often each failure happens: a death, lost data, no device, an error after the first round;
@@ -116,7 +119,7 @@ class FakeSupervisor:
             data_ready=lambda samples: self.data_ready(samples),
             base_ready=lambda: self.base_ready(),
             audit_data=fake,
-            draw=draw,
+            training_data=training_data,
             start=fake.start,
         )
 
@@ -594,22 +597,22 @@ async def test_a_tokenizer_that_ends_its_process_does_so_once(
     assert fake.telemetry.heldout is not None
 
 
-class OwnDraws:
+class OwnDraws(PrivateTraining):
     """A member's own sequences, a given number of times."""
 
     def __init__(self, times: int) -> None:
         self.left = times
         self.counts: list[int] = []
 
-    async def __call__(self, trainer: object, count: int) -> tuple[int, ...] | None:
-        self.counts.append(count)
+    async def choose(self, trainer: object, samples: tuple[int, ...]) -> tuple[int, ...] | None:
+        self.counts.append(len(samples))
         self.left -= 1
         return (100 + len(self.counts),) if self.left >= 0 else None
 
 
 async def test_own_data_is_trained_in_the_place_of_what_is_assigned(tmp_path: Path) -> None:
     draws = OwnDraws(2)
-    fake: Any = FakeSupervisor(tmp_path, draw=draws)
+    fake: Any = FakeSupervisor(tmp_path, training_data=draws)
 
     def loaded(round: int, *_: object) -> None:
         for number in range(1, 4):
@@ -626,7 +629,7 @@ async def test_own_data_is_drawn_once_for_work_of_several_rounds_and_its_loss_is
     tmp_path: Path,
 ) -> None:
     draws = OwnDraws(5)
-    fake: Any = FakeSupervisor(tmp_path, draw=draws)
+    fake: Any = FakeSupervisor(tmp_path, training_data=draws)
     fake.loaded = lambda round, *_: fake.supervisor.train(train_effect(round + 9, round + 1))
     await fake.run_until(lambda: len(fake.trained_samples) > 3)
     assert draws.counts == [1]
