@@ -17,7 +17,7 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.network.traffic import Traffic
-from distro_node.node.session.aggregator_task import AggregatorTask, aggregator_task
+from distro_node.node.session.aggregator_task import AggregatorTask, open_own_updates
 from distro_node.node.session.sign_vote_exchange import SignVoteExchange
 from distro_node.node.session.update_exchange import UpdateExchange
 from distro_node.node.storage.blob_store import BlobStore
@@ -89,13 +89,14 @@ class CommitteeNode:
             ids=BoundedTable(1000),
             report=self.reports.append,
             expect=lambda *_: None,
-            sign_votes=self.sign_votes,
+            parts=self.sign_votes,
         )
-        found = aggregator_task(
-            manifest, self.store, self.updates, self.sign_votes, self.reports.append
+        found = open_own_updates(
+            *(manifest, self.store, self.updates, self.sign_votes),
+            *(self.reports.append, lambda *_: None),
         )
-        assert found is not None
-        self.task: AggregatorTask = found
+        assert isinstance(found, AggregatorTask)
+        self.task = found
 
     # Stand-ins for the network and the fetcher
 

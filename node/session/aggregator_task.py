@@ -30,15 +30,17 @@ from ...protocol.wire.work_specs import CommitteesSpec
 from ..storage.blob_store import BlobStore
 from ..training.client import TrainedUpdate
 from ..training.main_memory import free_main_memory
+from .own_updates import OwnUpdates, report_of
 from .sign_vote_exchange import SignVoteExchange
-from .update_exchange import UpdateExchange, report_of
+from .update_exchange import UpdateExchange
+from .update_parts import UpdateParts
 
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.2
 
 
-class AggregatorTask:
+class AggregatorTask(OwnUpdates):
     """One node's part in the committees of a swarm."""
 
     def __init__(
@@ -49,12 +51,12 @@ class AggregatorTask:
         updates: UpdateExchange,
         sign_votes: SignVoteExchange,
         report: Callable[[Input], None],
+        spawn: Callable[..., None],
     ) -> None:
+        super().__init__(store, updates, report)
         self._rotation_steps = committees.rotation_steps
-        self._store = store
-        self._updates = updates
         self._sign_votes = sign_votes
-        self._report = report
+        self._spawn = spawn
         self._layout = manifest_layout(manifest)
         self._elements = manifest.elements
         self._aggregate_lock = trio.Lock()
@@ -65,6 +67,10 @@ class AggregatorTask:
         self._applied: list[ContentId] = []
         self._agreed_when_last_made: int | None = None
         self._lacks_room = False
+
+    async def take(self, what: Train, made: TrainedUpdate) -> None:
+        """Begin to make a sign vote. It may have to wait for the committees; the trainer must not."""
+        self._spawn(self.make_sign_vote, what, made)
 
     async def make_sign_vote(self, what: Train, made: TrainedUpdate) -> None:
         """Cut the trainer's result into a sign vote and report it. Raises `DiskFull`."""
@@ -78,8 +84,7 @@ class AggregatorTask:
         # One at a time: the state after a step depends on the aggregate that it made there.
         async with self._aggregate_lock:
             body = await self._aggregate(effect)
-        update = await trio.to_thread.run_sync(self._store.put, body)
-        self._updates.keep(effect.round, update)
+        update = await self._put(effect.round, body)
         self._report(Trained(effect.round, effect.round, update, len(body), 0, 0.0))
 
     async def _aggregate(self, effect: MakeAggregate) -> bytes:
@@ -166,15 +171,17 @@ class AggregatorTask:
         return self._aggregator
 
 
-def aggregator_task(
+def open_own_updates(
     manifest: Manifest,
     store: BlobStore,
     updates: UpdateExchange,
-    sign_votes: SignVoteExchange | None,
+    parts: UpdateParts,
     report: Callable[[Input], None],
-) -> AggregatorTask | None:
-    """Return the aggregator task in a swarm with committees, None in any other; `report` passes inputs
-    to the member."""
-    if manifest.committees is None or sign_votes is None:
-        return None
-    return AggregatorTask(manifest, manifest.committees, store, updates, sign_votes, report)
+    spawn: Callable[..., None],
+) -> OwnUpdates:
+    """Return the node's own updates; in a swarm with committees, whose `parts` are those of sign votes,
+    its aggregator task. `report` passes inputs to the member, and `spawn` starts an async function."""
+    if manifest.committees is None or not isinstance(parts, SignVoteExchange):
+        return OwnUpdates(store, updates, report)
+    committees = manifest.committees
+    return AggregatorTask(manifest, committees, store, updates, parts, report, spawn)

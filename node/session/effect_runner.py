@@ -67,13 +67,13 @@ from ..telemetry.telemetry import Telemetry
 from ..training.client import TrainedUpdate
 from ..training.reaudit import NoReaudits, ReauditWorker
 from ..training.supervisor import TrainerSupervisor
-from .aggregator_task import aggregator_task
+from .aggregator_task import open_own_updates
 from .attendance import attendance_of
 from .audit_report import count_audits
 from .progress_report import report_state
 from .sign_vote_exchange import open_sign_votes
 from .sync import Synchronizer
-from .update_exchange import UpdateExchange, report_of
+from .update_exchange import UpdateExchange
 
 _log = logging.getLogger(__name__)
 
@@ -112,7 +112,6 @@ class Runner:
         self._manifest = manifest
         self._identity = identity
         self._network = network
-        self._store = store
         self._swarm_store = swarm_store
         self.member = Member(
             manifest=manifest,
@@ -139,7 +138,7 @@ class Runner:
         # again.
         self._validated: BoundedTable[bytes, MessageReceived] = BoundedTable(_MOST_VALIDATED)
         self._outgoing, self._to_publish = trio.open_memory_channel[Envelope](1024)
-        sign_votes = open_sign_votes(
+        parts = open_sign_votes(
             manifest, self.member.view, network, swarm_store.sign_votes, telemetry
         )
         self._updates = UpdateExchange(
@@ -153,10 +152,10 @@ class Runner:
             ids=update_ids,
             report=self._dispatch,
             expect=self._expect,
-            sign_votes=sign_votes,
+            parts=parts,
         )
-        self._aggregator_task = aggregator_task(
-            manifest, store, self._updates, sign_votes, self._dispatch
+        self._own_updates = open_own_updates(
+            manifest, store, self._updates, parts, self._dispatch, self._spawn
         )
         self._shutdown_timer = ShutdownTimer()
         self._sync = Synchronizer(
@@ -243,13 +242,7 @@ class Runner:
     async def trained(self, what: Train, made: TrainedUpdate) -> None:
         """Take our own finished update. Raises `DiskFull`."""
         self.telemetry.round_times(what.round).trained = trio.current_time()
-        if self._aggregator_task is not None:
-            # Cutting the sign vote may have to wait for the committees; the trainer must not.
-            self._spawn(self._aggregator_task.make_sign_vote, what, made)
-            return
-        update = await trio.to_thread.run_sync(self._store.put, made.body)
-        self._updates.keep(what.round, update)
-        self._dispatch(report_of(what, update, made))
+        await self._own_updates.take(what, made)
 
     async def applied(
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
@@ -379,8 +372,8 @@ class Runner:
             case Train():
                 self.telemetry.round_times(effect.round).began = trio.current_time()
                 self._trainer_supervisor.train(effect)
-            case MakeAggregate() if self._aggregator_task is not None:
-                self._spawn(self._aggregator_task.make_aggregate, effect)
+            case MakeAggregate():
+                self._spawn(self._own_updates.make_aggregate, effect)
             case Apply():
                 self._trainer_supervisor.apply(effect)
             case ScoreAudit():

@@ -19,7 +19,8 @@ import trio
 from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId, short_peer
 from ...protocol.chain.committees import CommitteeChain, Place
-from ...protocol.codec.update import manifest_layout
+from ...protocol.codec.update import UpdateLayout, manifest_layout
+from ...protocol.committee.aggregate import check_aggregate, max_aggregate_bytes
 from ...protocol.committee.sections import sections
 from ...protocol.committee.sign_vote import cut_sign_vote, decode_part, part_bytes, step_of
 from ...protocol.committee.sign_vote_tree import (
@@ -40,6 +41,7 @@ from ..network.exchange.blobs import PART_PROTOCOL, BlobFetcher, FetchFailed, se
 from ..network.network import Network
 from ..storage.sign_vote_store import SignVotePartStore
 from ..telemetry.telemetry import Telemetry
+from .update_parts import ALL_WHOLE, UpdateParts
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ _POLL_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 1.0
 
 
-class SignVoteExchange:
+class SignVoteExchange(UpdateParts):
     """Makes, fetches, checks, keeps and removes parts of sign votes."""
 
     def __init__(
@@ -65,6 +67,7 @@ class SignVoteExchange:
         fetcher: BlobFetcher,
         telemetry: Telemetry,
     ) -> None:
+        self._manifest = manifest
         self._rotation_steps = committees.rotation_steps
         self._member = member
         self._network = network
@@ -102,12 +105,20 @@ class SignVoteExchange:
             self._note(round, part)
         return name
 
+    def max_bytes(self, layout: UpdateLayout) -> int:
+        return max_aggregate_bytes(layout)
+
+    def check(self, layout: UpdateLayout, body: bytes) -> None:
+        check_aggregate(layout, body)
+
+    def splits(self, round: int) -> bool:
+        return not self._manifest.aggregates_in(round)
+
     async def get(self, wanted: FetchUpdate) -> bool:
         """Try to get the part that this node needs of an announced sign vote; return whether it is here.
         A node that is in no committee needs none. Raises `DiskFull`."""
         member = self._member
-        committee_chain = member.ledger.find(CommitteeChain)
-        place = None if committee_chain is None else committee_chain.place(wanted.round, member.me)
+        place = self._committee_chain.place(wanted.round, member.me)
         if wanted.peer == member.me:
             # Our own vote from before a restart: its parts are on the disk, and others request them.
             count = self._section_count(wanted.round)
@@ -186,7 +197,6 @@ class SignVoteExchange:
         return len(self._member.ledger) > round
 
     async def sweep(self, round: int) -> None:
-        """Remove parts that no one requests any more, now that `round` is applied."""
         if self._may_remove_old_parts(round):
             await trio.to_thread.run_sync(self._store.remove_unregistered)
         self._closed = {closed for closed in self._closed if closed + _KEPT_ROUNDS > round}
@@ -236,13 +246,15 @@ class SignVoteExchange:
     def _note(self, round: int, name: ContentId) -> None:
         self._names.setdefault(round, set()).add(name)
 
+    @property
+    def _committee_chain(self) -> CommitteeChain:
+        return self._member.ledger.index(CommitteeChain)
+
     def _section_count(self, round: int) -> int:
-        committee_chain = self._member.ledger.find(CommitteeChain)
-        return 0 if committee_chain is None else committee_chain.sections(round)
+        return self._committee_chain.sections(round)
 
     def _providers(self, round: int, author: PeerId, section: int) -> list[PeerId]:
-        committee_chain = self._member.ledger.find(CommitteeChain)
-        committee = () if committee_chain is None else committee_chain.committee(round, section)
+        committee = self._committee_chain.committee(round, section)
         others = [peer for peer in committee if peer not in (author, self._member.me)]
         random.shuffle(others)
         connected = self._network.connected()
@@ -267,11 +279,11 @@ class SignVoteExchange:
 
 def open_sign_votes(
     manifest: Manifest, member: MemberView, network: Network, directory: Path, telemetry: Telemetry
-) -> SignVoteExchange | None:
+) -> UpdateParts:
     """Open the parts of sign votes in `directory`, in a swarm with committees, and serve them to peers;
-    None in other swarms."""
+    in other swarms updates have no parts."""
     if manifest.committees is None:
-        return None
+        return ALL_WHOLE
     store = SignVotePartStore(directory)
     serve_parts(network, store)
     return SignVoteExchange(

@@ -18,10 +18,9 @@ from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId, short_peer
 from ...protocol.chain.retention import ReceivedUpdates, first_needed, updates_from
-from ...protocol.codec.update import UpdateLayout, check_update, manifest_layout
-from ...protocol.committee.aggregate import check_aggregate, max_aggregate_bytes
-from ...protocol.member.effects import FetchUpdate, Train
-from ...protocol.member.inputs import Input, Trained, UpdateHeld
+from ...protocol.codec.update import manifest_layout
+from ...protocol.member.effects import FetchUpdate
+from ...protocol.member.inputs import Input, UpdateHeld
 from ...protocol.member.update_fetch import FETCH_PAUSE_SECONDS, FETCH_SECONDS, UpdateDownloads
 from ...protocol.member.view import MemberView
 from ...protocol.util.bounded_dict import BoundedTable
@@ -35,30 +34,14 @@ from ..network.exchange.update_relay_client import Relays
 from ..network.network import Network
 from ..storage.blob_store import BlobStore
 from ..telemetry.telemetry import Telemetry
-from ..training.client import TrainedUpdate
 from ..util.progress import Progress
 from ..util.system_errors import is_shortage, note_shortage
-from .sign_vote_exchange import SignVoteExchange
+from .update_parts import ALL_WHOLE, UpdateParts
 
 _log = logging.getLogger(__name__)
 
 RECENT_UPDATES = 16_384
 """Number of updates whose bytes are counted as update traffic: several rounds of a swarm of any size."""
-
-
-def report_of(what: Train, update: ContentId, made: TrainedUpdate) -> Trained:
-    """Return the report to the member about our own update, which is in the store."""
-    return Trained(
-        what.round,
-        what.assigned_in,
-        update,
-        len(made.body),
-        made.tokens,
-        made.loss,
-        len(what.samples),
-        made.compute_seconds,
-        made.encode_seconds,
-    )
 
 
 class UpdateExchange:
@@ -77,12 +60,11 @@ class UpdateExchange:
         ids: BoundedTable[ContentId, None],
         report: Callable[[Input], None],
         expect: Callable[[int, ContentId], None],
-        sign_votes: SignVoteExchange | None = None,
+        parts: UpdateParts = ALL_WHOLE,
     ) -> None:
         """`ids` is kept filled with the ids of recent updates; `report` passes an input to the member;
         `expect` is called with the round and id of each update in the store that a record may name.
-        `sign_votes` is given in a swarm with committees: there, an update is a sign vote or an
-        aggregate."""
+        `parts` is what members exchange of updates that are not exchanged whole."""
         self._manifest = manifest
         self._member = member
         self._network = network
@@ -94,11 +76,7 @@ class UpdateExchange:
         self._report = report
         self._expect = expect
         self._layout = manifest_layout(manifest)
-        self._max_bytes = self._layout.body_bytes
-        self._check_body: Callable[[UpdateLayout, bytes], object] = check_update
-        self._sign_votes = sign_votes
-        if sign_votes is not None:
-            self._max_bytes, self._check_body = max_aggregate_bytes(self._layout), check_aggregate
+        self._parts = parts
         # Bodies are decoded one at a time, because decoding takes memory as well as time.
         self._decode_limiter = trio.CapacityLimiter(1)
         self._fetching = UpdateDownloads()
@@ -106,8 +84,8 @@ class UpdateExchange:
         self._kept = ReceivedUpdates()
 
     async def fetch(self, wanted: FetchUpdate) -> None:
-        """Fetch an update and check it, retrying while its round needs it. For a sign vote, fetch only
-        the part for the section that this member aggregates, if any. Raises `DiskFull`."""
+        """Fetch an update and check it, retrying while its round needs it. Of an update that is split,
+        fetch only the part that this node needs, if any. Raises `DiskFull`."""
         if not self._fetching.begin(wanted, stored=self._store.has(wanted.update)):
             return
         try:
@@ -129,11 +107,10 @@ class UpdateExchange:
             scope.cancel()
 
     async def offer(self, announcement: Envelope) -> None:
-        """Upload our own update to a relay, if other members are there to fetch it. Parts of a sign vote
+        """Upload our own update to a relay, if other members are there to fetch it. Parts of an update
         are not relayed: only a few members need each."""
-        round_ = round_of(decode_message(announcement))
-        is_whole_update = self._sign_votes is None or self._manifest.aggregates_in(round_)
-        if is_whole_update and len(self._member.members) > 1:
+        is_split = self._parts.splits(round_of(decode_message(announcement)))
+        if not is_split and len(self._member.members) > 1:
             sealed = self._manifest.swarm + announcement.encode()
             await self._relays.offer(open_relay_request(sealed))
 
@@ -159,16 +136,15 @@ class UpdateExchange:
             now = self._member.ledger
             missed -= updates_from(now, len(known) if now is ledger else first)
             missed -= self._kept.awaited() | self._fetching.under_way
-        if self._sign_votes is not None:
-            await self._sign_votes.sweep(round)
+        await self._parts.sweep(round)
         files = self._store.set_aside(missed)
         await trio.to_thread.run_sync(self._store.delete_files, files)
 
     async def _try_once(self, wanted: FetchUpdate) -> bool:
-        """Try once to get an update, or the part of a sign vote that this member needs; return whether
-        no further try is needed. Pauses before it returns False."""
-        if self._sign_votes is not None and not self._manifest.aggregates_in(wanted.round):
-            if await self._sign_votes.get(wanted):
+        """Try once to get an update, or the part of it that this member needs; return whether no further
+        try is needed. Pauses before it returns False."""
+        if self._parts.splits(wanted.round):
+            if await self._parts.get(wanted):
                 self._report(UpdateHeld(wanted.update))
                 return True
             await trio.sleep(FETCH_PAUSE_SECONDS)
@@ -193,7 +169,7 @@ class UpdateExchange:
             with scope:
                 return await self._fetcher.fetch(
                     wanted.update,
-                    max_bytes=self._max_bytes,
+                    max_bytes=self._parts.max_bytes(self._layout),
                     providers=providers,
                     kind="update",
                     timeout=FETCH_SECONDS,
@@ -240,7 +216,7 @@ class UpdateExchange:
         try:
             # Takes a fifth of a second for a large model; votes and heartbeats must not wait for it.
             await trio.to_thread.run_sync(
-                self._check_body, self._layout, body, limiter=self._decode_limiter
+                self._parts.check, self._layout, body, limiter=self._decode_limiter
             )
         except ProtocolError as error:
             problem = error
