@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Literal
 
@@ -19,19 +20,15 @@ from ..errors import UserError
 from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
-from ..training.chat import ChatTemplate
-from ..training.reward_rules import RewardRule
-from ..training.task_names import CLASSIFICATION, DPO, PixelSettings
+from ..training.task_names import CLASSIFICATION
 from ..util.operating_system import map_large_blocks
 from ..util.progress import ShowProgress
 from .borders import Borders
 from .columns import Columns
-from .conversations import ConversationColumns, ConversationTokenizer
+from .data_kinds import PLAIN_TEXT, DataKind, ReadData, SampleLayout
 from .disk_room import DiskRoom
 from .files import HUB, File, Skipped, Source, find_files, matches
 from .formats import Format, unpacked_bytes
-from .images import ImageColumns, ImageTokenizer
-from .labelled_texts import LabelledColumns, LabelledTokenizer
 from .manifest_file import DataTable, ManifestFile, SourceTable, bad_manifest
 from .mixing import (
     HeldOut,
@@ -43,18 +40,8 @@ from .mixing import (
     hold_out_whole_documents,
     leave_out_repeated,
 )
-from .preferences import PreferenceColumns
-from .prompts import PromptColumns, PromptTokenizer
-from .sequence_packing import rows
 from .shards import SHARD_BYTES, ShardWriter
-from .shortages import (
-    missing,
-    no_conversations,
-    no_images,
-    no_prompts,
-    no_texts,
-    too_short,
-)
+from .shortages import missing, too_short
 from .summary import DataSummary, SourceSummary
 from .token_cache import ReadCounts, TokenCache, remove_others
 from .tokenisation import TokenisationOptions, cache_name, tokenise
@@ -92,24 +79,22 @@ def find_sources(
     file: ManifestFile,
     path: Path,
     given: Sequence[Path | str],
-    chat: ChatTemplate | None = None,
-    images: PixelSettings | None = None,
-    rule: RewardRule | None = None,
-    classes: Sequence[str] = (),
+    kind: DataKind = PLAIN_TEXT,
 ) -> list[SourceFiles]:
-    """Return the sources of a manifest file, with their files. `given` replaces the paths in it. With
-    `rule` the sources contain prompts, else with `chat` conversations, with `images` images, with
-    `classes` texts of these classes, otherwise text.
+    """Return the sources of a manifest file, with their files; all contain data of this kind. `given`
+    replaces the paths in the file.
 
     Raises `UserError` with `MANIFEST` if keys of [data] do not go together, and with `DATA_MISSING`
     if a path cannot be used or there is nothing to read.
     """
-    return sources_with(
-        file,
-        path,
-        given,
-        lambda table: _columns(table, path, file.task, chat, images, rule, classes),
-    )
+
+    def columns_of(table: SourceTable) -> Columns:
+        try:
+            return kind.columns(table)
+        except ValueError as error:
+            raise bad_manifest(path, f"data: {error}") from None
+
+    return sources_with(file, path, given, columns_of)
 
 
 def sources_with(
@@ -134,84 +119,6 @@ def sources_with(
         name = getattr(each, "name", None) or (paths and Path(str(paths[0])).name) or str(number)
         sources.append(_source(each, str(name), paths, columns_of(each), table.heldout))
     return [SourceFiles(source, *find_files(source)) for source in sources]
-
-
-def _columns(
-    table: SourceTable,
-    path: Path,
-    task: str,
-    chat: ChatTemplate | None,
-    images: PixelSettings | None,
-    rule: RewardRule | None,
-    classes: Sequence[str],
-) -> Columns:
-    try:
-        if rule is not None:
-            if (
-                table.text
-                or table.template
-                or table.messages
-                or table.completion
-                or table.holds_pairs
-            ):
-                raise ValueError(
-                    "the task 'grpo' reads the columns that `prompt` and `answer` name, and no others"
-                )
-            if table.image or table.label or table.format == "image":
-                raise ValueError('`image`, `label` and format = "image" are for images')
-            return PromptColumns(table.prompt, table.answer, chat, rule)
-        if table.answer is not None:
-            raise ValueError("`answer` belongs to the task 'grpo', which rewards by it")
-        if images is not None:
-            if table.text or table.template or table.holds_conversations or table.holds_pairs:
-                raise ValueError(
-                    "`text`, `template`, `messages`, `prompt` and `completion` are for text; name the "
-                    "column of images with `image`, and the column of their classes with `label`"
-                )
-            return ImageColumns(table.image, table.label, images)
-        if table.image is not None or table.format == "image":
-            raise ValueError(
-                '`image` and format = "image" belong to a task that learns from images, such as '
-                "'diffusion'"
-            )
-        if classes:
-            if table.holds_conversations:
-                raise ValueError(
-                    "`messages`, `prompt` and `completion` are for conversations; name the text's "
-                    "column with `text`, and the column of its class with `label`"
-                )
-            return LabelledColumns(table.text, table.template, table.label, classes)
-        if table.label is not None:
-            raise ValueError(
-                "`label` belongs to a task that learns from images or names classes, such as "
-                "'text_classification'"
-            )
-        if task == DPO and chat is not None:
-            if table.text or table.template or table.messages or table.completion:
-                raise ValueError(
-                    "the task 'dpo' reads the columns that `prompt`, `chosen` and `rejected` name, and "
-                    "no others"
-                )
-            return PreferenceColumns(table.prompt, table.chosen, table.rejected, chat)
-        if table.holds_pairs:
-            raise ValueError(
-                "`chosen` and `rejected` belong to the task 'dpo', which learns from pairs of answers"
-            )
-        if chat is None:
-            if table.holds_conversations:
-                raise ValueError(
-                    "`messages`, `prompt` and `completion` belong to a task that learns from "
-                    "conversations, such as 'sft'"
-                )
-            return Columns(table.text, table.template)
-        if table.text or table.template:
-            raise ValueError(
-                "`text` and `template` are for plain text; name the column of a conversation with "
-                "`messages`, or two with `prompt` and `completion`"
-            )
-        return ConversationColumns(table.messages, table.prompt, table.completion, chat)
-    except ValueError as error:
-        raise bad_manifest(path, f"data: {error}") from None
 
 
 def _source(
@@ -272,17 +179,8 @@ class TokenisedCorpus:
     heldout_shares: list[SourceShare]
     """For each source, how much of it the held-out side has."""
     summary: DataSummary
-    end: tuple[int, ...]
-    """The tokens that end a document."""
-    end_every_block: bool
-    """Whether every block of the corpus (`mixing`) ends with `end`, so that no token attends across
-    the border of two blocks."""
-    conversations: ConversationTokenizer | None = None
-    filler: int = 0
-    """The padding token after conversations that do not fill a sample."""
-    documents_are_samples: bool = False
-    """Whether each document is one sample: an image, a pair of conversations, a prompt, or a text with
-    a class."""
+    kind: DataKind
+    layout: SampleLayout
     wanted: Sides = "both"
 
     def store(self, store: BlobStore, progress: ShowProgress) -> tuple[list[ShardSpec], ShardSpec]:
@@ -304,19 +202,16 @@ class TokenisedCorpus:
             done += count
             progress("mixing the training data", min(done, total), total)
 
-        if self.whole_documents:
+        if self.kind.whole_documents:
             training, heldout = (
                 self._store_rows(side, store, advance) for side in (self.training, self.heldout)
             )
             return training, heldout[:1]
         made = []
-        width, length = self.summary.token_bytes, self.summary.sequence_length
-        for side, shares in (
-            (self.training, self.shares),
-            (self.heldout, self.heldout_shares),
-        ):
+        width, length = self.layout.token_bytes, self.layout.length
+        for side in (self.training, self.heldout):
             writer, written = ShardWriter(store, width), 0
-            for tokens in side.blocks(shares, self.end, self.end_every_block, advance):
+            for tokens in self._pieces(side, advance):
                 writer.add(tokens)
                 written += len(tokens) * width
                 # Evaluation reads one shard: 64 MB of held-out tokens are far more than it needs.
@@ -332,10 +227,10 @@ class TokenisedCorpus:
     def store_excerpt(self, tokens: int, store: BlobStore) -> ShardSpec:
         """Store the first `tokens` tokens of the corpus as one shard, for a dry run; a corpus that has
         fewer is repeated."""
-        writer, remaining = ShardWriter(store, self.summary.token_bytes), tokens
+        writer, remaining = ShardWriter(store, self.layout.token_bytes), tokens
         side = self.heldout if self.wanted == "heldout" else self.training
         while remaining > 0:
-            for piece in self._arrays(side, lambda _: None):
+            for piece in self._pieces(side, lambda _: None):
                 writer.add(piece[:remaining])
                 remaining -= len(piece)
                 if remaining <= 0:
@@ -343,48 +238,25 @@ class TokenisedCorpus:
         return writer.finish()[0]
 
     @property
-    def whole_documents(self) -> bool:
-        """Whether samples consist of whole documents, and shards of whole samples."""
-        return self.conversations is not None or self.documents_are_samples
-
-    @property
     def samples(self) -> int:
         """Number of training samples in the shards."""
-        length = self.summary.sequence_length
-        if self.documents_are_samples:
-            return sum(share.epoch_tokens // length for share in self.shares)
-        if self.conversations is not None:
-            return sum(1 for _ in self._arrays(self.training, lambda _: None))
-        per_shard = SHARD_BYTES // self.summary.token_bytes
-        whole, rest = divmod(self.summary.tokens, per_shard)
-        return whole * ((per_shard - 1) // length) + max(0, (rest - 1) // length)
+        return self.kind.samples(self.training, self.shares, self.layout)
 
-    def _arrays(self, side: Side, advance: Callable[[int], None]) -> Iterator[np.ndarray]:
-        """Yield the numbers to store (tokens, with marks for conversations) in the corpus's order; of
-        conversations, pairs, images and texts with a class, one row of a sample's length at a time."""
+    def _pieces(self, side: Side, advance: Callable[[int], None]) -> Iterator[np.ndarray]:
         shares = self.shares if side is self.training else self.heldout_shares
-        if self.documents_are_samples:
-            length = self.summary.sequence_length
-            blocks = side.blocks(shares, (), False, advance, row=length)
-            return (row for piece in blocks for row in piece.reshape(-1, length))
-        if self.conversations is None:
-            return side.blocks(shares, self.end, self.end_every_block, advance)
-        begin_bit, length = self.conversations.begin_bit, self.summary.sequence_length
-        blocks = side.blocks(shares, (), False, advance, begin_bit)
-        return rows(blocks, length, self.filler, begin_bit)
+        return self.kind.pieces(side, shares, self.layout, advance)
 
     def _store_rows(
         self, side: Side, store: BlobStore, advance: Callable[[int], None]
     ) -> list[ShardSpec]:
         """Store shards of whole rows. One extra number follows the last row of each shard, because a
         sample is read together with the number after it."""
-        width, length = self.summary.token_bytes, self.summary.sequence_length
+        width, length = self.layout.token_bytes, self.layout.length
         writer, count = ShardWriter(store, width), 0
-        begin_bit = 0 if self.conversations is None else self.conversations.begin_bit
-        last = np.array([self.filler | begin_bit], np.uint32)
+        last = np.array([self.layout.filler | self.layout.begin_bit], np.uint32)
         # A row longer than a shard's usual size makes a shard of its own.
         max_rows = max(1, (SHARD_BYTES // width - 1) // length)
-        for row in self._arrays(side, advance):
+        for row in self._pieces(side, advance):
             writer.add(row)
             count += 1
             if count % max_rows == 0:
@@ -406,6 +278,7 @@ def read_corpus(
     progress: ShowProgress,
     filler: int = 0,
     wanted: Sides = "both",
+    kind: DataKind = PLAIN_TEXT,
 ) -> TokenisedCorpus:
     """Tokenise the sources' texts, choose what is held out, and compute each source's share.
 
@@ -415,17 +288,7 @@ def read_corpus(
     """
     table = file.data
     options = TokenisationOptions(tokenizer, borders, table.sequence_length, table.max_bad)
-    caches = [
-        TokenCache(
-            data.token_caches / cache_name(each.source, each.files, options), tokenizer.token_bytes
-        )
-        for each in source_files
-    ]
-    remove_others(data.token_caches, caches)
-    data.require_free(
-        _needed_bytes(source_files, caches, tokenizer.token_bytes), "the training data"
-    )
-    _tokenise(source_files, caches, options, data, progress)
+    caches = _tokenise(source_files, options, data, progress)
     sources = [
         TokenisedSource(
             each.source.name, cache, each.source.weight, HeldOut(fraction=table.heldout_fraction)
@@ -435,10 +298,11 @@ def read_corpus(
     if table.deduplicate:
         leave_out_repeated(sources)
     if wanted == "both":
-        _hold_out(sources, source_files, table, tokenizer)
-    for source, each in zip(sources if wanted != "both" else (), source_files, strict=False):
-        held = range(len(each.files)) if wanted == "heldout" else ()
-        source.heldout = HeldOut(files=frozenset(held))
+        _hold_out(sources, source_files, table, tokenizer, kind)
+    else:
+        for source, each in zip(sources, source_files, strict=True):
+            held = range(len(each.files)) if wanted == "heldout" else ()
+            source.heldout = HeldOut(files=frozenset(held))
     training, heldout = Side(sources, held=False), Side(sources, held=True)
     for source, tokens in zip(sources, training.tokens, strict=True):
         if tokens == 0 and len(sources) > 1:
@@ -446,73 +310,50 @@ def read_corpus(
                 f"the source {source.name!r} has nothing to train on",
                 "give it more files, or leave it out of [[data.source]]",
             )
-    made = options.tokenizer
-    prompts = made if isinstance(made, PromptTokenizer) else None
     run = file.schedule.total_rounds * file.rounds.sequences * table.sequence_length
     shares = training.shares(run)
     heldout_shares = heldout.shares(_MIN_HELDOUT_SEQUENCES * table.sequence_length)
     total = sum(share.epoch_tokens for share in shares)
     summary = DataSummary(
-        sources=tuple(
-            SourceSummary(
-                name=share.name,
-                files=len(each.files),
-                skipped=_skipped(each, cache),
-                read=cache.read_counts,
-                duplicates=source.duplicates,
-                tokens=share.available,
-                times=share.times,
-                share=share.epoch_tokens / total if total else 0.0,
-            )
-            for each, cache, source, share in zip(
-                source_files, caches, sources, shares, strict=True
-            )
-        ),
+        sources=tuple(map(_summary, source_files, caches, sources, shares, repeat(total))),
         tokens=total,
         heldout_tokens=sum(share.epoch_tokens for share in heldout_shares),
         sequence_length=table.sequence_length,
         token_bytes=tokenizer.token_bytes,
-        images=options.images,
-        pairs=options.conversations is not None
-        and options.documents_are_samples
-        and prompts is None,
-        prompts=prompts is not None,
-        labelled=options.labelled is not None,
         unused_classes=_unused_classes(file, caches),
+        words=kind.words,
         private=wanted == "heldout",
     )
+    read = ReadData(table.sequence_length, caches, summary.sources)
     for side, count in (("training", total), ("heldout", summary.heldout_tokens)):
-        part = _SIDE_NAMES[side]
-        if wanted not in ("both", side):
-            continue
-        if options.images:
-            if count == 0:
-                raise no_images(part)
-        elif prompts is not None:
-            if count == 0:
-                raise no_prompts(part, table.sequence_length, prompts.completion, caches)
-        elif options.labelled is not None:
-            if count == 0:
-                raise no_texts(part)
-        elif options.conversations is not None:
-            if count == 0:
-                what = "pair" if options.documents_are_samples else "conversation"
-                raise no_conversations(part, table.sequence_length, caches, what)
-        elif count <= table.sequence_length:
-            raise too_short(part, table.sequence_length, summary.sources)
-    end_every_block = table.attention == "document"
-    return TokenisedCorpus(
-        training,
-        heldout,
-        shares,
-        heldout_shares,
-        summary,
-        options.borders.end,
-        end_every_block,
-        options.conversations,
-        filler,
-        options.documents_are_samples,
-        wanted,
+        if wanted in ("both", side) and count < kind.least_tokens(table.sequence_length):
+            raise kind.too_little(_SIDE_NAMES[side], read)
+    marks = options.conversations
+    layout = SampleLayout(
+        length=table.sequence_length,
+        token_bytes=tokenizer.token_bytes,
+        end=borders.end,
+        end_every_block=table.attention == "document",
+        filler=filler,
+        begin_bit=0 if marks is None else marks.begin_bit,
+    )
+    return TokenisedCorpus(training, heldout, shares, heldout_shares, summary, kind, layout, wanted)
+
+
+def _summary(
+    found: SourceFiles, cache: TokenCache, source: TokenisedSource, share: SourceShare, total: int
+) -> SourceSummary:
+    """Return the figures of a source in a corpus of `total` tokens. `cache`: its tokens before some were
+    held out."""
+    return SourceSummary(
+        name=share.name,
+        files=len(found.files),
+        skipped=_skipped(found, cache),
+        read=cache.read_counts,
+        duplicates=source.duplicates,
+        tokens=share.available,
+        times=share.times,
+        share=share.epoch_tokens / total if total else 0.0,
     )
 
 
@@ -524,15 +365,22 @@ def _unused_classes(file: ManifestFile, caches: Sequence[TokenCache]) -> tuple[s
 
 def _tokenise(
     source_files: Sequence[SourceFiles],
-    caches: Sequence[TokenCache],
     options: TokenisationOptions,
     data: DataDir,
     progress: ShowProgress,
-) -> None:
+) -> list[TokenCache]:
+    """Tokenise the sources, as far as that is not done. Raises as `read_corpus`."""
+    token_bytes = options.tokenizer.token_bytes
+    caches = [
+        TokenCache(data.token_caches / cache_name(each.source, each.files, options), token_bytes)
+        for each in source_files
+    ]
+    remove_others(data.token_caches, caches)
+    data.require_free(_needed_bytes(source_files, caches, token_bytes), "the training data")
     total, before, totals = sum(each.size for each in source_files), 0, ReadCounts()
     elsewhere = any(isinstance(file.path, str) for each in source_files for file in each.files)
     sources = [(each.files, cache) for each, cache in zip(source_files, caches, strict=True)]
-    room = DiskRoom(data, sources, min(2, options.tokenizer.token_bytes))
+    room = DiskRoom(data, sources, min(2, token_bytes))
     map_large_blocks(_LARGE_BLOCK)
     # Arrays of tokens need no tokenising.
     text = None if elsewhere else sum(_text_bytes(each, but="tokens") for each in source_files)
@@ -548,6 +396,7 @@ def _tokenise(
                 _report_bad_rows(totals, data)
                 raise
             before += each.size
+    return caches
 
 
 def _report_bad_rows(totals: ReadCounts, data: DataDir) -> None:
@@ -565,6 +414,7 @@ def _hold_out(
     source_files: Sequence[SourceFiles],
     table: DataTable,
     tokenizer: Tokenizer,
+    kind: DataKind,
 ) -> None:
     """Determine for each source what is held out.
 
@@ -593,7 +443,7 @@ def _hold_out(
     line_ends = None
     for index, source in enumerate(sources):
         if not fraction / 2 <= held_share(source) <= fraction * 2:
-            if isinstance(tokenizer, (ConversationTokenizer, ImageTokenizer, LabelledTokenizer)):
+            if kind.whole_documents:
                 source.heldout = hold_out_whole_documents(source) or source.heldout
                 continue
             line_ends = tokenizer.line_ends() if line_ends is None else line_ends

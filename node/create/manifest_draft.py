@@ -53,6 +53,7 @@ from .corpus import (
     find_sources,
     read_corpus,
 )
+from .data_kinds import Images, LabelledTexts
 from .defaults import default_optimizer, default_schedule
 from .document_start import DocumentStart, document_start
 from .images import ImageTokenizer
@@ -120,7 +121,8 @@ class ManifestDraft:
             borders = Borders(self.end, self.start.token, self.start.known)
         filler, wanted = self.task.filler, founder_sides(self.file.data)
         return read_corpus(
-            self.file, self.source_files, self.tokenizer, borders, data, progress, filler, wanted
+            *(self.file, self.source_files, self.tokenizer, borders, data, progress),
+            *(filler, wanted, self.task.kind),
         )
 
     def borders_line(self) -> str:
@@ -167,7 +169,7 @@ class ManifestDraft:
                     tokenizer_settings=_store_settings(self.special, store),
                     end_token=self.end[0] if len(self.end) == 1 else None,
                     start_token=self.start.token,
-                    attention=file.data.attention or self.task.attention,
+                    attention=file.data.attention or self.task.kind.attention,
                     marked=marked,
                     sources=sources,
                     private=private,
@@ -267,7 +269,7 @@ def read_draft(path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
     if start.token is not None and not is_bidirectional(model["model_type"]):
         special = replace(special, bos_token=start.text)
     task = task.starting_with(start.token)
-    source_files = find_sources(file, path, data, task.chat, rule=task.rule)
+    source_files = find_sources(file, path, data, task.kind)
     return ManifestDraft(
         path, file, task.tokenizer, model, checkpoint, lora, source_files, start, end, special, task
     )
@@ -291,8 +293,9 @@ def _read_labelled_texts(
     if isinstance(tokenizer, FileTokenizer):
         # An export's tokenizer pads with the same token.
         special = replace(special, pad_token=tokenizer.text_of(settings.pad_token))
-    task = TaskPlan(made, None, plain_settings(settings), settings.pad_token)
-    source_files = find_sources(file, path, data, classes=settings.classes)
+    kind = LabelledTexts(settings.classes)
+    task = TaskPlan(made, None, plain_settings(settings), settings.pad_token, kind)
+    source_files = find_sources(file, path, data, kind)
     return ManifestDraft(
         path, file, made, model, checkpoint, lora, source_files, start, (), special, task
     )
@@ -300,10 +303,11 @@ def _read_labelled_texts(
 
 def _read_images(file: FoundersFile, path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
     model, images, checkpoint = _image_model(file, path)
-    source_files = find_sources(file, path, data, images=images)
+    kind = Images(images)
+    source_files = find_sources(file, path, data, kind)
     # From here on an image is handled as a sequence of bytes.
     file = replace(file, data=replace(file.data, sequence_length=images.sample_bytes))
-    task = TaskPlan(ImageTokenizer(), None, to_plain(images, named=True))
+    task = TaskPlan(ImageTokenizer(), None, to_plain(images, named=True), kind=kind)
     start, special = DocumentStart(None, None, "images have none"), TokenizerSettings()
     return ManifestDraft(
         path, file, task.tokenizer, model, checkpoint, None, source_files, start, (), special, task

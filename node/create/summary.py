@@ -5,7 +5,7 @@ The same figures make the lines on the screen, the JSON of `--json` and the repo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -41,6 +41,42 @@ class SourceSummary:
     """Its share of an epoch's tokens."""
 
 
+def cut_conversations(cut: int, left_out: int) -> str:
+    return f"a sequence: {_count(cut, 'conversation')} cut after an answer, {left_out:,} left out"
+
+
+def cut_texts(cut: int, left_out: int) -> str:
+    return f"a sequence: {_count(cut, 'text')} cut"
+
+
+def long_pairs(cut: int, left_out: int) -> str:
+    return f"half a sequence: {_count(left_out, 'pair')} left out"
+
+
+def long_prompts(cut: int, left_out: int) -> str:
+    return f"a sequence, with the answer or a completion: {_count(left_out, 'prompt')} left out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataWords:
+    """What a summary says of a kind of data (`data_kinds`)."""
+
+    item: str = "document"
+    row: str = "row"
+    unit: str = "tokens"
+    """In what the parts of an epoch are counted."""
+    one_each: bool = False
+    """Whether each item is a sequence."""
+    images: bool = False
+    """Whether items are images, and tokens their bytes."""
+    language: bool = True
+    """Whether a new model learns language from it."""
+    completed: bool = False
+    """Whether members learn from completions that they write, and not from the data."""
+    long: Callable[[int, int], str] = cut_conversations
+    """What is longer than what, with how many items were cut and how many left out."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataSummary:
     """The figures of all sources."""
@@ -51,14 +87,7 @@ class DataSummary:
     heldout_tokens: int
     sequence_length: int
     token_bytes: int
-    images: bool = False
-    """Whether documents are images, and tokens their bytes."""
-    pairs: bool = False
-    """Whether documents are preference pairs, each a sequence."""
-    prompts: bool = False
-    """Whether documents are prompts, each a sequence, and completions are learned."""
-    labelled: bool = False
-    """Whether documents are texts with a class, each a sequence."""
+    words: DataWords
     unused_classes: tuple[str, ...] = ()
     """The names of the classes that no document has."""
     private: bool = False
@@ -113,35 +142,31 @@ class DataSummary:
 
     def lines(self) -> Iterator[str]:
         """Yield the figures as lines for people."""
-        several = len(self.sources) > 1
+        several, words = len(self.sources) > 1, self.words
         for source in self.sources:
             head = f"{source.name}: " if several else ""
-            item_noun, row_noun = ("image", "image") if self.images else ("document", "row")
-            if self.pairs or self.prompts:
-                item_noun = "pair" if self.pairs else "prompt"
             trained = f"{source.tokens:,} tokens"
-            if self.images or self.pairs or self.prompts or self.labelled:
+            if words.one_each:
                 trained = f"{source.tokens // self.sequence_length:,} of them"
             end = f"{trained} to train on"
             if self.private:
                 end = f"{self.heldout_tokens:,} tokens held out, which are public"
             yield (
                 f"{head}{_count(source.files, 'file')} read, "
-                f"{_count(source.read.documents, item_noun)}, {end}"
+                f"{_count(source.read.documents, words.item)}, {end}"
             )
             if several:
                 times = f"read {source.times:.2f} times in an epoch"
                 if 0.995 < source.times < 1.005:
                     times = "read once in an epoch"
-                unit = f"{item_noun}s" if self.images or self.pairs or self.prompts else "tokens"
-                yield f"  {100 * source.share:.1f} % of an epoch's {unit}; {times}"
-            if source.read.learned and source.read.tokens and not self.prompts:
+                yield f"  {100 * source.share:.1f} % of an epoch's {words.unit}; {times}"
+            if source.read.learned and source.read.tokens and not words.completed:
                 share = 100 * source.read.learned / source.read.tokens
                 yield f"  {share:.1f} % of the tokens are the assistant's and are learned"
             for line_text in source.skipped.lines():
                 yield f"  not read: {line_text}"
             if source.duplicates:
-                yield f"  left out: {_count(source.duplicates, item_noun)} equal to an earlier one"
+                yield f"  left out: {_count(source.duplicates, words.item)} equal to an earlier one"
             if source.read.unstarted:
                 yield (
                     f"  the start token was added to {source.read.unstarted:,} documents from "
@@ -153,23 +178,13 @@ class DataSummary:
             if source.read.cut or source.read.too_long:
                 long = source.read.cut + source.read.too_long
                 all_named = long <= _MAX_NAMED
-                outcome = (
-                    f"a sequence: {_count(source.read.cut, 'conversation')} cut after an answer, "
-                    f"{source.read.too_long:,} left out"
-                )
-                if self.prompts:
-                    prompts = _count(source.read.too_long, "prompt")
-                    outcome = f"a sequence, with the answer or a completion: {prompts} left out"
-                if self.pairs:
-                    outcome = f"half a sequence: {_count(source.read.too_long, 'pair')} left out"
-                elif self.labelled:
-                    outcome = f"a sequence: {_count(source.read.cut, 'text')} cut"
+                outcome = words.long(source.read.cut, source.read.too_long)
                 yield f"  longer than {outcome}{':' if all_named else ', such as'}"
                 for file, line, problem in source.read.long_rows[:_MAX_NAMED]:
                     yield f"    {file}, line {line}: {problem}"
             if source.read.bad:
                 all_named = source.read.bad <= _MAX_NAMED
-                bad = _count(source.read.bad, f"bad {row_noun}")
+                bad = _count(source.read.bad, f"bad {words.row}")
                 yield f"  left out: {bad}{':' if all_named else ', such as'}"
                 for file, line, problem in source.read.bad_rows[:_MAX_NAMED]:
                     where = f", line {line}" if line else ""
@@ -340,16 +355,16 @@ def forecast(
         received_bytes={members: exchange.received(layout, members) for members in MEMBERS},
         rounds_a_step=step,
         model_bytes=4 * (elements + frozen),
-        images=data.images,
+        images=data.words.images,
         verdict=None
-        if data.private or data.prompts
+        if data.private or data.words.completed
         else data_verdict(
             rounds=rounds_an_epoch,
             epochs=epochs,
             tokens=samples * data.sequence_length,
             read=trained * data.sequence_length,
             parameters=elements,
-            fresh=fresh and not (data.images or data.labelled) and not frozen,
+            fresh=fresh and data.words.language and not frozen,
         ),
         # A member reads spans of eight chunks (`protocol.sampling`), and a span that begins inside a
         # chunk touches nine. At least one whole chunk is fetched, and no more than the corpus.

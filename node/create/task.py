@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ...protocol.wire.structure import StructureError, to_plain
 from ..training.architectures import is_bidirectional
@@ -30,6 +30,7 @@ from ..training.task_names import (
 from ..training.tokenizer_settings import TokenizerSettings
 from .classification import with_checkpoint_values
 from .conversations import ConversationTokenizer
+from .data_kinds import PLAIN_TEXT, Conversations, DataKind, Pairs, Prompts
 from .features import features_of
 from .manifest_file import ManifestFile, bad_manifest
 from .preferences import PairTokenizer
@@ -53,8 +54,8 @@ class TaskPlan:
     """The manifest's task settings."""
     filler: int = 0
     """The padding token for the unused rest of a sample."""
-    rule: RewardRule | None = None
-    """The rule that rewards completions, if the task samples them."""
+    kind: DataKind = PLAIN_TEXT
+    """What it learns from."""
 
     @property
     def marked(self) -> bool:
@@ -65,13 +66,6 @@ class TaskPlan:
     def pairs(self) -> bool:
         """Whether samples are preference pairs, which need the initial model's margins."""
         return isinstance(self.tokenizer, PairTokenizer)
-
-    @property
-    def attention(self) -> Literal["sequence", "document"]:
-        """How far tokens attend, unless the founder says otherwise: no further than their conversation,
-        if several are packed into a sample."""
-        packed = self.chat is not None and not self.pairs and self.rule is None
-        return "document" if packed else "sequence"
 
     def starting_with(self, start: int | None) -> TaskPlan:
         """Return the plan with this token before each prompt, unless a chat template writes prompts."""
@@ -105,7 +99,7 @@ def plan_task(
         made, chat = _conversations(file, path, tokenizer, special, end)
         filler, last = _filler(made, special, end), end[0] if len(end) == 1 else None
         pairs = PairTokenizer(made, last, filler, file.data.sequence_length)
-        return TaskPlan(pairs, chat, settings, filler)
+        return TaskPlan(pairs, chat, settings, filler, Pairs(chat))
     if file.task == GRPO:
         return _plan_prompts(file, path, tokenizer, special, settings, end)
     if file.task == SFT or (file.task not in BUILT_IN and any(hold_conversations)):
@@ -113,7 +107,8 @@ def plan_task(
             raise bad_manifest(path, "either all of [[data.source]] hold conversations or none")
         _check_window(file, path, model)
         made, chat = _conversations(file, path, tokenizer, special, end)
-        return TaskPlan(made, chat, settings, _filler(made, special, end))
+        filler = _filler(made, special, end)
+        return TaskPlan(made, chat, settings, filler, Conversations(chat))
     if file.data.chat_template is not None and file.task in BUILT_IN:
         raise bad_manifest(path, f"data.chat_template: the task {file.task!r} uses none")
     return TaskPlan(tokenizer, None, settings)
@@ -178,7 +173,7 @@ def _plan_prompts(
     made = PromptTokenizer(
         tokenizer, None, known.max_new_tokens, filler=filler, length=data.sequence_length
     )
-    return TaskPlan(made, chat, settings, filler, rule)
+    return TaskPlan(made, chat, settings, filler, Prompts(chat, rule, known.max_new_tokens))
 
 
 def check_task(file: ManifestFile, path: Path) -> None:

@@ -20,6 +20,7 @@ from ...protocol.wire.structure import StructureError
 from ..create.borders import Borders
 from ..create.conversations import ConversationTokenizer
 from ..create.corpus import find_sources, read_corpus
+from ..create.data_kinds import PLAIN_TEXT, Conversations
 from ..create.formats import Format
 from ..create.manifest_file import DataTable, ManifestFile, bad_manifest
 from ..create.tokenisation import TokenisationOptions, cache_name
@@ -62,7 +63,8 @@ def read_own(
     if chat is None:
         borders = Borders(spec.end, manifest.data.start_token, known_start)
     try:
-        source_files = find_sources(file, _DESCRIPTION, paths, chat)
+        kind = PLAIN_TEXT if chat is None else Conversations(chat)
+        source_files = find_sources(file, _DESCRIPTION, paths, kind)
         options = TokenisationOptions(tokenizer, borders, file.data.sequence_length, spec.max_bad)
         cache_names = [cache_name(each.source, each.files, options) for each in source_files]
         facts = (
@@ -84,7 +86,8 @@ def read_own(
         for each in (root, work_dir.logs):
             each.mkdir(parents=True, exist_ok=True, mode=0o700)
         corpus = read_corpus(
-            file, source_files, tokenizer, borders, work_dir, progress, spec.filler, "training"
+            *(file, source_files, tokenizer, borders, work_dir, progress),
+            *(spec.filler, "training", kind),
         )
         # The data stored so far is of other files, or was read in another way.
         shutil.rmtree(folder.stores, ignore_errors=True)

@@ -17,6 +17,7 @@ from distro_node.node.create import conversations, tokenisation, tokeniser_pool
 from distro_node.node.create.borders import Borders
 from distro_node.node.create.conversations import ConversationTokenizer, fitted
 from distro_node.node.create.corpus import TokenisedCorpus, find_sources, read_corpus
+from distro_node.node.create.data_kinds import Conversations
 from distro_node.node.create.manifest_file import DataTable, ManifestFile, WeightedTable
 from distro_node.node.create.sequence_packing import rows
 from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer
@@ -71,8 +72,11 @@ class Founder:
             data=data,
             schedule=ScheduleSpec(total_rounds=10, warmup_rounds=0),
         )
-        found = find_sources(file, self.root / "run.toml", (), self.chat)
-        return read_corpus(file, found, self.tokenizer, Borders(), self.data, lambda *_: None, END)
+        kind = Conversations(self.chat)
+        found = find_sources(file, self.root / "run.toml", (), kind)
+        return read_corpus(
+            *(file, found, self.tokenizer, Borders(), self.data, lambda *_: None, END), kind=kind
+        )
 
     def stored(
         self, corpus: TokenisedCorpus, sequence_length: int = LENGTH

@@ -278,7 +278,7 @@ def test_no_piece_is_without_an_end_where_attention_stops_there(
     monkeypatch.setattr(tokenisation, "_PIECE_BYTES", 1 << 9)
     write(founder.root, a_txt="".join(f"{line:07}\n" for line in range(5000)))
     corpus = founder.read(paths=("a.txt",), attention="document")
-    pieces = list(corpus.training.blocks(corpus.shares, corpus.end, True, lambda _: None))
+    pieces = list(corpus.training.blocks(corpus.shares, corpus.layout.end, True, lambda _: None))
     assert len(pieces) > 20
     assert all(piece[-1] == END for piece in pieces)
 

@@ -16,6 +16,7 @@ import pytest
 from distro_node.node.create import images as images_module
 from distro_node.node.create.borders import Borders
 from distro_node.node.create.corpus import TokenisedCorpus, find_sources, read_corpus
+from distro_node.node.create.data_kinds import Images
 from distro_node.node.create.images import ImageTokenizer, decode_image
 from distro_node.node.create.manifest_file import DataTable, ManifestFile, read_manifest_file
 from distro_node.node.create.model_config import complete_denoiser
@@ -90,8 +91,11 @@ class Founder:
         file = ManifestFile(
             name="x", model={}, task="diffusion", data=DataTable(**(table | options))
         )
-        found = find_sources(file, self.root / "run.toml", (), images=self.settings)
-        return read_corpus(file, found, ImageTokenizer(), Borders(), self.data, lambda *_: None)
+        kind = Images(self.settings)
+        found = find_sources(file, self.root / "run.toml", (), kind)
+        return read_corpus(
+            *(file, found, ImageTokenizer(), Borders(), self.data, lambda *_: None), kind=kind
+        )
 
     def samples(self, corpus: TokenisedCorpus) -> tuple[list[bytes], list[bytes]]:
         """Return training and held-out samples as a trainer reads them, without the byte after each."""
@@ -422,7 +426,7 @@ def test_what_does_not_go_with_images_is_refused(
 
     def read() -> None:
         file = read_manifest_file(path)
-        find_sources(file, path, (tmp_path,), images=plan_images(file, path))
+        find_sources(file, path, (tmp_path,), Images(plan_images(file, path)))
 
     with pytest.raises(UserError) as caught:
         read()

@@ -15,6 +15,7 @@ from create.test_conversations import CHATML, END, LENGTH, Founder, jsonl, plain
 from distro_node.node.create import tokeniser_pool
 from distro_node.node.create.borders import Borders
 from distro_node.node.create.corpus import TokenisedCorpus, find_sources, read_corpus
+from distro_node.node.create.data_kinds import Pairs
 from distro_node.node.create.manifest_file import DataTable, ManifestFile
 from distro_node.node.create.preferences import PairTokenizer
 from distro_node.node.create.tokens import FileTokenizer
@@ -54,9 +55,11 @@ class PairFounder(Founder):
             data=DataTable(**(table | options)),
             schedule=ScheduleSpec(total_rounds=10, warmup_rounds=0),
         )
-        found = find_sources(file, self.root / "run.toml", (), self.chat)
+        kind = Pairs(self.chat)
+        found = find_sources(file, self.root / "run.toml", (), kind)
         return read_corpus(
-            file, found, self.tokenizer, Borders(), self.data, lambda *_: None, FILLER
+            *(file, found, self.tokenizer, Borders(), self.data, lambda *_: None, FILLER),
+            kind=kind,
         )
 
     def pairs(self, corpus: TokenisedCorpus) -> list[tuple[str, str, str, str]]:

@@ -13,6 +13,7 @@ import pytest
 import tokenizers
 from distro_node.node.create.borders import Borders
 from distro_node.node.create.corpus import TokenisedCorpus, find_sources, read_corpus
+from distro_node.node.create.data_kinds import Prompts
 from distro_node.node.create.manifest_file import DataTable, ManifestFile
 from distro_node.node.create.prompts import PromptTokenizer
 from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer, Tokenizer
@@ -63,8 +64,11 @@ class Founder:
             schedule=ScheduleSpec(total_rounds=10, warmup_rounds=0),
         )
         rule = RewardRule(RewardSettings(max_new_tokens=COMPLETION, checker=checker))
-        found = find_sources(file, self.root / "run.toml", (), self.chat, rule=rule)
-        return read_corpus(file, found, self.tokenizer, Borders(), self.data, lambda *_: None, 0)
+        kind = Prompts(self.chat, rule, COMPLETION)
+        found = find_sources(file, self.root / "run.toml", (), kind)
+        return read_corpus(
+            *(file, found, self.tokenizer, Borders(), self.data, lambda *_: None), kind=kind
+        )
 
     def stored(self, corpus: TokenisedCorpus) -> list[tuple[tuple[int, ...], str]]:
         """Return all prompts and answers as a trainer reads them."""

@@ -56,8 +56,7 @@ def plan(
         file,
         path,
         (root / "chat_template.jinja",) if not made.marked else ("hf://a/b",),
-        made.chat,
-        rule=made.rule,
+        made.kind,
     )
     return made
 
@@ -105,7 +104,7 @@ def test_conversations_need_a_tokenizer_with_a_template(tmp_path: Path) -> None:
 def test_pairs_need_what_conversations_need(tmp_path: Path) -> None:
     made = plan(tmp_path, "dpo", settings="[task_settings]\nbeta = 0.5")
     assert made.settings == {"beta": 0.5, "label_smoothing": 0.0}
-    assert (made.pairs, made.attention, made.filler) == (True, "sequence", 258)
+    assert (made.pairs, made.kind.attention, made.filler) == (True, "sequence", 258)
     refused(tmp_path, "bytes have no chat template", "dpo", data=())
     # Only one half of a pair is read at once.
     half = "max_position_embeddings = 32"
@@ -183,7 +182,7 @@ def test_prompts_are_written_by_the_template_if_there_is_one(tmp_path: Path) -> 
         "advantage": "mean",
     }
     assert made.marked
-    assert made.attention == "sequence"
+    assert made.kind.attention == "sequence"
     # A start token belongs to plain prompts: the template writes its own.
     assert made.starting_with(256) is made
     (tmp_path / "chat_template.jinja").unlink()
