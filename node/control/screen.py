@@ -20,7 +20,8 @@ from rich.text import Text
 from ..telemetry.messages import progress_text, short, state_sentence
 from ..telemetry.status import MemberStatus, Status
 from ..util.sanitize import harmless
-from .status_rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN, StatusRow, rows
+from .status_row import StatusRow
+from .status_rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN, rows
 from .terminal import redraws, sparkline, wrapped
 
 _log = logging.getLogger(__name__)

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from ..telemetry.audit_messages import audits_text, excluded_list, own_audits_text, votes_text
-from ..telemetry.audit_status import AuditsStatus
 from ..telemetry.messages import (
     duration_text,
     own_rounds_note,
@@ -23,7 +20,18 @@ from ..telemetry.messages import (
     state_remedy,
     state_sentence,
 )
-from ..telemetry.status import BootstrapStatus, EnergyStatus, LineStatus, Status
+from ..telemetry.privacy import PrivacyStatus
+from ..telemetry.status import (
+    BootstrapStatus,
+    EnergyStatus,
+    LineStatus,
+    ReachStatus,
+    ScheduleStatus,
+    Status,
+    SwarmStatus,
+)
+from .audit_rows import audit_rows, own_audit_rows
+from .status_row import StatusRow
 from .terminal import size_text
 
 UNKNOWN = "–"
@@ -53,114 +61,49 @@ _DENSE_BYTES = 2
 """Bytes per parameter that a dense all-reduce in bfloat16 moves, as the DisTrO report counts it."""
 
 
-@dataclass(frozen=True)
-class StatusRow:
-    """One line; `note` may be empty."""
-
-    name: str
-    value: str
-    note: str = ""
-
-
 def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
     """Yield all rows in the order of display; rows that do not apply are left out."""
     if isinstance(status, BootstrapStatus):
-        yield StatusRow("peer", status.peer, "a bootstrap peer: it introduces other peers")
-        yield StatusRow("swarms", _count(status.swarms), "with peers registered here")
-        if status.observes is not None:
-            yield StatusRow("follows", status.observes, "the swarm that its page shows")
-        if status.dashboard is not None:
-            yield StatusRow("page", status.dashboard, "the page of that swarm")
-        yield StatusRow("connections", _count(status.line.peers), "open now, to peers of any kind")
-        yield from _line(status.line)
-        return
-    if status.node.observer:
+        yield from _introducer(status)
+    elif status.node.observer:
         yield from _observed(status)
-        return
-    training, swarm = status.training, status.swarm
+    else:
+        yield from _member(status)
+
+
+def _introducer(status: BootstrapStatus) -> Iterator[StatusRow]:
+    """Yield the rows of a bootstrap peer."""
+    yield StatusRow("peer", status.peer, "a bootstrap peer: it introduces other peers")
+    yield StatusRow("swarms", _count(status.swarms), "with peers registered here")
+    if status.observes is not None:
+        yield StatusRow("follows", status.observes, "the swarm that its page shows")
+    if status.dashboard is not None:
+        yield StatusRow("page", status.dashboard, "the page of that swarm")
+    yield StatusRow("connections", _count(status.line.peers), "open now, to peers of any kind")
+    yield from _line(status.line)
+
+
+def _member(status: Status) -> Iterator[StatusRow]:
+    """Yield the rows of a member."""
     yield _swarm(status)
     yield StatusRow("peer", status.node.peer, "this node's peer id")
     yield StatusRow("state", _state(status), _meaning(status))
-    if status.schedule.active is not None:
-        when = f"{status.schedule.active}, now until {_text(status.schedule.until)}"
-        yield StatusRow("hours", when, schedule_sentence(status.schedule))
-    for hold in status.schedule.holds:
-        yield StatusRow(
-            "held back",
-            hold.text,
-            "overridden by your `resume`" if hold.waived else "the node resumes by itself",
-        )
+    yield from _schedule(status.schedule)
     yield _rounds_done(status)
     yield StatusRow("members", _members(status), "this node included")
-    if swarm is not None and swarm.diverged:
-        names = ", ".join(map(short, swarm.diverged[:_DIVERGED_SHOWN]))
-        more = (
-            f" +{len(swarm.diverged) - _DIVERGED_SHOWN}"
-            if len(swarm.diverged) > _DIVERGED_SHOWN
-            else ""
-        )
-        yield StatusRow(
-            "diverged", names + more, "on a chain that diverged before our last final round"
-        )
+    yield from _diverged(status.swarm)
     yield from _change(status)
-    losses = training.losses
-    yield StatusRow("loss", _loss(losses.training), _LOSS_NOTE)
-    if losses.heldout_round is not None:
-        value = f"{_loss(losses.heldout)} (round {losses.heldout_round})"
-        yield StatusRow("held-out loss", value, "loss on held-out data")
-    if status.scores is not None:
-        shown = [f"{t} {s.value:.3f}" for t, s in status.scores.main().items()]
-        more = f" +{len(shown) - _TASKS_SHOWN}" if len(shown) > _TASKS_SHOWN else ""
-        value = ", ".join(shown[:_TASKS_SHOWN]) + more
-        by = "on held-out data" if status.scores.lm_eval is None else "by lm-eval"
-        yield StatusRow("tasks", value, f"after round {status.scores.round:,}, {by}")
-    yield StatusRow("tokens", _count(training.tokens), "by all members since the start")
-    yield StatusRow("your rounds", _own_rounds(status), own_rounds_note(training.own))
-    if swarm is not None and swarm.audits is not None:
-        yield from _own_audits(swarm.audits)
-        yield from _audits(swarm.audits)
-    own, received = training.own, training.received_bytes_per_round
-    if own.update_bytes is not None:
-        bits = own.bits_per_coefficient
-        each = "" if bits is None else f", {bits:.2f} bits a coefficient"
-        yield StatusRow("update", size_text(own.update_bytes) + each, "compressed, mean per round")
-    if received is not None:
-        yield StatusRow("received", size_text(received), "the others' updates, per round")
-    dense = dense_exchange_bytes(status)
-    if dense is not None:
-        factor = f", {dense / received:,.0f} × as much" if received else ""
-        yield StatusRow("instead of", size_text(dense) + factor, "what a dense all-reduce moves")
+    yield from _losses(status)
+    yield StatusRow("tokens", _count(status.training.tokens), "by all members since the start")
+    yield StatusRow("your rounds", _own_rounds(status), own_rounds_note(status.training.own))
+    yield from own_audit_rows(status.swarm)
+    yield from audit_rows(status.swarm)
+    yield from _updates(status)
     yield from _line(status.line)
-    parameters = None if swarm is None else swarm.parameters
-    trainer = training.trainer
-    device = trainer.device or UNKNOWN
-    model = f"{_count(parameters)} parameters on {device}"
-    yield StatusRow("model", model, f"fingerprint {_text(training.fingerprint)}")
-    if trainer.tokens_per_second is not None:
-        yield StatusRow(
-            "speed", f"{_count(round(trainer.tokens_per_second))} tokens/s", speed_text(trainer)
-        )
-    if trainer.idle is not None:
-        share = f"{trainer.idle:.0%} of the time"
-        yield StatusRow("trainer waits", share, "for the network or other members")
-    if trainer.sandbox is not None:
-        yield StatusRow(
-            "sandbox", ", ".join(trainer.sandbox) or "none", "restrictions on the trainer process"
-        )
+    yield from _trainer(status)
     yield from _energy(status.energy)
-    if status.privacy is not None:
-        privacy = status.privacy
-        value = f"ε {privacy.epsilon:.3g} of {privacy.limit:g}" + (
-            ", spent" if privacy.spent else ""
-        )
-        note = f"spent per sequence of your data, at δ = {privacy.delta:.2g}"
-        yield StatusRow("privacy", value, note)
-    reach = status.reach
-    if reach is not None:
-        text = reachability_text(reach)
-        yield StatusRow("reach", text.meaning, text.remedy)
-        connections = f"{reach.count('direct')} direct, {reach.count('relayed')} through a relay"
-        yield StatusRow("connections", connections, "open now, to peers of any kind")
+    yield from _privacy(status.privacy)
+    yield from _reach(status.reach)
     yield from _pages(status, "`distro-node dashboard` opens it")
 
 
@@ -182,8 +125,7 @@ def _observed(status: Status) -> Iterator[StatusRow]:
     yield StatusRow(
         "tokens", _count(training.tokens), "trained by the swarm since this observer started"
     )
-    if swarm is not None and swarm.audits is not None:
-        yield from _audits(swarm.audits)
+    yield from audit_rows(swarm)
     if training.received_bytes_per_round is not None:
         yield StatusRow(
             "updates",
@@ -219,35 +161,92 @@ def _change(status: Status) -> Iterator[StatusRow]:
         yield StatusRow("version", f"{change.version} from round {change.round:,} on", note)
 
 
-def _own_audits(audits: AuditsStatus) -> Iterator[StatusRow]:
-    own = audits.own
-    if own is None:
+def _schedule(schedule: ScheduleStatus) -> Iterator[StatusRow]:
+    if schedule.active is not None:
+        when = f"{schedule.active}, now until {_text(schedule.until)}"
+        yield StatusRow("hours", when, schedule_sentence(schedule))
+    for hold in schedule.holds:
+        yield StatusRow(
+            "held back",
+            hold.text,
+            "overridden by your `resume`" if hold.waived else "the node resumes by itself",
+        )
+
+
+def _diverged(swarm: SwarmStatus | None) -> Iterator[StatusRow]:
+    if swarm is None or not swarm.diverged:
         return
-    text = own_audits_text(own)
-    reason = text.meaning + (f"; {text.remedy}" if text.remedy else "")
+    names = ", ".join(map(short, swarm.diverged[:_DIVERGED_SHOWN]))
+    hidden = len(swarm.diverged) - _DIVERGED_SHOWN
+    more = f" +{hidden}" if hidden > 0 else ""
     yield StatusRow(
-        "your audits", audits_text(own.audited, own.low), "of your work, by other members"
-    )
-    if not own.counts:
-        yield StatusRow("your updates", "do not count", reason)
-    yield StatusRow(
-        "your votes",
-        votes_text(own, audits),
-        reason if own.counts else "none while your updates do not count",
+        "diverged", names + more, "on a chain that diverged before our last final round"
     )
 
 
-def _audits(audits: AuditsStatus) -> Iterator[StatusRow]:
-    open_ = f", {audits.disputes:,} in dispute" if audits.disputes else ""
-    value = audits_text(audits.audits, audits.low) + open_
-    yield StatusRow("audits", value, "of all members' work, since the swarm was founded")
-    yield StatusRow(
-        "voters",
-        f"{audits.voters:,} with {audits.votes:,} votes",
-        "votes are earned by work that other members have audited",
+def _losses(status: Status) -> Iterator[StatusRow]:
+    losses, scores = status.training.losses, status.scores
+    yield StatusRow("loss", _loss(losses.training), _LOSS_NOTE)
+    if losses.heldout_round is not None:
+        value = f"{_loss(losses.heldout)} (round {losses.heldout_round})"
+        yield StatusRow("held-out loss", value, "loss on held-out data")
+    if scores is not None:
+        shown = [f"{t} {s.value:.3f}" for t, s in scores.main().items()]
+        more = f" +{len(shown) - _TASKS_SHOWN}" if len(shown) > _TASKS_SHOWN else ""
+        value = ", ".join(shown[:_TASKS_SHOWN]) + more
+        by = "on held-out data" if scores.lm_eval is None else "by lm-eval"
+        yield StatusRow("tasks", value, f"after round {scores.round:,}, {by}")
+
+
+def _updates(status: Status) -> Iterator[StatusRow]:
+    own, received = status.training.own, status.training.received_bytes_per_round
+    if own.update_bytes is not None:
+        bits = own.bits_per_coefficient
+        each = "" if bits is None else f", {bits:.2f} bits a coefficient"
+        yield StatusRow("update", size_text(own.update_bytes) + each, "compressed, mean per round")
+    if received is not None:
+        yield StatusRow("received", size_text(received), "the others' updates, per round")
+    dense = dense_exchange_bytes(status)
+    if dense is not None:
+        factor = f", {dense / received:,.0f} × as much" if received else ""
+        yield StatusRow("instead of", size_text(dense) + factor, "what a dense all-reduce moves")
+
+
+def _trainer(status: Status) -> Iterator[StatusRow]:
+    training = status.training
+    trainer, parameters = (
+        training.trainer,
+        None if status.swarm is None else status.swarm.parameters,
     )
-    if audits.excluded:
-        yield StatusRow("excluded", excluded_list(audits), "members whose updates do not count")
+    model = f"{_count(parameters)} parameters on {trainer.device or UNKNOWN}"
+    yield StatusRow("model", model, f"fingerprint {_text(training.fingerprint)}")
+    if trainer.tokens_per_second is not None:
+        yield StatusRow(
+            "speed", f"{_count(round(trainer.tokens_per_second))} tokens/s", speed_text(trainer)
+        )
+    if trainer.idle is not None:
+        share = f"{trainer.idle:.0%} of the time"
+        yield StatusRow("trainer waits", share, "for the network or other members")
+    if trainer.sandbox is not None:
+        yield StatusRow(
+            "sandbox", ", ".join(trainer.sandbox) or "none", "restrictions on the trainer process"
+        )
+
+
+def _privacy(privacy: PrivacyStatus | None) -> Iterator[StatusRow]:
+    if privacy is not None:
+        spent = ", spent" if privacy.spent else ""
+        value = f"ε {privacy.epsilon:.3g} of {privacy.limit:g}{spent}"
+        note = f"spent per sequence of your data, at δ = {privacy.delta:.2g}"
+        yield StatusRow("privacy", value, note)
+
+
+def _reach(reach: ReachStatus | None) -> Iterator[StatusRow]:
+    if reach is not None:
+        text = reachability_text(reach)
+        yield StatusRow("reach", text.meaning, text.remedy)
+        connections = f"{reach.count('direct')} direct, {reach.count('relayed')} through a relay"
+        yield StatusRow("connections", connections, "open now, to peers of any kind")
 
 
 def _pages(status: Status, note: str) -> Iterator[StatusRow]:

@@ -134,20 +134,6 @@ def announced_work(ledger: Ledger, last: int) -> dict[PeerId, tuple[int, int]]:
     return work
 
 
-def audit_ledger_of(ledger: Ledger) -> AuditLedger:
-    """Return the audit state of a swarm that audits work. Raises `UserError` (`NOTHING_TO_EXPORT`)
-    for any other."""
-    audits = ledger.find(AuditLedger)
-    if audits is None:
-        raise UserError(
-            ExitCode.NOTHING_TO_EXPORT,
-            f"the swarm {ledger.manifest.name!r} does not audit its members' work, so no contribution "
-            "can be proved",
-            "`distro-node contributions` shows what members announced",
-        )
-    return audits
-
-
 def read_ledger(data: DataDir, swarm: SwarmId) -> Ledger:
     """Return the chain of a swarm on this disk, with at least one record. Raises `UserError`:
     `NOTHING_TO_EXPORT` if there is none, or no usable manifest; `VERSION` for another protocol

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...crypto.identity import Identity, PeerId, peer_text
+from ...protocol.chain.audits import AuditLedger
 from ...protocol.chain.ledger import Ledger
 from ...protocol.chain.receipts import (
     MAX_RECEIPT_BYTES,
@@ -36,7 +37,7 @@ from ..storage.final_file import read_final
 from ..storage.relayed_bytes import read_relayed
 from ..util.protocol_version import explain_version
 from ..util.regular_files import read_regular
-from .contribution_table import audit_ledger_of, read_ledger
+from .contribution_table import read_ledger
 
 Proof = Literal["chain", "link", "signatures"]
 """What a receipt was verified against: the chain from its beginning, a link's checkpoint, or only
@@ -90,8 +91,13 @@ def make_receipt(data: DataDir, swarm: SwarmId, peer: PeerId) -> tuple[Receipt, 
     version.
     """
     ledger = read_ledger(data, swarm)
-    # Raises in a swarm without audits.
-    audit_ledger_of(ledger)
+    if ledger.find(AuditLedger) is None:
+        raise UserError(
+            ExitCode.NOTHING_TO_EXPORT,
+            f"the swarm {ledger.manifest.name!r} does not audit its members' work, so no contribution "
+            "can be proved",
+            "`distro-node contributions` shows what members announced",
+        )
     final = _final_round(data, ledger)
     rounds = [round_ for round_ in certifying_rounds(ledger) if round_ <= final]
     if not rounds:

@@ -34,6 +34,19 @@ class OwnAudits:
     """Audits in a row that have to pass before its updates count again; 0: they count."""
 
 
+UNAUDITED = OwnAudits(
+    counts=True,
+    votes=0,
+    audited=0,
+    low=0,
+    failed=0,
+    audits_made=0,
+    reason=None,
+    passes_until_counted=0,
+)
+"""What audits have found about a node whose work is not audited: no trouble."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExcludedMember:
     """A member whose updates are not part of the step."""

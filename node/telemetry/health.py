@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .audit_messages import is_trouble, own_audits_text, trouble_sentence
+from .audit_status import UNAUDITED
 from .messages import (
     awaited_sentence,
     is_result_missing,
@@ -58,8 +59,8 @@ def verdict(status: Status) -> Health:
         return _observer_health(status)
     sentence = state_sentence(status)
     swarm, own = status.swarm, status.training.own
-    own_audits = None if swarm is None or swarm.audits is None else swarm.audits.own
-    if status.state == "joining" and own_audits is not None and own_audits.reason == "dismissed":
+    own_audits = (swarm and swarm.audits and swarm.audits.own) or UNAUDITED
+    if status.state == "joining" and own_audits.reason == "dismissed":
         why = own_audits_text(own_audits)
         return Health("bad", why.meaning, why.remedy)
     waits = status.progress is not None and status.progress.waits
@@ -74,7 +75,7 @@ def verdict(status: Status) -> Health:
             "this node is connected to no other member",
             "check this computer's network; the node keeps trying to connect",
         )
-    if own_audits is not None and is_trouble(own_audits.reason):
+    if is_trouble(own_audits.reason):
         tone: Tone = "warn" if own_audits.counts else "bad"
         return Health(tone, trouble_sentence(own_audits), own_audits_text(own_audits).remedy)
     if swarm is not None and swarm.awaited:
