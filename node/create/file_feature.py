@@ -13,6 +13,7 @@ from typing import Any
 
 from ...protocol.wire.manifest import Manifest, ParameterSpec, Preconditioner
 from .manifest_file import FoundersFile, ManifestFile, OptimizerTable
+from .summary import Forecast
 
 
 class FileFeature:
@@ -42,6 +43,10 @@ class FileFeature:
         """Return the settings as the swarm needs them; an update has this many coefficients. Raises
         `UserError` (`MANIFEST`) if the feature would not work with those of the file at `path`."""
         return table
+
+    def settle_forecast(self, forecast: Forecast) -> Forecast:
+        """Return the forecast as it is for a swarm with this feature."""
+        return forecast
 
     def agreed_body(self, manifest: Manifest, round: int, body: bytes) -> bytes:
         """Return what a swarm of one member applies as the step of a round in which its trainer made

@@ -273,7 +273,7 @@ async def _initialised(
 def _new_swarm(
     draft: ManifestDraft, manifest: Manifest, corpus: TokenisedCorpus, samples: int
 ) -> NewSwarm:
-    file = draft.file
+    file, features = draft.file, features_of(draft.file)
     swarm_forecast = forecast(
         manifest.parameters,
         corpus.summary,
@@ -285,6 +285,8 @@ def _new_swarm(
         frozen=manifest.frozen_elements,
         fresh=draft.checkpoint is None,
     )
+    for feature in features:
+        swarm_forecast = feature.settle_forecast(swarm_forecast)
     warnings = []
     # The best rates were measured for language models trained as a whole, without adapters.
     if manifest.adapter is None and manifest.task not in (*ON_IMAGES, *CLASSIFICATION):
@@ -309,7 +311,7 @@ def _new_swarm(
         forecast=swarm_forecast,
         borders=None if draft.images else draft.borders_line(),
         document_start=draft.start.text,
-        strangers_notice=_strangers_notice(manifest, features_of(file)),
+        strangers_notice=_strangers_notice(manifest, features),
         warnings=tuple(warning for warning in warnings if warning is not None),
     )
 

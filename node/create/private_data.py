@@ -12,6 +12,7 @@ from ..training.task_names import DPO, GRPO, ON_IMAGES, TEXT_CLASSIFICATION
 from .corpus import Sides
 from .file_feature import FileFeature
 from .manifest_file import DataTable, FoundersFile, ManifestFile, OptimizerTable
+from .summary import Forecast
 from .tokens import ByteTokenizer, Tokenizer
 
 
@@ -46,6 +47,12 @@ class PrivateDataInFile(FileFeature):
     ) -> OptimizerTable:
         # Honest members whose texts differ contradict each other.
         return replace(table, outlier_filter=False)
+
+    def settle_forecast(self, forecast: Forecast) -> Forecast:
+        """Return a forecast without what depends on the members' own data: whether it suffices, and how
+        much of it is fetched."""
+        fetched = dict.fromkeys(forecast.data_bytes_a_round, 0)
+        return replace(forecast, verdict=None, data_bytes_a_round=fetched)
 
 
 def founder_sides(table: DataTable) -> Sides:

@@ -357,7 +357,7 @@ def forecast(
         model_bytes=4 * (elements + frozen),
         images=data.words.images,
         verdict=None
-        if data.private or data.words.completed
+        if data.words.completed
         else data_verdict(
             rounds=rounds_an_epoch,
             epochs=epochs,
@@ -369,9 +369,7 @@ def forecast(
         # A member reads spans of eight chunks (`protocol.sampling`), and a span that begins inside a
         # chunk touches nine. At least one whole chunk is fetched, and no more than the corpus.
         data_bytes_a_round={
-            members: 0
-            if data.private
-            else min(
+            members: min(
                 -(-rounds.sequences // members) * sample_bytes * 9 // 8,
                 max(CHUNK_BYTES, samples * sample_bytes),
             )
