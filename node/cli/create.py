@@ -6,7 +6,7 @@ import functools
 from importlib import resources
 from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,11 @@ from .options import (
     find_passphrase,
     parameters_text,
 )
+
+if TYPE_CHECKING:
+    from ...protocol.wire.manifest import Manifest
+    from ..create.new_swarm import NewSwarm
+    from ..storage.data_dir import DataDir
 
 
 def create(
@@ -113,19 +118,46 @@ def create(
     with stage_display() as progress:
         make = dry_run if dry else create_swarm
         made = trio.run(functools.partial(make, settings, progress))
-    swarm = made.manifest.swarm
-    link = invite_text(Invite(swarm=swarm, bootstrap=introducers))
+    link = invite_text(Invite(swarm=made.manifest.swarm, bootstrap=introducers))
     if json:
-        facts = made.facts()
-        if dry:
-            facts |= {"samples": made.forecast.samples, "tokens": facts["epoch_tokens"]}
-            facts["heldout_tokens"] = made.data.heldout_tokens
-        else:
-            facts |= {"swarm": swarm_text(swarm), "invite": link}
-            facts["manifest"] = str(home.swarm(swarm).manifest)
-            facts["report"] = str(home.logs / "create.json")
-        typer.echo(dumps(facts))
+        typer.echo(dumps(_trial_facts(made) if dry else _facts(made, home, link)))
         return
+    _describe(made, dry=dry)
+    if dry:
+        typer.echo(
+            "\nNo swarm was created. The tokens are kept, so `create` without --dry-run need not "
+            "tokenise again."
+        )
+        return
+    if made.data.bad:
+        typer.echo(
+            f"The report in {home.logs / 'create.json'} names the bad rows, at most the first "
+            "thousand."
+        )
+    _explain_start(made.manifest, home, link, linked=bool(introducers))
+
+
+def _trial_facts(made: NewSwarm) -> dict[str, Any]:
+    facts = made.facts()
+    return facts | {
+        "samples": made.forecast.samples,
+        "tokens": facts["epoch_tokens"],
+        "heldout_tokens": made.data.heldout_tokens,
+    }
+
+
+def _facts(made: NewSwarm, home: DataDir, link: str) -> dict[str, Any]:
+    swarm = made.manifest.swarm
+    return made.facts() | {
+        "swarm": swarm_text(swarm),
+        "invite": link,
+        "manifest": str(home.swarm(swarm).manifest),
+        "report": str(home.logs / "create.json"),
+    }
+
+
+def _describe(made: NewSwarm, *, dry: bool) -> None:
+    """Print what was read, what training will cost, and what the founder should know."""
     typer.echo(
         f"{'Would create' if dry else 'Created'} the swarm {made.manifest.name!r}: "
         f"{parameters_text(made.manifest.elements, made.manifest.frozen_elements)}, "
@@ -144,36 +176,30 @@ def create(
             "The swarm is public: bootstrap peers that list swarms show its name and progress to "
             "anybody."
         )
-    if dry:
-        typer.echo(
-            "\nNo swarm was created. The tokens are kept, so `create` without --dry-run need not "
-            "tokenise again."
-        )
-        return
-    if made.data.bad:
-        typer.echo(
-            f"The report in {home.logs / 'create.json'} names the bad rows, at most the first "
-            "thousand."
-        )
+
+
+def _explain_start(manifest: Manifest, home: DataDir, link: str, *, linked: bool) -> None:
+    """Print the link, and how the founder and the others join. `linked`: it has bootstrap peers."""
+    swarm = swarm_text(manifest.swarm)
     typer.echo()
-    typer.echo(f"swarm-id     {swarm_text(swarm)}")
+    typer.echo(f"swarm-id     {swarm}")
     typer.echo(f"invite link  {link}\n")
     start = home.command(f"join '{link}'")
     typer.echo(f"Start the swarm with\n\n    {start}\n")
     # Without bootstrap peers in it a link says no more than the id.
-    guests = f"'{link}' PEER" if introducers else f"{swarm_text(swarm)} PEER --bootstrap ADDRESS"
-    if made.manifest.admission.issuer is not None:
+    guests = f"'{link}' PEER" if linked else f"{swarm} PEER --bootstrap ADDRESS"
+    if manifest.admission.issuer is not None:
         typer.echo(
             f"Each guest needs a link of its own: {home.command(f'invite {guests}')}\n"
             "where PEER is what `distro-node id --create` prints on the guest's computer."
         )
-    elif introducers:
+    elif linked:
         typer.echo("Then give the link to everyone who should join.")
     else:
         typer.echo(
             "Others in your local network join with the same link. For others on the internet, run "
             "`distro-node bootstrap`\non a machine that they can reach, and add its address to the "
-            f"link: {home.command(f'invite {swarm_text(swarm)} --bootstrap ADDRESS')}"
+            f"link: {home.command(f'invite {swarm} --bootstrap ADDRESS')}"
         )
 
 

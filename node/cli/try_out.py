@@ -6,7 +6,7 @@ import sys
 from contextlib import AsyncExitStack, suppress
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,6 +27,10 @@ from .options import (
 )
 from .settings_parameters import option_of
 from .stage_display import stage_display
+
+if TYPE_CHECKING:
+    from ..results.generate import Writer
+    from ..telemetry.task_scores import TaskScores
 
 _Device = Annotated[
     str, option_of(TrainerSettings, "device", help="The device to compute on, as with `join`.")
@@ -146,7 +150,7 @@ def generate(
             device=parse_device(device),
         )
         return
-    from ..results.generate import GenerateSettings, Writer, open_writer
+    from ..results.generate import GenerateSettings, open_writer
 
     settings = GenerateSettings(
         swarm=only_swarm(swarm, data),
@@ -161,6 +165,21 @@ def generate(
     )
     import trio
 
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            # The display ends before the model writes.
+            with stage_display() as progress:
+                writer = await stack.enter_async_context(open_writer(settings, progress))
+            if prompt is not None:
+                await _answer(writer, prompt)
+            else:
+                await _converse(writer)
+
+    trio.run(run)
+
+
+async def _answer(writer: Writer, prompt: str) -> None:
+    """Print a prompt and what the model writes after it."""
     unreadable = False
 
     def show_and_note(text: str) -> None:
@@ -168,37 +187,23 @@ def generate(
         unreadable |= UNREADABLE in text
         _show(text)
 
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            # The display ends before the model writes.
-            with stage_display() as progress:
-                writer = await stack.enter_async_context(open_writer(settings, progress))
-            if prompt is not None:
-                _show(prompt if writer.continues else f"{prompt}\n")
-                await writer.write(prompt, show_and_note)
-                _show("\n")
-                if unreadable:
-                    typer.echo(_UNREADABLE_NOTE, err=True)
-            else:
-                await _converse(writer)
+    _show(prompt if writer.continues else f"{prompt}\n")
+    await writer.write(prompt, show_and_note)
+    _show("\n")
+    if unreadable:
+        typer.echo(_UNREADABLE_NOTE, err=True)
 
-    async def _converse(writer: Writer) -> None:
-        if sys.stdin.isatty():
-            typer.echo(
-                f"The model after round {writer.round:,}. Enter a prompt; Ctrl-D ends.",
-                err=True,
-            )
-        while (line := await _ask()) is not None:
-            with suppress(KeyboardInterrupt):
-                try:
-                    # The note on unreadable bytes is left out: it might follow every answer.
-                    await writer.write(line, _show)
-                except UserError as error:
-                    # A prompt that is too long does not end the command.
-                    typer.echo(f"{error.problem}; {error.remedy}", err=True)
-            _show("\n")
 
-    async def _ask() -> str | None:
+async def _converse(writer: Writer) -> None:
+    """Ask for prompts and print what the model writes, until the end of the input."""
+    import trio
+
+    if sys.stdin.isatty():
+        typer.echo(
+            f"The model after round {writer.round:,}. Enter a prompt; Ctrl-D ends.", err=True
+        )
+
+    async def ask() -> str | None:
         return await trio.to_thread.run_sync(
             _read_line,
             # With this option, Ctrl-C does not wait for the end of a line. The stubs of trio that are
@@ -206,7 +211,15 @@ def generate(
             abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
         )
 
-    trio.run(run)
+    while (line := await ask()) is not None:
+        with suppress(KeyboardInterrupt):
+            try:
+                # The note on unreadable bytes is left out: it might follow every answer.
+                await writer.write(line, _show)
+            except UserError as error:
+                # A prompt that is too long does not end the command.
+                typer.echo(f"{error.problem}; {error.remedy}", err=True)
+        _show("\n")
 
 
 def evaluate(
@@ -300,7 +313,11 @@ def evaluate(
     scores = trio.run(evaluate_swarm, settings, stage_display)
     if json:
         typer.echo(dumps(to_plain(scores, named=True)))
-        return
+    else:
+        _show_scores(scores)
+
+
+def _show_scores(scores: TaskScores) -> None:
     template = ", asked through the chat template" if scores.chat else ""
     typer.echo(f"After round {scores.round:,} (record {scores.record}){template}:")
     width = max(len(score.task) for score in scores.tasks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...crypto.identity import peer_text
@@ -130,11 +130,8 @@ def card(
     """Return the card as Markdown, with the metadata header for Hugging Face's pages; `merged`: the
     adapters are merged into the weights; `gguf`: the weights are a GGUF file of this type."""
     full_weights = merged or gguf is not None or facts["adapter"] is None
-    name, swarm = _plain(facts["name"]), facts["swarm"]
-    trained, data = facts["trained"], facts["data"]
-    last = facts["last_round"]
+    data, last = facts["data"], facts["last_round"]
     of = "" if last is None else f" of {last:,}"
-    loss = facts["heldout_loss"]
     pipeline, opener, unit = _MODEL_KINDS.get(facts["task"], _TEXT_MODEL)
     images = facts["task"] in ON_IMAGES
     library = (
@@ -149,39 +146,24 @@ def card(
         usage = _classifier_usage_code(facts["task"], opener, facts["classes"])
     else:
         usage = _usage_code(opener, full_weights)
-    lines = [
+    lines = (
         "---",
         f"library_name: {library}",
         f"pipeline_tag: {pipeline}",
         "tags: [distro-node]",
         "---",
-        f"# {name}",
+        f"# {_plain(facts['name'])}",
         "",
         *_introduction(facts, model["model_type"], of),
         *usage,
         "",
         "## Provenance",
         "",
-        "| | |",
-        "|---|---|",
-        f"| swarm | `{swarm}` |",
-        f"| round | {facts['round']:,} |",
-        f"| record | `{facts['record']}` |",
-        f"| fingerprint of the parameters | `{facts['fingerprint']}` |",
-    ]
-    if facts["snapshot"]:
-        lines.append(f"| certified content id of the parameters | `{facts['snapshot']}` |")
-    if loss is not None:
-        lines.append(f"| held-out loss | {loss:.4f} {unit} |")
-    if not facts["agreed"]:
-        lines.append(
-            "| agreed on | not yet: the next record decides whether these are the parameters |"
-        )
-    lines += [
+        *_provenance_table(facts, unit),
         "",
         "Check it, on a machine that has joined the swarm at any time:",
         "",
-        *_verification(swarm, facts["round"], gguf),
+        *_verification(facts["swarm"], facts["round"], gguf),
         "",
         *_learning(facts, unit),
         *_evaluations(facts["evaluations"]),
@@ -192,19 +174,39 @@ def card(
         *_sources(data["sources"], images),
         "## Who trained it",
         "",
-        f"| member | rounds | {_work_unit(facts['task'])} |",
-        "|---|---:|---:|",
-    ]
-    members = trained["members"]
-    lines += [
-        f"| `{each['peer']}` | {each['rounds']:,} | {each['tokens']:,} |"
-        for each in members[:_MEMBERS_SHOWN]
-    ]
+        *_members(facts["trained"]["members"], _work_unit(facts["task"])),
+        "",
+    )
+    return "\n".join(lines)
+
+
+def _provenance_table(facts: dict[str, Any], unit: str) -> Iterator[str]:
+    """Yield a table with the state's place in the swarm; `unit` is that of the loss."""
+    yield "| | |"
+    yield "|---|---|"
+    yield f"| swarm | `{facts['swarm']}` |"
+    yield f"| round | {facts['round']:,} |"
+    yield f"| record | `{facts['record']}` |"
+    yield f"| fingerprint of the parameters | `{facts['fingerprint']}` |"
+    if facts["snapshot"]:
+        yield f"| certified content id of the parameters | `{facts['snapshot']}` |"
+    if facts["heldout_loss"] is not None:
+        yield f"| held-out loss | {facts['heldout_loss']:.4f} {unit} |"
+    if not facts["agreed"]:
+        yield "| agreed on | not yet: the next record decides whether these are the parameters |"
+
+
+def _members(members: list[dict[str, Any]], unit: str) -> Iterator[str]:
+    """Yield a table with a row per member, and one for those that are not shown; `unit` is that of their
+    work."""
+    yield f"| member | rounds | {unit} |"
+    yield "|---|---:|---:|"
+    for each in members[:_MEMBERS_SHOWN]:
+        yield f"| `{each['peer']}` | {each['rounds']:,} | {each['tokens']:,} |"
     if len(members) > _MEMBERS_SHOWN:
         rest = members[_MEMBERS_SHOWN:]
         rounds, tokens = (sum(each[key] for each in rest) for key in ("rounds", "tokens"))
-        lines.append(f"| {len(rest):,} more | {rounds:,} | {tokens:,} |")
-    return "\n".join([*lines, ""])
+        yield f"| {len(rest):,} more | {rounds:,} | {tokens:,} |"
 
 
 def loss_image(facts: dict[str, Any]) -> str | None:

@@ -20,6 +20,7 @@ from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
 from ..settings.components import TrainerSettings
 from ..storage.data_dir import DataDir
+from ..training.answers import ExportedParameters
 from ..training.client import TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from ..training.error_messages import explain_trainer
 from ..util.progress import ShowProgress, show_nothing
@@ -84,26 +85,7 @@ async def verify_model(settings: VerifySettings, progress: ShowProgress = show_n
     stored = await read_swarm(DataDir(settings.data_dir), settings.swarm)
     # Checked first, because this needs no trainer.
     claimed = _claims(directory, stored)
-    spec = TrainerSpec(
-        manifest=stored.manifest.encode(),
-        blobs=stored.store.root,
-        settings=TrainerSettings(device="cpu"),
-        readable=(directory,),
-    )
-    try:
-        async with showing_start(open_trainer(spec), progress) as trainer:
-            progress("comparing the weights", 0, 1)
-            found = await trainer.compare_export(directory)
-    except TrainerFailed as failure:
-        if failure.kind == "bad_model":
-            raise _not_the_swarms(directory, str(failure)) from None
-        raise explain_trainer(failure) from None
-    except TrainerDied as failure:
-        raise explain_trainer(failure) from None
-    if found.differing:
-        raise _not_the_swarms(
-            directory, f"not as the swarm has it: {', '.join(found.differing[:5])}"
-        )
+    found = await _compare(directory, stored, progress)
     rounds = _rounds(stored, found.fingerprint)
     if claimed is not None and claimed not in rounds:
         late = claimed + 1 >= len(stored.ledger)
@@ -134,6 +116,34 @@ async def verify_model(settings: VerifySettings, progress: ShowProgress = show_n
         proof="fingerprint" if entry is None else "content",
         unchecked=tuple(name for name in found.unchecked if name not in _DESCRIPTIONS),
     )
+
+
+async def _compare(
+    directory: Path, stored: StoredSwarm, progress: ShowProgress
+) -> ExportedParameters:
+    """Return the parameters of a directory's model. Raises `UserError` (`NOT_THE_SWARMS`) if it is built
+    in another way than the swarm's."""
+    spec = TrainerSpec(
+        manifest=stored.manifest.encode(),
+        blobs=stored.store.root,
+        settings=TrainerSettings(device="cpu"),
+        readable=(directory,),
+    )
+    try:
+        async with showing_start(open_trainer(spec), progress) as trainer:
+            progress("comparing the weights", 0, 1)
+            found = await trainer.compare_export(directory)
+    except TrainerFailed as failure:
+        if failure.kind == "bad_model":
+            raise _not_the_swarms(directory, str(failure)) from None
+        raise explain_trainer(failure) from None
+    except TrainerDied as failure:
+        raise explain_trainer(failure) from None
+    if found.differing:
+        raise _not_the_swarms(
+            directory, f"not as the swarm has it: {', '.join(found.differing[:5])}"
+        )
+    return found
 
 
 def _rounds(stored: StoredSwarm, fingerprint: int) -> list[int]:
