@@ -427,20 +427,15 @@ class BlobFetcher:
             if attempt.is_relay:
                 self._last_received[peer] = trio.current_time()
 
-        protocol, question = self._protocol, bytes(download.cid)
-        beginning, received = attempt.beginning, bytearray()
-        if attempt.is_relay and download.relay is not None:
-            protocol, question = RELAY, download.relay.sealed
-        elif beginning.data:
-            protocol = REST_PROTOCOL
-            question += len(beginning.data).to_bytes(_OFFSET_BYTES, "big")
+        protocol, question = self._question(download, attempt)
+        received = bytearray()
         try:
             with attempt.scope:
                 response = await self._network.request(
                     peer,
                     protocol,
                     question,
-                    max_response=1 + download.max_bytes - len(beginning.data),
+                    max_response=1 + download.max_bytes - len(attempt.beginning.data),
                     timeout=_provider_timeout(download.max_bytes),
                     idle_timeout=_IDLE_SECONDS,
                     kind=download.kind,
@@ -479,23 +474,41 @@ class BlobFetcher:
         finally:
             # Empty unless the attempt was cancelled.
             self._keep(download, attempt, received)
-            seconds = trio.current_time() - attempt.started
-            if download.outcomes.get(peer) not in _LACKING_OUTCOMES:
-                self._speeds.note(peer, attempt.received, seconds, self._busy[peer])
-            if attempt.first_byte is not None:
-                self._frozen.release(peer)
-            elif not attempt.blameless and self._frozen.note_wait(peer, seconds):
-                self._network.traffic.reject("frozen")
-            self._busy[peer] -= 1
-            if not self._busy[peer]:
-                del self._busy[peer]
-                self._last_received.pop(peer, None)
-            download.attempts.remove(attempt)
-            download.changed.set()
-            for other in self._downloads.values():
-                if not other.attempts:
-                    # This download may have been waiting for the provider that is free now.
-                    other.changed.set()
+            self._judge_speed(download, attempt)
+            self._release(download, attempt)
+
+    def _question(self, download: _BlobDownload, attempt: TransferAttempt) -> tuple[str, bytes]:
+        """Return the protocol of an attempt's request, and its content."""
+        beginning = attempt.beginning.data
+        if attempt.is_relay and download.relay is not None:
+            return RELAY, download.relay.sealed
+        if beginning:
+            return REST_PROTOCOL, download.cid + len(beginning).to_bytes(_OFFSET_BYTES, "big")
+        return self._protocol, bytes(download.cid)
+
+    def _judge_speed(self, download: _BlobDownload, attempt: TransferAttempt) -> None:
+        """Note how fast the provider of an attempt that is over was, and whether it ever answered."""
+        peer, seconds = attempt.peer, trio.current_time() - attempt.started
+        if download.outcomes.get(peer) not in _LACKING_OUTCOMES:
+            self._speeds.note(peer, attempt.received, seconds, self._busy[peer])
+        if attempt.first_byte is not None:
+            self._frozen.release(peer)
+        elif not attempt.blameless and self._frozen.note_wait(peer, seconds):
+            self._network.traffic.reject("frozen")
+
+    def _release(self, download: _BlobDownload, attempt: TransferAttempt) -> None:
+        """Free the provider of an attempt that is over."""
+        peer = attempt.peer
+        self._busy[peer] -= 1
+        if not self._busy[peer]:
+            del self._busy[peer]
+            self._last_received.pop(peer, None)
+        download.attempts.remove(attempt)
+        download.changed.set()
+        for other in self._downloads.values():
+            if not other.attempts:
+                # This download may have been waiting for the provider that is free now.
+                other.changed.set()
 
     async def _process_response(
         self, download: _BlobDownload, attempt: TransferAttempt, response: bytes
