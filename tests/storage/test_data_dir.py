@@ -73,6 +73,7 @@ def test_paths_are_those_that_were_agreed(data: DataDir) -> None:
         "manifest",
         "ledger",
         "verified",
+        "indexes",
         "votes",
         "final",
         "momentum",
