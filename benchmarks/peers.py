@@ -554,9 +554,9 @@ def main() -> None:
                 contestant.stop()
             results.append(asdict(figures))
             print(_row(figures), flush=True)
-    write_json(
-        options.json, {"versions": _versions(python), "members": MEMBERS, "systems": results}
-    )
+            # After each, because all of them take half an hour.
+            found = {"versions": _versions(python), "members": MEMBERS, "systems": results}
+            write_json(options.json, found)
 
 
 if __name__ == "__main__":
