@@ -17,6 +17,7 @@ import trio
 from distro_node.node import cli
 from distro_node.node.session import session
 from distro_node.node.session.effect_runner import Runner
+from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.training.client import TrainedUpdate as Made
 from distro_node.protocol.codec.update import decode_update, encode_update, update_layout
 from distro_node.protocol.member.effects import Train
@@ -29,6 +30,10 @@ _TURNED = 20
 
 class CopyingRunner(Runner):
     """A `Runner` that copies the updates it finds."""
+
+    def __init__(self, *, store: BlobStore, **others: Any) -> None:
+        super().__init__(store=store, **others)
+        self._blobs = store
 
     async def trained(self, what: Train, made: Made) -> None:
         self._spawn(self._copy, what, made)
@@ -55,7 +60,7 @@ class CopyingRunner(Runner):
         member: Any = self.member
         for peer in sorted(member.view.members):
             heard = member.view.announcement(round_, peer) if peer != member.view.me else None
-            body = None if heard is None else self._store.get(heard[0].update)
+            body = None if heard is None else self._blobs.get(heard[0].update)
             if body is not None:
                 return body
         return None
