@@ -272,12 +272,12 @@ class Ours(Contestant):
         node = self._nodes[member]
         if not node.running:
             return []
-        tokens = SEQUENCES * LENGTH
         return [
             {
                 "step": number,
                 "loss": line["loss"],
-                "tokens": tokens,
+                # Of all members whose updates counted.
+                "tokens": line["tokens"] / line["members"],
                 "digest": line["fingerprint"],
             }
             for number, line in node.rounds().items()
