@@ -32,7 +32,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from command_line import new_parser, write_json
+from e2e.program import wait_for
+from e2e.support import Swarm
 
 MEMBERS = 4
 SEQUENCES = 16
@@ -221,7 +223,7 @@ class Decentralized(Workers):
     def start(self) -> None:
         self._members[0] = self.worker(0, "first")
         told = self.folder / "first.txt"
-        _wait(told.exists, "hivemind's first member", _START_SECONDS)
+        wait_for(told.exists, "hivemind's first member", limit=_START_SECONDS)
         self._address = told.read_text()
         for member in range(1, MEMBERS):
             self._start(member)
@@ -243,15 +245,12 @@ class Ours(Contestant):
 
     name = "distro-node"
 
-    def start(self) -> None:
-        from e2e.support import Swarm
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._swarm = _demo_swarm(folder / "nodes", folder / "swarm")
 
-        self._swarm = swarm = Swarm(self.folder / "nodes")
-        made = self.folder / "swarm"
-        shutil.rmtree(swarm.root / "texts")
-        shutil.copytree(made / "texts", swarm.root / "texts")
-        for name in ("swarm.toml", "tokenizer.json"):
-            shutil.copy(made / name, swarm.root / name)
+    def start(self) -> None:
+        swarm = self._swarm
         swarm.create()
         self._nodes = [swarm.node("founder"), *(swarm.node(f"node{i}") for i in range(1, MEMBERS))]
         for node in self._nodes:
@@ -422,7 +421,6 @@ def prepare(folder: Path) -> None:
     from distro_node.node.demo.plan import DemoPlan, collect_text, manifest_text, write_tokenizer
     from distro_node.node.trainer.training_session import TrainingSession
     from distro_node.protocol.wire.blobs import decode_any_blob_list
-    from e2e.support import Swarm
     from tokenizers import Tokenizer
 
     plan = DemoPlan(nodes=MEMBERS, rounds=60, victim=MEMBERS)
@@ -439,11 +437,7 @@ def prepare(folder: Path) -> None:
         for token in tokenizer.encode(path.read_text()).ids
     ]
     np.save(folder / "tokens.npy", np.array(tokens, dtype=np.uint16))
-    with Swarm(folder / "made") as swarm:
-        shutil.rmtree(swarm.root / "texts")
-        shutil.copytree(texts, swarm.root / "texts")
-        for name in ("swarm.toml", "tokenizer.json"):
-            shutil.copy(folder / "swarm" / name, swarm.root / name)
+    with _demo_swarm(folder / "made", folder / "swarm") as swarm:
         swarm.create()
         store = swarm.node("founder").blobs
         session = TrainingSession(swarm.manifest, store, torch.device("cpu"))
@@ -451,6 +445,17 @@ def prepare(folder: Path) -> None:
         assert listed is not None
         session.load(decode_any_blob_list(listed).chunks)
         session.model.save_pretrained(folder / "model")
+
+
+def _demo_swarm(root: Path, made: Path) -> Swarm:
+    """Return a swarm with the founder's file, the text and the tokenizer in `made`."""
+    swarm = Swarm(root)
+    shutil.copytree(made / "texts", root / "texts", dirs_exist_ok=True)
+    for name in ("swarm.toml", "tokenizer.json"):
+        shutil.copy(made / name, root / name)
+    # The text of the tests' own swarms.
+    (root / "texts" / "corpus.txt").unlink()
+    return swarm
 
 
 def install(environment: Path) -> Path:
@@ -486,14 +491,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _wait(condition: Any, what: str, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"waited {seconds:g} s in vain for {what}")
-        time.sleep(_POLL_SECONDS)
-
-
 def _row(figures: Figures) -> str:
     after = figures.longest_step_after_kill_seconds
     kill = "all end" if figures.ended_after_kill else f"{after:.1f} s"
@@ -510,12 +507,6 @@ _HEADER = (
     f"{'':<34}{'ms/token':>10}{'kB/member':>12}{'a step':>12}{'kill -9':>10}{'equal':>8}"
     f"{'newcomer':>10}{'loss':>8}"
 )
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="peers-") as name:
-        yield Path(name)
 
 
 def main() -> None:
@@ -537,7 +528,8 @@ def main() -> None:
         os.execvpe(words[0], words, {**os.environ, _INSIDE: "1"})
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     results = []
-    with _scratch() as root:
+    with tempfile.TemporaryDirectory(prefix="peers-") as place:
+        root = Path(place)
         prepare(root / "shared")
         print(_HEADER, flush=True)
         for name in names:
@@ -546,7 +538,7 @@ def main() -> None:
             contestant = makers[name](folder)
             try:
                 figures = measure(contestant, options.steps)
-            except RuntimeError as error:
+            except (RuntimeError, AssertionError) as error:
                 kept = shutil.move(folder, tempfile.mkdtemp(prefix=f"peers-{name}-"))
                 print(f"{error} (kept in {kept})", flush=True)
                 continue
