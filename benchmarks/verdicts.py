@@ -1,6 +1,7 @@
 """Liars with a third of all votes against verdicts: whom they can exclude, and whom they can save.
 
-    python benchmarks/verdicts.py [--rounds 10000] [--seeds 2] [--rows NAME …] [--json FILE]
+    python benchmarks/verdicts.py [--rounds 10000] [--seeds 2] [--swarms 40] [--members N …]
+                                  [--founding] [--json FILE]
 
 All members have votes. The program's own rules decide (`protocol/audit/`, `chain/beacon`,
 `chain/leaders`): who leads, the beacon's value, who audits whom, who is called to a dispute, its
@@ -22,6 +23,11 @@ An honest member takes one to five rounds for a re-audit, and omits one in twent
 the others defend them. The rows that begin with `share` have one member without accomplices that
 does no work, with the given number of sequences where the others have sixteen, with votes and
 without.
+
+`--founding`: instead, liars are there from the first round on, when the founder alone has votes. They
+do their work and vouch for each other alone; from the round on in which they have most votes, they
+report low work of all others. The founder is away once, for ten to sixty rounds, at a time drawn
+from those in which members earn their first votes.
 """
 
 from __future__ import annotations
@@ -62,6 +68,10 @@ BLIND = 4
 SIZES = {8: (2, 23), 16: (5, 17), 40: (13, 16)}
 """By number of members: the number of liars and the share of each, just below a third of all votes
 in total."""
+FOUNDING = ((4, 1), (5, 1), (7, 2), (13, 4))
+"""Numbers of members and of liars among them, all with equal shares."""
+INTERVALS = (1, 5)
+"""Rounds between two audits by one member, in swarms that begin."""
 
 
 class Swarm:
@@ -75,9 +85,12 @@ class Swarm:
         idle: Iterable[int] = (),
         *,
         newcomer: bool = False,
+        founding: bool = False,
+        every: int = EVERY,
     ) -> None:
         """`idle` members that are not liars have no accomplices. `newcomer`: they join when the
-        others have votes."""
+        others have votes. `founding`: liars lie from the first round on, before all have votes.
+        `every`: rounds between two audits by one member."""
         self.random = random.Random(f"verdicts {seed}")
         names = [PeerId(content_id(b"%d member %d" % (seed, n))) for n, _ in enumerate(shares)]
         self.shares = dict(zip(names, shares, strict=True))
@@ -101,10 +114,11 @@ class Swarm:
         self._again: list[tuple[int, Reaudit]] = []
         self._updates: dict[tuple[PeerId, int], UpdateScores] = {}
         away = self.idle if newcomer else frozenset[PeerId]()
-        self._away = away
-        while self.accounts.votes.keys() != set(names) - away:
+        self.away = away
+        self._every = every
+        while not founding and self.accounts.votes.keys() != set(names) - away:
             self.step()
-        self._away = frozenset()
+        self.away = frozenset()
         self.began = self.round
         self.attack = True
 
@@ -117,7 +131,7 @@ class Swarm:
     def step(self) -> None:
         """Run one round."""
         now, accounts = self.round, self.accounts
-        members = [peer for peer in self.peers if peer not in self._away]
+        members = [peer for peer in self.peers if peer not in self.away]
         shares = {peer: self.shares[peer] for peer in members} if now else {}
         for peer in members:
             works = not (self.attack and peer in self.idle)
@@ -219,9 +233,9 @@ class Swarm:
         if secrets is None:
             return None
         votes = self.accounts.votes
-        shares = {p: share for p, share in self.shares.items() if p not in self._away}
+        shares = {p: share for p, share in self.shares.items() if p not in self.away}
         weights = _weights(tuple(shares.items()))
-        chance = audit_probability(votes, peer, EVERY)
+        chance = audit_probability(votes, peer, self._every)
         return draw_audit(secrets[peer], lot, peer, shares, weights, votes, chance)
 
     def _audit(self, now: int, shares: dict[PeerId, int]) -> None:
@@ -273,9 +287,13 @@ class Swarm:
         for peer in self.accounts.excluded():
             self.out.setdefault(peer, now)
         if self.attack:
-            votes = self.accounts.votes
-            part = sum(votes.get(peer, 0) for peer in self.liars) / sum(votes.values())
-            self.votes_most = max(self.votes_most, part)
+            self.votes_most = max(self.votes_most, self.liars_part)
+
+    @property
+    def liars_part(self) -> float:
+        """The fraction of all votes that the liars have."""
+        votes = self.accounts.votes
+        return sum(votes.get(peer, 0) for peer in self.liars) / sum(votes.values())
 
 
 @functools.lru_cache(maxsize=64)
@@ -316,6 +334,81 @@ def attacked(members: int, seed: int, rounds: int, idle: int = 0) -> dict[str, A
     }
 
 
+class FoundingSwarm(Swarm):
+    """Liars that are there from the first round on, and want to have most votes."""
+
+    def _audit(self, now: int, shares: dict[PeerId, int]) -> None:
+        most = self.liars_part > 0.5
+        for peer in self.accounts.votes if now > DRAW_LAG_ROUNDS + 1 else ():
+            audit = self._drawn(peer, self._values[now], now)
+            if audit is None or audit.peer not in shares:
+                continue
+            if peer not in self.liars:
+                score = self._score(audit.peer, now, audit.sequence)
+            elif audit.peer in self.liars:
+                score = 15_000
+            elif most:
+                score = 0
+            else:
+                continue
+            self._said.append(Audit(peer, audit.peer, now, shares[audit.peer], score))
+
+
+def founded(members: int, liars: int, every: int, seed: int) -> dict[str, Any]:
+    """Return what liars achieve in a swarm that begins."""
+    chance = random.Random(f"founding {members} {every} {seed}")
+    swarm = FoundingSwarm(
+        seed,
+        [SHARE] * members,
+        chance.sample(range(1, members), liars),
+        founding=True,
+        every=every,
+    )
+    founder, leaves = swarm.peers[0], chance.randrange(1, 20 * every + 40)
+    returns = leaves + chance.randrange(10, 60)
+    all_voted: int | None = None
+    for round_ in range(100 + 60 * every):
+        swarm.away = frozenset({founder} if leaves <= round_ < returns else ())
+        swarm.step()
+        if all_voted is None and swarm.accounts.earned.keys() == set(swarm.peers):
+            all_voted = round_
+    return {
+        "honest_out": sum(peer not in swarm.liars for peer in swarm.out),
+        "votes_most": swarm.votes_most,
+        "all_voted_after": all_voted,
+    }
+
+
+def print_founding(swarms: int) -> list[dict[str, Any]]:
+    """Run swarms that begin, print the table and return its rows."""
+    print(f"{'members':>8}{'liars':>7}{'every':>7}{'swarms':>8}{'honest out in':>15}"
+          f"{'liars over half in':>20}{'most votes':>12}{'all vote after':>16}")  # fmt: skip
+    rows = list[dict[str, Any]]()
+    for members, liars in FOUNDING:
+        for every in INTERVALS:
+            runs = [founded(members, liars, every, seed) for seed in range(swarms)]
+            times = [run["all_voted_after"] for run in runs if run["all_voted_after"] is not None]
+            row = {
+                "members": members,
+                "liars": liars,
+                "every": every,
+                "swarms": swarms,
+                "with_honest_out": sum(run["honest_out"] > 0 for run in runs),
+                "with_liars_over_half": sum(run["votes_most"] > 0.5 for run in runs),
+                "votes_most": max(run["votes_most"] for run in runs),
+                "all_voted_after": statistics.median(times) if times else None,
+                "never_all_voted": len(runs) - len(times),
+            }
+            rows.append(row)
+            after = "–" if row["all_voted_after"] is None else f"{row['all_voted_after']:.0f}"
+            print(
+                f"{members:8}{liars:7}{every:7}{swarms:8}{row['with_honest_out']:15}"
+                f"{row['with_liars_over_half']:20}{row['votes_most']:12.0%}{after:>16}",
+                flush=True,
+            )
+    return rows
+
+
 def alone(share: int, seed: int, *, newcomer: bool, members: int = 20, most: int = 2000) -> int:
     """Return the number of rounds until the one member that does no work, with this share, is out of
     the step."""
@@ -333,7 +426,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--swarms", type=int, default=40, help="for each share of a member alone")
     parser.add_argument("--members", type=int, nargs="*", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--founding", action="store_true", help="swarms that begin")
     options = parser.parse_args()
+    if options.founding:
+        write_json(options.json, {"founding": print_founding(options.swarms)})
+        return
     rows: list[dict[str, Any]] = []
     print(f"{'members':>8}{'liars':>7}{'idle':>6}{'honest out':>12}{'idle out after':>16}"
           f"{'votes':>8}{'failed':>8}{'contrad.':>9}{'dropped':>9}{'passed':>8}")  # fmt: skip

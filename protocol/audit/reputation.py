@@ -25,8 +25,13 @@ works. It may come back once the chain has forgotten it, `WINDOW` rounds later.
 An absent member has no votes but keeps its state: a laptop closed in the evening resumes in the morning
 where it was, and a member that left accused comes back accused.
 
+*As long as few have earned votes* the founder keeps more than two thirds of all: otherwise whoever is
+audited first would decide beside the founder, and alone while the founder is away. Once enough members
+have earned some (`voters_needed`), votes are those earned.
+
 *If no present member has votes*, since all voters are away, all count alike: each has one vote
-and may audit and vouch. That lasts until some member has earned votes again.
+and may audit and vouch. That lasts until a voter returns or enough members have earned votes. It is the
+same if the founder is away and fewer than `MIN_VOTERS` others have votes.
 
 All this follows from the records alone, in integer arithmetic.
 """
@@ -55,8 +60,14 @@ WINDOW = 1024
 FRESH = 16
 """An audit must be recorded less than this many rounds after the audited round."""
 VOUCHERS = 3
-"""Number of distinct members that must vouch for a member before it gets its first votes; if fewer
-members have votes, all of those."""
+"""Number of distinct members that must vouch for a member before it gets its first votes. Fewer are
+enough if they hold more than a third of all others' votes: otherwise one of four voters, by vouching for
+none, could keep the others from ever having votes."""
+MIN_VOTERS = 4
+"""Minimum number of voters that decide without the keeper of the votes: one of four may be a liar."""
+FOUNDING_VOTERS = 16
+"""Number of members with votes, the founder among them, with which the founder's two thirds end. If few
+members work, fewer are enough (`voters_needed`)."""
 RECENT = 8
 """Number of each member's latest scores that set the baseline."""
 
@@ -219,7 +230,7 @@ class ReputationTable(Restorable):
         self.earned: Mapping[PeerId, int] = {founder: 1}
         """Votes earned for this epoch, of present and absent members."""
         self.votes: Mapping[PeerId, int] = self.earned
-        """Votes of present members; one each if none has earned any."""
+        """Votes of present members (`present_votes`)."""
         self._baseline = ScoreBaseline()
         self.totals = AuditCounts()
         """Totals of all audits."""
@@ -437,26 +448,82 @@ class ReputationTable(Restorable):
         earned = {peer: self._earned(peer, state) for peer, state in self._states.items()}
         earned = {peer: votes for peer, votes in earned.items() if votes > 0}
         # If no member has earned any, the previous voters keep theirs: someone must audit.
-        self.earned = earned or self.earned
+        self.earned = self._admitted(earned, round_) or self.earned
         self.votes = present_votes(self.earned, self._members)
         self._baseline = ScoreBaseline(
             [(tuple(self[peer].scores), votes) for peer, votes in sorted(self.votes.items())]
         )
 
     def _earned(self, peer: PeerId, state: AuditState) -> int:
-        possible = len(self.votes.keys() - {peer})
         # Vouchers are required only for the first votes. Otherwise a member for which few could vouch
         # would lose its votes as soon as there are more voters.
-        known = peer in self.earned or len(state.vouchers) >= max(1, min(VOUCHERS, possible))
+        known = peer in self.earned or self._is_vouched_for(peer, state)
         return state.work if known and state.sums.credible else 0
+
+    def _is_vouched_for(self, peer: PeerId, state: AuditState) -> bool:
+        others = {voter: votes for voter, votes in self.votes.items() if voter != peer}
+        vouching = sum(others.get(voter, 0) for voter in state.vouchers)
+        return len(state.vouchers) >= VOUCHERS or 3 * vouching > sum(others.values())
+
+    def _admitted(self, earned: dict[PeerId, int], round_: int) -> dict[PeerId, int]:
+        """Return the votes of the epoch that begins with `round_`. By their work members have `earned`
+        these; some may have to wait until more members have any."""
+        keeper = vote_keeper(self.earned)
+        if keeper is None and not self._members.isdisjoint(self.earned):
+            return earned
+        working = sum(
+            state.sums.updates_count and state.last_round >= round_ - EPOCH_ROUNDS
+            for peer, state in self._states.items()
+            if peer in self._members
+        )
+        needed = voters_needed(working)
+        if keeper in self._members:
+            needed = min(FOUNDING_VOTERS, needed)
+        if len(self._members.intersection(earned)) >= needed:
+            return earned
+        if keeper not in self._members:
+            # Those who come together first, while all others are away, could be liars alone.
+            earned = {peer: votes for peer, votes in earned.items() if peer in self.earned}
+        if keeper is None or not self[keeper].sums.credible:
+            return earned
+        others = sum(votes for peer, votes in earned.items() if peer != keeper)
+        return earned | {keeper: max(earned.get(keeper, 0), 2 * others + 1)}
 
 
 def present_votes(
     earned: Mapping[PeerId, int], members: Collection[PeerId]
 ) -> Mapping[PeerId, int]:
-    """Return the votes of the members that have earned any; one each if none has."""
-    votes = {peer: number for peer, number in earned.items() if peer in members}
-    return votes or dict.fromkeys(members, 1)
+    """Return the votes of the members that have earned any; one each if too few have
+    (`deciding_votes`)."""
+    return deciding_votes(earned, members) or dict.fromkeys(members, 1)
+
+
+def deciding_votes(
+    earned: Mapping[PeerId, int], members: Collection[PeerId]
+) -> Mapping[PeerId, int]:
+    """Return the votes that members have earned. Empty if no member has any, or if the keeper of the
+    votes is away and fewer than `MIN_VOTERS` members have any: these were merely the first to be
+    audited."""
+    held = {peer: votes for peer, votes in earned.items() if peer in members}
+    if len(held) >= MIN_VOTERS or vote_keeper(earned) in (None, *held):
+        return held
+    return {}
+
+
+def vote_keeper(earned: Mapping[PeerId, int]) -> PeerId | None:
+    """Return the peer with more than two thirds of these votes, as the founder has while few have earned
+    any; None if there is no such peer."""
+    most, peer = max(((votes, peer) for peer, votes in earned.items()), default=(0, None))
+    return peer if 3 * most > 2 * sum(earned.values()) else None
+
+
+def voters_needed(working: int) -> int:
+    """Return how many of `working` members must have earned votes before these are all votes: more than
+    two thirds, and all of up to `MIN_VOTERS`.
+
+    With less than a third of the members, liars then have less than half of the votes, if members work
+    alike; so they settle no dispute, even if they are the first to be vouched for."""
+    return max(min(MIN_VOTERS, working), 2 * working // 3 + 1)
 
 
 def audit_probability(votes: Mapping[PeerId, int], peer: PeerId, every: int) -> Fraction:

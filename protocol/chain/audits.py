@@ -26,6 +26,7 @@ from ..audit.reputation import (
     RecordedWork,
     ReputationTable,
     audit_probability,
+    deciding_votes,
     present_votes,
 )
 from ..audit.sign_score import SignSums
@@ -96,15 +97,15 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         return self._earned[round // EPOCH_ROUNDS]
 
     def votes(self, round: int) -> Mapping[PeerId, int]:
-        """Return the votes of the members that have any in a round; if no member has earned any, each
-        has one. `round` is at most the next one."""
+        """Return the votes of a round's members (`present_votes`). `round` is at most the next one."""
         if round == self._length:
             return self.reputation.votes
         return present_votes(self.earned(round), self._chain.membership(round).since.keys())
 
     def votes_in(self, round: int) -> Votes:
         """Return the votes that `votes` returns, as a `Votes` object."""
-        return Votes.of(self.earned(round), self._chain.membership(round))
+        earned, membership = self.earned(round), self._chain.membership(round)
+        return Votes.of(deciding_votes(earned, membership.since), membership)
 
     def follow(self, record: Record) -> None:
         """Process the last `record`, which must have been checked."""

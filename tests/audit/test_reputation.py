@@ -19,6 +19,7 @@ from distro_node.protocol.audit.reputation import (
     Reaudit,
     RecordedWork,
     ReputationTable,
+    voters_needed,
 )
 from distro_node.protocol.audit.verdict import MIN_AUDITS
 
@@ -326,6 +327,117 @@ def test_where_nobody_is_left_who_has_votes_all_count_alike_until_somebody_has(r
     run.away = ()
     run.close()
     assert run.accounts.votes == voters | earned
+
+
+def begun(*peers: PeerId) -> Run:
+    """Return a swarm that begins, in which these members work."""
+    run = Run(dict.fromkeys(peers, SHARE))
+    run.away = set(PEERS) - set(peers)
+    return run
+
+
+def test_whoever_is_audited_first_does_not_decide() -> None:
+    """A member that does its work and is audited before the others had most votes, or all as soon as the
+    founder was away."""
+    run = begun(*PEERS[:6])
+    run.shares = {**run.shares, ANN: 40 * SHARE}
+    run.close()
+    run.close()
+    run.audits(FOUNDER, ANN)
+    run.to_epoch()
+    votes = run.accounts.votes
+    assert votes.keys() == {FOUNDER, ANN}
+    assert votes[FOUNDER] == 2 * votes[ANN] + 1
+    # Neither do three of them while the founder is away.
+    run.audits(FOUNDER, ANN, BEN, PEERS[3])
+    run.to_epoch()
+    assert run.accounts.votes.keys() == {FOUNDER, ANN, BEN, PEERS[3]}
+    run.away = {FOUNDER, *PEERS[6:]}
+    run.close()
+    assert run.accounts.votes == dict.fromkeys(PEERS[1:6], 1)
+    # Five of six are enough.
+    run.away = PEERS[6:]
+    run.close()
+    run.audits(FOUNDER, PEERS[4])
+    run.to_epoch()
+    votes = dict(run.accounts.votes)
+    assert votes == {peer: run.accounts[peer].work for peer in PEERS[:5]}
+    assert votes[ANN] > votes[FOUNDER]
+    run.away = {FOUNDER, *PEERS[6:]}
+    run.close()
+    assert run.accounts.votes == {peer: votes[peer] for peer in PEERS[1:5]}
+
+
+def test_four_decide_while_the_founder_is_away() -> None:
+    run = begun(*PEERS[:10])
+    run.audits(FOUNDER, *PEERS[1:5])
+    run.to_epoch()
+    # Of ten more than two thirds are needed.
+    votes = run.accounts.votes
+    assert votes[FOUNDER] == 1 + 2 * sum(votes[peer] for peer in PEERS[1:5])
+    run.away = {FOUNDER, *PEERS[10:]}
+    run.close()
+    assert run.accounts.votes.keys() == set(PEERS[1:5])
+    # Others could be audited by liars alone until the founder is back.
+    for _ in range(VOUCHERS):
+        run.close(*(run.audit(peer, PEERS[5]) for peer in PEERS[1:5]))
+    run.to_epoch()
+    assert run.accounts.votes.keys() == set(PEERS[1:5])
+
+
+def test_one_of_four_cannot_keep_the_others_from_having_votes() -> None:
+    """While the founder was away, one vouched for nobody, and was vouched for by all: it had all votes
+    from the next epoch on, and put all others out of the step."""
+    four = PEERS[1:5]
+    run = begun(FOUNDER, *four)
+    run.away = {FOUNDER, *PEERS[5:]}
+    for _ in range(3):
+        for auditor in four[1:]:
+            run.audits(auditor, *(peer for peer in four if peer != auditor))
+    run.to_epoch()
+    assert run.accounts.votes.keys() == set(four)
+
+
+def test_where_all_count_alike_the_first_to_be_vouched_for_wait_for_others() -> None:
+    members = PEERS[1:8]
+    run = begun(FOUNDER, *members)
+    run.away = {FOUNDER, *PEERS[8:]}
+    for auditor in members[3:]:
+        run.audits(auditor, *members[:2])
+    run.to_epoch()
+    assert all(run.accounts[peer].work for peer in members[:2])
+    assert run.accounts.votes == dict.fromkeys(members, 1)
+    for peer in members[2:5]:
+        run.audits(members[6], peer)
+        run.audits(members[5], peer)
+        run.audits(members[0], peer)
+    run.to_epoch()
+    assert run.accounts.votes.keys() == set(members[:5])
+
+
+@pytest.mark.parametrize(
+    ("working", "needed"),
+    [(0, 1), (1, 1), (2, 2), (3, 3), (4, 4), (5, 4), (6, 5), (7, 5), (13, 9), (40, 27)],
+)
+def test_the_voters_needed(working: int, needed: int) -> None:
+    assert voters_needed(working) == needed
+    liars = max(0, (working - 1) // 3)
+    assert 2 * liars <= needed
+
+
+def test_who_stopped_working_is_not_waited_for() -> None:
+    run = begun(FOUNDER, ANN, BEN, PEERS[3])
+    run.shares = {**run.shares, ANN: 40 * SHARE}
+    run.close()
+    run.close()
+    run.audits(FOUNDER, ANN, BEN)
+    run.to_epoch()
+    assert run.accounts.votes[FOUNDER] > run.accounts[FOUNDER].work
+    # A member for which nobody has vouched yet, and that does nothing more, but stays.
+    run.shares = {FOUNDER: SHARE, ANN: 40 * SHARE, BEN: SHARE}
+    run.to_epoch()
+    run.to_epoch()
+    assert run.accounts.votes[FOUNDER] == run.accounts[FOUNDER].work
 
 
 def test_one_who_alone_is_left_cannot_vouch_for_itself(run: Run) -> None:

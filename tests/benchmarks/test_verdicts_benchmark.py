@@ -41,6 +41,17 @@ def test_an_idle_member_is_found_whatever_capacity_it_states(benchmark: Any, sha
     assert benchmark.alone(share, 7, newcomer=False, members=8) < 200
 
 
+@pytest.mark.parametrize(("members", "liars"), [(4, 1), (5, 1), (7, 2)])
+def test_liars_do_not_have_most_votes_of_a_swarm_that_begins(
+    benchmark: Any, members: int, liars: int
+) -> None:
+    """When votes were those of the first to be audited, liars had most of them in a quarter of these
+    swarms, and put honest members out of the step."""
+    runs = [benchmark.founded(members, liars, 1, seed) for seed in range(12)]
+    assert all(run["votes_most"] < 0.5 for run in runs)
+    assert all(run["all_voted_after"] is not None for run in runs)
+
+
 def test_what_the_benchmark_writes(
     benchmark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

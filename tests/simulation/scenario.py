@@ -130,7 +130,8 @@ class Outcome:
     forks: int
     excused: bool = False
     """Whether it ended with so many liars in a membership, or in a finality set, that nothing is
-    guaranteed any more: cuts had left them with fewer honest members than at the start."""
+    guaranteed any more: cuts, or deaths of many, had left them with fewer honest members than at the
+    start."""
 
 
 def draw_scenario(
@@ -435,7 +436,7 @@ def _play(swarm: Swarm, scenario: Scenario) -> bool:
             deadline += _doubting(swarm) - patience
             patience = _doubting(swarm)
         if clock.next > deadline:
-            if scenario.family == "cut" and swarm.watch.outnumbered():
+            if scenario.family in ("cut", "down") and swarm.watch.outnumbered():
                 return True
             if swarm.watch.believed:
                 return True

@@ -94,6 +94,13 @@ def test_a_liar_that_a_cut_makes_a_third_can_stop_a_side_and_do_no_more() -> Non
     assert outcome.excused
 
 
+def test_a_liar_that_deaths_make_a_third_stops_those_who_are_left() -> None:
+    """All others are restarted again and again, so that three members are left when they return."""
+    outcome = run(draw_scenario(5979, "down"))
+    assert outcome.failure is None
+    assert outcome.excused
+
+
 @pytest.mark.parametrize("lie", [STRANGER, LEAVES])
 def test_who_is_no_member_answers_all_the_same(lie: str) -> None:
     index = 700 if lie == STRANGER else 2

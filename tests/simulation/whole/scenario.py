@@ -296,7 +296,7 @@ async def _play(swarm: WholeSwarm, scenario: Scenario, nursery: trio.Nursery) ->
     deadline = trio.current_time() + patience
     while (problem := _lacking(swarm, faults, target)) is not None:
         if trio.current_time() > deadline:
-            if watch.believed or (watch.cut and watch.outnumbered()):
+            if watch.believed or ((watch.cut or watch.down) and watch.outnumbered()):
                 return True
             text = f"after {patience:g} s {problem[1]}: {swarm.describe()}"
             raise Violation(problem[0], text)
