@@ -25,13 +25,13 @@ works. It may come back once the chain has forgotten it, `WINDOW` rounds later.
 An absent member has no votes but keeps its state: a laptop closed in the evening resumes in the morning
 where it was, and a member that left accused comes back accused.
 
-*As long as few have earned votes* the founder keeps more than two thirds of all: otherwise whoever is
-audited first would decide beside the founder, and alone while the founder is away. Once enough members
-have earned some (`voters_needed`), votes are those earned.
+*During the founding* of a swarm the founder keeps more than two thirds of all votes: otherwise whoever
+is audited first would decide beside the founder, and alone while the founder is away. The founding is
+over once enough members have earned votes (`voters_needed`).
 
 *If no present member has votes*, since all voters are away, all count alike: each has one vote
-and may audit and vouch. That lasts until a voter returns or enough members have earned votes. It is the
-same if the founder is away and fewer than `MIN_VOTERS` others have votes.
+and may audit and vouch. That lasts until a voter returns or enough members have earned votes. During the
+founding it is the same if the founder is away and fewer than `MIN_VOTERS` others have votes.
 
 All this follows from the records alone, in integer arithmetic.
 """
@@ -64,10 +64,11 @@ VOUCHERS = 3
 enough if they hold more than a third of all others' votes: otherwise one of four voters, by vouching for
 none, could keep the others from ever having votes."""
 MIN_VOTERS = 4
-"""Minimum number of voters that decide without the keeper of the votes: one of four may be a liar."""
-FOUNDING_VOTERS = 16
-"""Number of members with votes, the founder among them, with which the founder's two thirds end. If few
-members work, fewer are enough (`voters_needed`)."""
+"""Minimum number of voters that decide without the founder during the founding: one of four may be a
+liar."""
+FOUNDED_VOTERS = 16
+"""Number of members with votes, the founder among them, with which the founding is over. If few members
+work, fewer are enough (`voters_needed`)."""
 RECENT = 8
 """Number of each member's latest scores that set the baseline."""
 
@@ -210,6 +211,7 @@ class ReputationTable(Restorable):
         _disputes=of(dict[Audit, Dispute]),
         _audited=of(set[tuple[PeerId, int]]),
         _members=of(frozenset[PeerId]),
+        founding=of(bool),
         earned=of(Mapping[PeerId, int]),
         votes=of(Mapping[PeerId, int]),
         _baseline=part(ScoreBaseline),
@@ -220,6 +222,7 @@ class ReputationTable(Restorable):
 
     def __init__(self, founder: PeerId, levels: LevelTest) -> None:
         """`founder` has the only vote at first. `levels` is the test of how high scores are."""
+        self._founder = founder
         self._levels = levels
         self._halves = halves_test(levels.deviation)
         self._states: dict[PeerId, AuditState] = {}
@@ -227,6 +230,8 @@ class ReputationTable(Restorable):
         # (auditor, round) of the audits within the last `FRESH` rounds.
         self._audited: set[tuple[PeerId, int]] = set()
         self._members: frozenset[PeerId] = frozenset({founder})
+        self.founding = True
+        """Whether too few members have earned votes to decide without the founder."""
         self.earned: Mapping[PeerId, int] = {founder: 1}
         """Votes earned for this epoch, of present and absent members."""
         self.votes: Mapping[PeerId, int] = self.earned
@@ -340,7 +345,7 @@ class ReputationTable(Restorable):
                 self._end(low_audit, "dropped")
         present = frozenset(members)
         if present != self._members:
-            self._members, self.votes = present, present_votes(self.earned, present)
+            self._members, self.votes = present, self._present_votes(present)
         if (work.round + 1) % EPOCH_ROUNDS == 0:
             self._begin_epoch(work.round + 1)
         for low_audit, dispute in self._disputes.items():
@@ -449,7 +454,7 @@ class ReputationTable(Restorable):
         earned = {peer: votes for peer, votes in earned.items() if votes > 0}
         # If no member has earned any, the previous voters keep theirs: someone must audit.
         self.earned = self._admitted(earned, round_) or self.earned
-        self.votes = present_votes(self.earned, self._members)
+        self.votes = self._present_votes(self._members)
         self._baseline = ScoreBaseline(
             [(tuple(self[peer].scores), votes) for peer, votes in sorted(self.votes.items())]
         )
@@ -466,55 +471,54 @@ class ReputationTable(Restorable):
         return len(state.vouchers) >= VOUCHERS or 3 * vouching > sum(others.values())
 
     def _admitted(self, earned: dict[PeerId, int], round_: int) -> dict[PeerId, int]:
-        """Return the votes of the epoch that begins with `round_`. By their work members have `earned`
-        these; some may have to wait until more members have any."""
-        keeper = vote_keeper(self.earned)
-        if keeper is None and not self._members.isdisjoint(self.earned):
+        """Return the votes of the epoch that begins with `round_`, and decide whether the founding is
+        over. By their work members have `earned` these; some may have to wait until more members have
+        any."""
+        founder = self._founder
+        if not self.founding and not self._members.isdisjoint(self.earned):
             return earned
+        if len(self._members.intersection(earned)) >= self._voters_needed(round_):
+            self.founding = False
+            return earned
+        if not self.founding or founder not in self._members:
+            # Those who are vouched for first, while all voters are away, could be liars alone.
+            earned = {peer: votes for peer, votes in earned.items() if peer in self.earned}
+        if not self.founding or not self[founder].sums.credible:
+            return earned
+        others = sum(votes for peer, votes in earned.items() if peer != founder)
+        return earned | {founder: max(earned.get(founder, 0), 2 * others + 1)}
+
+    def _voters_needed(self, round_: int) -> int:
         working = sum(
             state.sums.updates_count and state.last_round >= round_ - EPOCH_ROUNDS
             for peer, state in self._states.items()
             if peer in self._members
         )
         needed = voters_needed(working)
-        if keeper in self._members:
-            needed = min(FOUNDING_VOTERS, needed)
-        if len(self._members.intersection(earned)) >= needed:
-            return earned
-        if keeper not in self._members:
-            # Those who come together first, while all others are away, could be liars alone.
-            earned = {peer: votes for peer, votes in earned.items() if peer in self.earned}
-        if keeper is None or not self[keeper].sums.credible:
-            return earned
-        others = sum(votes for peer, votes in earned.items() if peer != keeper)
-        return earned | {keeper: max(earned.get(keeper, 0), 2 * others + 1)}
+        with_founder = self.founding and self._founder in self._members
+        return min(FOUNDED_VOTERS, needed) if with_founder else needed
+
+    def _present_votes(self, members: Collection[PeerId]) -> Mapping[PeerId, int]:
+        return present_votes(self.earned, members, self._founder if self.founding else None)
 
 
 def present_votes(
-    earned: Mapping[PeerId, int], members: Collection[PeerId]
+    earned: Mapping[PeerId, int], members: Collection[PeerId], founder: PeerId | None
 ) -> Mapping[PeerId, int]:
     """Return the votes of the members that have earned any; one each if too few have
     (`deciding_votes`)."""
-    return deciding_votes(earned, members) or dict.fromkeys(members, 1)
+    return deciding_votes(earned, members, founder) or dict.fromkeys(members, 1)
 
 
 def deciding_votes(
-    earned: Mapping[PeerId, int], members: Collection[PeerId]
+    earned: Mapping[PeerId, int], members: Collection[PeerId], founder: PeerId | None
 ) -> Mapping[PeerId, int]:
-    """Return the votes that members have earned. Empty if no member has any, or if the keeper of the
-    votes is away and fewer than `MIN_VOTERS` members have any: these were merely the first to be
-    audited."""
+    """Return the votes that members have earned. Empty if no member has any, or if the `founder` is away
+    and fewer than `MIN_VOTERS` members have any: these were merely the first to be audited. `founder` is
+    None once the founding is over."""
     held = {peer: votes for peer, votes in earned.items() if peer in members}
-    if len(held) >= MIN_VOTERS or vote_keeper(earned) in (None, *held):
-        return held
-    return {}
-
-
-def vote_keeper(earned: Mapping[PeerId, int]) -> PeerId | None:
-    """Return the peer with more than two thirds of these votes, as the founder has while few have earned
-    any; None if there is no such peer."""
-    most, peer = max(((votes, peer) for peer, votes in earned.items()), default=(0, None))
-    return peer if 3 * most > 2 * sum(earned.values()) else None
+    alone = founder is not None and founder not in held and len(held) < MIN_VOTERS
+    return {} if alone else held
 
 
 def voters_needed(working: int) -> int:

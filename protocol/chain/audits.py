@@ -78,8 +78,9 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         self._beacon = chain.index(Beacon)
         self._length = 0
         self._kept = {0: self.reputation.copy()}
-        # Earned votes, by epoch.
+        # Earned votes, by epoch, and the number of epochs of the founding.
         self._earned: list[Mapping[PeerId, int]] = [self.reputation.earned]
+        self._founding_epochs = 1
         # Members whose updates do not count, by round.
         self._excluded: list[frozenset[PeerId]] = [frozenset()]
 
@@ -100,12 +101,14 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         """Return the votes of a round's members (`present_votes`). `round` is at most the next one."""
         if round == self._length:
             return self.reputation.votes
-        return present_votes(self.earned(round), self._chain.membership(round).since.keys())
+        members = self._chain.membership(round).since.keys()
+        return present_votes(self.earned(round), members, self._founder_in(round))
 
     def votes_in(self, round: int) -> Votes:
         """Return the votes that `votes` returns, as a `Votes` object."""
         earned, membership = self.earned(round), self._chain.membership(round)
-        return Votes.of(deciding_votes(earned, membership.since), membership)
+        votes = deciding_votes(earned, membership.since, self._founder_in(round))
+        return Votes.of(votes, membership)
 
     def follow(self, record: Record) -> None:
         """Process the last `record`, which must have been checked."""
@@ -119,6 +122,8 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
             return
         earned = self.reputation.earned
         self._earned.append(self._earned[-1] if earned == self._earned[-1] else earned)
+        if self.reputation.founding:
+            self._founding_epochs = len(self._earned)
         self._kept[self._length] = self.reputation.copy()
         old = self._length - _LATEST
         if old % _SPACING:
@@ -133,11 +138,13 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         copy._kept = {round_: table for round_, table in kept if round_ <= length}
         start = max(copy._kept)
         copy._earned = self._earned[: start // EPOCH_ROUNDS + 1]
+        copy._founding_epochs = min(self._founding_epochs, len(copy._earned))
         copy._excluded = self._excluded[: start + 1]
         copy._length, copy.reputation = start, copy._kept[start].copy()
         if length == self._length:
             copy._length, copy.reputation = length, self.reputation.copy()
             copy._earned, copy._excluded = list(self._earned), list(self._excluded)
+            copy._founding_epochs = self._founding_epochs
         for round_ in range(copy._length, length):
             copy.follow(chain.record(round_))
         return copy
@@ -153,11 +160,12 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
             self.reputation.state(),
             self._tables().pack(kept),
             _EARNED.pack(self._earned),
+            self._founding_epochs,
             _EXCLUDED.pack(self._excluded),
         ]
 
     def restore(self, state: Any, scope: RestoreScope) -> None:
-        reputation, kept, earned, excluded = state
+        reputation, kept, earned, founding_epochs, excluded = state
         self._kept |= self._tables().unpack(kept, scope)
         self.reputation.restore(reputation, scope)
         self._length = scope.length
@@ -165,6 +173,7 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         self._excluded = _EXCLUDED.unpack(excluded, scope)
         if len(self._earned) != scope.length // EPOCH_ROUNDS + 1:
             raise ValueError("votes of another number of epochs")
+        self._founding_epochs = of(int).unpack(founding_epochs, scope)
 
     def _tables(self) -> Codec:
         return table(of(int), apart(part(lambda: self._kept[0].copy())))
@@ -300,6 +309,11 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
                 raise ProtocolError("record", "a re-audit that its auditor did not sign")
 
     # Private
+
+    def _founder_in(self, round: int) -> PeerId | None:
+        """Return the founder if the swarm is being founded in a round, otherwise None."""
+        epoch = round // EPOCH_ROUNDS
+        return self._chain.manifest.founder if epoch < self._founding_epochs else None
 
     def _has_committed(self, peer: PeerId, secret: bytes, round: int) -> bool:
         if not 0 < round < self._length:

@@ -385,6 +385,23 @@ def test_four_decide_while_the_founder_is_away() -> None:
     assert run.accounts.votes.keys() == set(PEERS[1:5])
 
 
+def test_after_the_founding_the_founder_is_a_voter_like_others() -> None:
+    """However much it does: a crowd that comes while it is away must not count alike with those who have
+    earned votes."""
+    run = begun(*PEERS[:4])
+    run.shares = {**run.shares, FOUNDER: 40 * SHARE}
+    run.audits(FOUNDER, *PEERS[1:4])
+    assert run.accounts.founding
+    run.to_epoch()
+    assert not run.accounts.founding
+    votes = run.accounts.votes
+    assert 3 * votes[FOUNDER] > 2 * sum(votes.values())
+    run.shares = dict.fromkeys(PEERS, SHARE)
+    run.away = {FOUNDER}
+    run.close()
+    assert run.accounts.votes == {peer: votes[peer] for peer in PEERS[1:4]}
+
+
 def test_one_of_four_cannot_keep_the_others_from_having_votes() -> None:
     """While the founder was away, one vouched for nobody, and was vouched for by all: it had all votes
     from the next epoch on, and put all others out of the step."""
