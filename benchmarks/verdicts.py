@@ -25,8 +25,8 @@ does no work, with the given number of sequences where the others have sixteen, 
 without.
 
 `--founding`: instead, liars are there from the first round on, when the founder alone has votes. They
-do their work and vouch for each other alone; from the round on in which they have most votes, they
-report low work of all others. The founder is away once, for ten to sixty rounds, at a time drawn
+do their work and vouch for each other alone; while they have most votes, they report low work of
+all others. The founder is away once, for ten to sixty rounds, at a time drawn
 from those in which members earn their first votes.
 """
 
@@ -75,7 +75,7 @@ INTERVALS = (1, 5)
 
 
 class Swarm:
-    """Members that all have votes, of which the `liars` act together once they do."""
+    """Members of which the `liars` act together once all have votes."""
 
     def __init__(
         self,

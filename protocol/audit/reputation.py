@@ -26,12 +26,12 @@ An absent member has no votes but keeps its state: a laptop closed in the evenin
 where it was, and a member that left accused comes back accused.
 
 *During the founding* of a swarm the founder keeps more than two thirds of all votes: otherwise whoever
-is audited first would decide beside the founder, and alone while the founder is away. The founding is
-over once enough members have earned votes (`voters_needed`).
+is audited first could outvote it. The founding is over once enough members have earned votes
+(`voters_needed`).
 
 *If no present member has votes*, since all voters are away, all count alike: each has one vote
 and may audit and vouch. That lasts until a voter returns or enough members have earned votes. During the
-founding it is the same if the founder is away and fewer than `MIN_VOTERS` others have votes.
+founding each also has one if the founder is away and fewer than `MIN_VOTERS` others have votes.
 
 All this follows from the records alone, in integer arithmetic.
 """
@@ -64,11 +64,12 @@ VOUCHERS = 3
 enough if they hold more than a third of all others' votes: otherwise one of four voters, by vouching for
 none, could keep the others from ever having votes."""
 MIN_VOTERS = 4
-"""Minimum number of voters that decide without the founder during the founding: one of four may be a
-liar."""
+"""Minimum number of voters that decide without the founder during the founding: one liar among fewer
+has a third."""
 FOUNDED_VOTERS = 16
-"""Number of members with votes, the founder among them, with which the founding is over. If few members
-work, fewer are enough (`voters_needed`)."""
+"""Number of members with votes, the founder among them, with which the founding is over, however many
+work: a crowd that does not work could otherwise prolong it. Of few, fewer are enough
+(`voters_needed`)."""
 RECENT = 8
 """Number of each member's latest scores that set the baseline."""
 
@@ -150,7 +151,7 @@ class AuditState:
 
     @property
     def work(self) -> int:
-        """Number of sequences that are vouched for: its votes, if it is credible."""
+        """Number of sequences that are vouched for."""
         return sum(self.vouched.values())
 
     def copy(self) -> AuditState:
@@ -231,9 +232,10 @@ class ReputationTable(Restorable):
         self._audited: set[tuple[PeerId, int]] = set()
         self._members: frozenset[PeerId] = frozenset({founder})
         self.founding = True
-        """Whether too few members have earned votes to decide without the founder."""
+        """Whether the swarm is still in its founding."""
         self.earned: Mapping[PeerId, int] = {founder: 1}
-        """Votes earned for this epoch, of present and absent members."""
+        """Votes of this epoch, of present and absent members. During the founding the founder's are
+        raised."""
         self.votes: Mapping[PeerId, int] = self.earned
         """Votes of present members (`present_votes`)."""
         self._baseline = ScoreBaseline()
@@ -345,7 +347,7 @@ class ReputationTable(Restorable):
                 self._end(low_audit, "dropped")
         present = frozenset(members)
         if present != self._members:
-            self._members, self.votes = present, self._present_votes(present)
+            self._members, self.votes = present, self._votes_of(present)
         if (work.round + 1) % EPOCH_ROUNDS == 0:
             self._begin_epoch(work.round + 1)
         for low_audit, dispute in self._disputes.items():
@@ -452,9 +454,10 @@ class ReputationTable(Restorable):
                 del self._states[peer]
         earned = {peer: self._earned(peer, state) for peer, state in self._states.items()}
         earned = {peer: votes for peer, votes in earned.items() if votes > 0}
-        # If no member has earned any, the previous voters keep theirs: someone must audit.
+        # If no member has earned any or may have them yet, the previous voters keep theirs: someone must
+        # audit.
         self.earned = self._admitted(earned, round_) or self.earned
-        self.votes = self._present_votes(self._members)
+        self.votes = self._votes_of(self._members)
         self._baseline = ScoreBaseline(
             [(tuple(self[peer].scores), votes) for peer, votes in sorted(self.votes.items())]
         )
@@ -471,34 +474,33 @@ class ReputationTable(Restorable):
         return len(state.vouchers) >= VOUCHERS or 3 * vouching > sum(others.values())
 
     def _admitted(self, earned: dict[PeerId, int], round_: int) -> dict[PeerId, int]:
-        """Return the votes of the epoch that begins with `round_`, and decide whether the founding is
-        over. By their work members have `earned` these; some may have to wait until more members have
-        any."""
-        founder = self._founder
-        if not self.founding and not self._members.isdisjoint(self.earned):
-            return earned
-        if len(self._members.intersection(earned)) >= self._voters_needed(round_):
+        """Return the votes of the epoch that begins with `round_`, given those `earned` by work, and end
+        the founding if enough members have some."""
+        founder, voters_away = self._founder, self._members.isdisjoint(self.earned)
+        if not (self.founding or voters_away) or self._are_enough(earned, round_):
             self.founding = False
             return earned
-        if not self.founding or founder not in self._members:
-            # Those who are vouched for first, while all voters are away, could be liars alone.
+        if voters_away or founder not in self._members:
+            # Those who are vouched for first, while the founder or all voters are away, could all be
+            # liars.
             earned = {peer: votes for peer, votes in earned.items() if peer in self.earned}
         if not self.founding or not self[founder].sums.credible:
             return earned
         others = sum(votes for peer, votes in earned.items() if peer != founder)
         return earned | {founder: max(earned.get(founder, 0), 2 * others + 1)}
 
-    def _voters_needed(self, round_: int) -> int:
+    def _are_enough(self, earned: Collection[PeerId], round_: int) -> bool:
         working = sum(
             state.sums.updates_count and state.last_round >= round_ - EPOCH_ROUNDS
             for peer, state in self._states.items()
             if peer in self._members
         )
         needed = voters_needed(working)
-        with_founder = self.founding and self._founder in self._members
-        return min(FOUNDED_VOTERS, needed) if with_founder else needed
+        if self.founding and self._founder in self._members:
+            needed = min(FOUNDED_VOTERS, needed)
+        return len(self._members.intersection(earned)) >= needed
 
-    def _present_votes(self, members: Collection[PeerId]) -> Mapping[PeerId, int]:
+    def _votes_of(self, members: Collection[PeerId]) -> Mapping[PeerId, int]:
         return present_votes(self.earned, members, self._founder if self.founding else None)
 
 
@@ -513,17 +515,17 @@ def present_votes(
 def deciding_votes(
     earned: Mapping[PeerId, int], members: Collection[PeerId], founder: PeerId | None
 ) -> Mapping[PeerId, int]:
-    """Return the votes that members have earned. Empty if no member has any, or if the `founder` is away
-    and fewer than `MIN_VOTERS` members have any: these were merely the first to be audited. `founder` is
-    None once the founding is over."""
+    """Return the votes that members have earned. Empty if no member has any, or if the `founder` has
+    none and fewer than `MIN_VOTERS` members have any: these were merely the first to be audited.
+    `founder` is None once the founding is over."""
     held = {peer: votes for peer, votes in earned.items() if peer in members}
-    alone = founder is not None and founder not in held and len(held) < MIN_VOTERS
-    return {} if alone else held
+    too_few = founder is not None and founder not in held and len(held) < MIN_VOTERS
+    return {} if too_few else held
 
 
 def voters_needed(working: int) -> int:
-    """Return how many of `working` members must have earned votes before these are all votes: more than
-    two thirds, and all of up to `MIN_VOTERS`.
+    """Return how many of `working` members must have earned votes to end the founding: more than two
+    thirds, and all of at most `MIN_VOTERS`.
 
     With less than a third of the members, liars then have less than half of the votes, if members work
     alike; so they settle no dispute, even if they are the first to be vouched for."""

@@ -97,17 +97,22 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         members in it. `round` is at most the next one."""
         return self._earned[round // EPOCH_ROUNDS]
 
+    def founder_in(self, round: int) -> PeerId | None:
+        """Return the founder if a round belongs to the founding of the swarm, otherwise None."""
+        epoch = round // EPOCH_ROUNDS
+        return self._chain.manifest.founder if epoch < self._founding_epochs else None
+
     def votes(self, round: int) -> Mapping[PeerId, int]:
         """Return the votes of a round's members (`present_votes`). `round` is at most the next one."""
         if round == self._length:
             return self.reputation.votes
         members = self._chain.membership(round).since.keys()
-        return present_votes(self.earned(round), members, self._founder_in(round))
+        return present_votes(self.earned(round), members, self.founder_in(round))
 
     def votes_in(self, round: int) -> Votes:
         """Return the votes that `votes` returns, as a `Votes` object."""
         earned, membership = self.earned(round), self._chain.membership(round)
-        votes = deciding_votes(earned, membership.since, self._founder_in(round))
+        votes = deciding_votes(earned, membership.since, self.founder_in(round))
         return Votes.of(votes, membership)
 
     def follow(self, record: Record) -> None:
@@ -309,11 +314,6 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
                 raise ProtocolError("record", "a re-audit that its auditor did not sign")
 
     # Private
-
-    def _founder_in(self, round: int) -> PeerId | None:
-        """Return the founder if the swarm is being founded in a round, otherwise None."""
-        epoch = round // EPOCH_ROUNDS
-        return self._chain.manifest.founder if epoch < self._founding_epochs else None
 
     def _has_committed(self, peer: PeerId, secret: bytes, round: int) -> bool:
         if not 0 < round < self._length:

@@ -469,7 +469,8 @@ class Manifest:
     """Which faults the quorum tolerates. `byzantine`: members that do anything; a quorum has more than
     two thirds of the votes. `crash`: members that stop; it has more than half."""
     founder: PeerId
-    """The first member. It starts the swarm and is from then on a member like any other."""
+    """The first member. It starts the swarm and is from then on a member like any other; with audits,
+    once enough members have earned votes."""
     adapter: AdapterSpec | None = field(default=None, metadata=ADDITION)
     """If given, the model's own weights are frozen, and its adapters are trained."""
     task_settings: dict[str, Any] | None = field(default=None, metadata=ADDITION)

@@ -45,7 +45,7 @@ def test_an_idle_member_is_found_whatever_capacity_it_states(benchmark: Any, sha
 def test_liars_do_not_have_most_votes_of_a_swarm_that_begins(
     benchmark: Any, members: int, liars: int
 ) -> None:
-    """When votes were those of the first to be audited, liars had most of them in a quarter of these
+    """When votes were those of the first to be audited, liars had most of them in a sixth of these
     swarms, and put honest members out of the step."""
     runs = [benchmark.founded(members, liars, 1, seed) for seed in range(12)]
     assert all(run["votes_most"] < 0.5 for run in runs)

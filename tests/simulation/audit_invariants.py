@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.disputes import OPEN_ROUNDS
-from distro_node.protocol.audit.reputation import FRESH, ReputationTable
+from distro_node.protocol.audit.reputation import FRESH, ReputationTable, present_votes
 from distro_node.protocol.audit.sign_score import SignSums
 from distro_node.protocol.audit.verdict import LEAST
 from distro_node.protocol.chain.audits import AuditLedger
@@ -141,10 +141,10 @@ class AuditInvariants:
             if ending == "dropped" and first.peer in pages:
                 page = pages[first.peer]
                 pages[first.peer] = replace(page, idle=max(0, page.idle - OPEN_ROUNDS))
-        # Members after this record: a member that departs with it has no votes, and heirs have one each.
+        # Members after this record: a member that departs with it has no votes.
         members = ledger.membership(record.round + 1).peers
         earned = work.earned(record.round)
-        voters = [peer for peer in members if peer in earned] or members
+        voters = present_votes(earned, members, work.founder_in(record.round))
         if len(voters) == 1:
             # No other member could vouch for it.
             (alone,) = voters
@@ -163,11 +163,12 @@ class AuditInvariants:
         if not votes or not votes.keys() <= members:
             return "votes are those of no members"
         if set(votes.values()) == {1}:
-            # The founder's at the beginning, or one each if no member has any.
+            # The founder's at the beginning, or one each if no member has any, or too few have.
             return "" if votes.keys() in ({self._founder}, members) else "votes that nobody earned"
+        founding = ledger.index(AuditLedger).reputation.founding
         others = sum(number for peer, number in earned.items() if peer != self._founder)
         for peer, number in votes.items():
-            if peer == self._founder and number == 2 * others + 1:
+            if peer == self._founder and founding and number == 2 * others + 1:
                 continue
             page = pages.get(peer, _Page())
             if not 0 < number <= page.shown:
@@ -204,5 +205,6 @@ def fingerprint(accounts: ReputationTable) -> ContentId:
     )
     votes = sorted(accounts.votes.items()), sorted(accounts.earned.items())
     usual = [accounts.baseline_score(share) for share in (1, 2, 4, 8)]
-    everything = pages, disputes, votes, usual, sorted(accounts._audited)
+    rest = accounts.founding, sorted(accounts._audited)
+    everything = pages, disputes, votes, usual, *rest
     return content_id(repr(everything).encode())
