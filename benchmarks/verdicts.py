@@ -26,8 +26,8 @@ without.
 
 `--founding`: instead, liars are there from the first round on, when the founder alone has votes. They
 do their work and vouch for each other alone; while they have most votes, they report low work of
-all others. The founder is away once, for ten to sixty rounds, at a time drawn
-from those in which members earn their first votes.
+all others. The founder is away once, for ten to sixty rounds, at a time drawn from those in which
+members earn their first votes. Some swarms begin with the founder alone, or with it and a liar.
 """
 
 from __future__ import annotations
@@ -68,8 +68,11 @@ BLIND = 4
 SIZES = {8: (2, 23), 16: (5, 17), 40: (13, 16)}
 """By number of members: the number of liars and the share of each, just below a third of all votes
 in total."""
-FOUNDING = ((4, 1), (5, 1), (7, 2), (13, 4))
-"""Numbers of members and of liars among them, all with equal shares."""
+FOUNDING = ((4, 1, 4), (5, 1, 5), (7, 2, 7), (13, 4, 13), (13, 4, 1), (7, 1, 2), (13, 1, 2))
+"""Numbers of members with equal shares, of liars among them, and of those that are there from the first
+round on: the founder, and a liar if they are two."""
+OTHERS_JOIN = 33
+"""The round in which the others join."""
 INTERVALS = (1, 5)
 """Rounds between two audits by one member, in swarms that begin."""
 
@@ -354,21 +357,19 @@ class FoundingSwarm(Swarm):
             self._said.append(Audit(peer, audit.peer, now, shares[audit.peer], score))
 
 
-def founded(members: int, liars: int, every: int, seed: int) -> dict[str, Any]:
-    """Return what liars achieve in a swarm that begins."""
+def founded(members: int, liars: int, first: int, every: int, seed: int) -> dict[str, Any]:
+    """Return what liars achieve in a swarm that begins with the `first` members."""
     chance = random.Random(f"founding {members} {every} {seed}")
-    swarm = FoundingSwarm(
-        seed,
-        [SHARE] * members,
-        chance.sample(range(1, members), liars),
-        founding=True,
-        every=every,
-    )
-    founder, leaves = swarm.peers[0], chance.randrange(1, 20 * every + 40)
+    liars_drawn = [1] if first == 2 else chance.sample(range(1, members), liars)
+    swarm = FoundingSwarm(seed, [SHARE] * members, liars_drawn, founding=True, every=every)
+    founder, others = swarm.peers[0], frozenset(swarm.peers[first:])
+    leaves = chance.randrange(1, 20 * every + 40) + OTHERS_JOIN * bool(others)
     returns = leaves + chance.randrange(10, 60)
     all_voted: int | None = None
     for round_ in range(100 + 60 * every):
-        swarm.away = frozenset({founder} if leaves <= round_ < returns else ())
+        swarm.away = others if round_ < OTHERS_JOIN else frozenset()
+        if leaves <= round_ < returns:
+            swarm.away |= {founder}
         swarm.step()
         if all_voted is None and swarm.accounts.earned.keys() == set(swarm.peers):
             all_voted = round_
@@ -381,16 +382,17 @@ def founded(members: int, liars: int, every: int, seed: int) -> dict[str, Any]:
 
 def print_founding(swarms: int) -> list[dict[str, Any]]:
     """Run swarms that begin, print the table and return its rows."""
-    print(f"{'members':>8}{'liars':>7}{'every':>7}{'swarms':>8}{'honest out in':>15}"
+    print(f"{'members':>8}{'liars':>7}{'first':>7}{'every':>7}{'swarms':>8}{'honest out in':>15}"
           f"{'liars over half in':>20}{'most votes':>12}{'all vote after':>16}")  # fmt: skip
     rows = list[dict[str, Any]]()
-    for members, liars in FOUNDING:
+    for members, liars, first in FOUNDING:
         for every in INTERVALS:
-            runs = [founded(members, liars, every, seed) for seed in range(swarms)]
+            runs = [founded(members, liars, first, every, seed) for seed in range(swarms)]
             times = [run["all_voted_after"] for run in runs if run["all_voted_after"] is not None]
             row = {
                 "members": members,
                 "liars": liars,
+                "first": first,
                 "every": every,
                 "swarms": swarms,
                 "with_honest_out": sum(run["honest_out"] > 0 for run in runs),
@@ -402,7 +404,7 @@ def print_founding(swarms: int) -> list[dict[str, Any]]:
             rows.append(row)
             after = "–" if row["all_voted_after"] is None else f"{row['all_voted_after']:.0f}"
             print(
-                f"{members:8}{liars:7}{every:7}{swarms:8}{row['with_honest_out']:15}"
+                f"{members:8}{liars:7}{first:7}{every:7}{swarms:8}{row['with_honest_out']:15}"
                 f"{row['with_liars_over_half']:20}{row['votes_most']:12.0%}{after:>16}",
                 flush=True,
             )

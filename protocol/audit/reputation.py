@@ -27,11 +27,12 @@ where it was, and a member that left accused comes back accused.
 
 *During the founding* of a swarm the founder keeps more than two thirds of all votes: otherwise whoever
 is audited first could outvote it. The founding is over once enough members have earned votes
-(`voters_needed`).
+(`voters_needed`) and no other has as many as all the rest.
 
 *If no present member has votes*, since all voters are away, all count alike: each has one vote
 and may audit and vouch. That lasts until a voter returns or enough members have earned votes. During the
-founding each also has one if the founder is away and fewer than `MIN_VOTERS` others have votes.
+founding each also has one if the founder is away and fewer than `MIN_VOTERS` others have votes; if as
+many have, each of these has one.
 
 All this follows from the records alone, in integer arithmetic.
 """
@@ -64,11 +65,11 @@ VOUCHERS = 3
 enough if they hold more than a third of all others' votes: otherwise one of four voters, by vouching for
 none, could keep the others from ever having votes."""
 MIN_VOTERS = 4
-"""Minimum number of voters that decide without the founder during the founding: one liar among fewer
-has a third."""
+"""Minimum number of voters that decide without the founder during the founding, or that end it: one
+liar among fewer has a third."""
 FOUNDED_VOTERS = 16
 """Number of members with votes, the founder among them, with which the founding is over, however many
-work: a crowd that does not work could otherwise prolong it. Of few, fewer are enough
+work: a crowd that does not work could otherwise prolong it. Where few work, fewer are enough
 (`voters_needed`)."""
 RECENT = 8
 """Number of each member's latest scores that set the baseline."""
@@ -458,8 +459,10 @@ class ReputationTable(Restorable):
         # audit.
         self.earned = self._admitted(earned, round_) or self.earned
         self.votes = self._votes_of(self._members)
+        # The founder's raised votes would make its scores the usual ones, which its few auditors choose.
+        counted = dict.fromkeys(self.votes, 1) if self.founding else self.votes
         self._baseline = ScoreBaseline(
-            [(tuple(self[peer].scores), votes) for peer, votes in sorted(self.votes.items())]
+            [(tuple(self[peer].scores), votes) for peer, votes in sorted(counted.items())]
         )
 
     def _earned(self, peer: PeerId, state: AuditState) -> int:
@@ -476,20 +479,20 @@ class ReputationTable(Restorable):
     def _admitted(self, earned: dict[PeerId, int], round_: int) -> dict[PeerId, int]:
         """Return the votes of the epoch that begins with `round_`, given those `earned` by work, and end
         the founding if enough members have some."""
-        founder, voters_away = self._founder, self._members.isdisjoint(self.earned)
-        if not (self.founding or voters_away) or self._are_enough(earned, round_):
+        deciding = deciding_votes(self.earned, self._members, self._founder_if_founding)
+        if (deciding and not self.founding) or self._are_enough(earned, round_):
             self.founding = False
             return earned
-        if voters_away or founder not in self._members:
-            # Those who are vouched for first, while the founder or all voters are away, could all be
-            # liars.
+        if not deciding:
+            # All count alike, and those who are vouched for first could all be liars.
             earned = {peer: votes for peer, votes in earned.items() if peer in self.earned}
+        founder = self._founder
         if not self.founding or not self[founder].sums.credible:
             return earned
         others = sum(votes for peer, votes in earned.items() if peer != founder)
         return earned | {founder: max(earned.get(founder, 0), 2 * others + 1)}
 
-    def _are_enough(self, earned: Collection[PeerId], round_: int) -> bool:
+    def _are_enough(self, earned: Mapping[PeerId, int], round_: int) -> bool:
         working = sum(
             state.sums.updates_count and state.last_round >= round_ - EPOCH_ROUNDS
             for peer, state in self._states.items()
@@ -498,10 +501,17 @@ class ReputationTable(Restorable):
         needed = voters_needed(working)
         if self.founding and self._founder in self._members:
             needed = min(FOUNDED_VOTERS, needed)
-        return len(self._members.intersection(earned)) >= needed
+        present = self._members.intersection(earned)
+        # Nobody may decide alone while the founder is away, not even who has worked for longest.
+        others = [earned[peer] for peer in present if peer != self._founder]
+        return len(present) >= needed and 2 * max(others) < sum(others)
+
+    @property
+    def _founder_if_founding(self) -> PeerId | None:
+        return self._founder if self.founding else None
 
     def _votes_of(self, members: Collection[PeerId]) -> Mapping[PeerId, int]:
-        return present_votes(self.earned, members, self._founder if self.founding else None)
+        return present_votes(self.earned, members, self._founder_if_founding)
 
 
 def present_votes(
@@ -515,21 +525,25 @@ def present_votes(
 def deciding_votes(
     earned: Mapping[PeerId, int], members: Collection[PeerId], founder: PeerId | None
 ) -> Mapping[PeerId, int]:
-    """Return the votes that members have earned. Empty if no member has any, or if the `founder` has
-    none and fewer than `MIN_VOTERS` members have any: these were merely the first to be audited.
-    `founder` is None once the founding is over."""
+    """Return the votes that members have earned; empty if none has any.
+
+    During the founding, if the `founder` has none, `MIN_VOTERS` members with votes have one each; fewer
+    have none, as they were merely the first to be audited. `founder` is None once the founding is
+    over."""
     held = {peer: votes for peer, votes in earned.items() if peer in members}
-    too_few = founder is not None and founder not in held and len(held) < MIN_VOTERS
-    return {} if too_few else held
+    if founder is None or founder in held:
+        return held
+    return dict.fromkeys(held, 1) if len(held) >= MIN_VOTERS else {}
 
 
 def voters_needed(working: int) -> int:
     """Return how many of `working` members must have earned votes to end the founding: more than two
-    thirds, and all of at most `MIN_VOTERS`.
+    thirds, and at least `MIN_VOTERS`.
 
     With less than a third of the members, liars then have less than half of the votes, if members work
-    alike; so they settle no dispute, even if they are the first to be vouched for."""
-    return max(min(MIN_VOTERS, working), 2 * working // 3 + 1)
+    alike; so they settle no dispute, even if they are the first to be vouched for. The founder of fewer
+    than `MIN_VOTERS` members stays its judge: many more may come."""
+    return max(MIN_VOTERS, 2 * working // 3 + 1)
 
 
 def audit_probability(votes: Mapping[PeerId, int], peer: PeerId, every: int) -> Fraction:

@@ -126,9 +126,10 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         if self._length % EPOCH_ROUNDS:
             return
         earned = self.reputation.earned
-        self._earned.append(self._earned[-1] if earned == self._earned[-1] else earned)
+        # First: another thread may ask for votes meanwhile.
         if self.reputation.founding:
-            self._founding_epochs = len(self._earned)
+            self._founding_epochs = len(self._earned) + 1
+        self._earned.append(self._earned[-1] if earned == self._earned[-1] else earned)
         self._kept[self._length] = self.reputation.copy()
         old = self._length - _LATEST
         if old % _SPACING:

@@ -24,7 +24,12 @@ from dataclasses import dataclass, field, replace
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.disputes import OPEN_ROUNDS
-from distro_node.protocol.audit.reputation import FRESH, ReputationTable, present_votes
+from distro_node.protocol.audit.reputation import (
+    FRESH,
+    MIN_VOTERS,
+    ReputationTable,
+    present_votes,
+)
 from distro_node.protocol.audit.sign_score import SignSums
 from distro_node.protocol.audit.verdict import LEAST
 from distro_node.protocol.chain.audits import AuditLedger
@@ -164,7 +169,11 @@ class AuditInvariants:
             return "votes are those of no members"
         if set(votes.values()) == {1}:
             # The founder's at the beginning, or one each if no member has any, or too few have.
-            return "" if votes.keys() in ({self._founder}, members) else "votes that nobody earned"
+            known = votes.keys() in ({self._founder}, members) or (
+                # During the founding, voters without the founder count alike.
+                len(votes) >= MIN_VOTERS and votes.keys() <= earned.keys()
+            )
+            return "" if known else "votes that nobody earned"
         founding = ledger.index(AuditLedger).reputation.founding
         others = sum(number for peer, number in earned.items() if peer != self._founder)
         for peer, number in votes.items():
