@@ -25,6 +25,7 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.disputes import OPEN_ROUNDS
 from distro_node.protocol.audit.reputation import (
+    EPOCH_ROUNDS,
     FRESH,
     MIN_VOTERS,
     ReputationTable,
@@ -40,10 +41,10 @@ from simulation.scores import Scores
 
 # Private here: `_states`, `_audited`: every field of an account is compared.
 
-IDLE_ROUNDS = FRESH + OPEN_ROUNDS
+IDLE_ROUNDS = FRESH + OPEN_ROUNDS + EPOCH_ROUNDS
 """An audit is recorded within `FRESH` rounds of the audited one and settled within `OPEN_ROUNDS` more. A
 member with votes audits in every second round at least, so that three failures (`WORK_TEST`) come
-together."""
+together; but for an epoch of the founding, its founder may be the only one that audits."""
 
 
 @dataclass

@@ -268,14 +268,17 @@ class Faults:
             case "trainer":
                 node.training_seconds = action.number
             case "corrupt":
-                # The wrong parameters of a majority would be the right ones.
-                members = set(node.member.view.members)
+                # The wrong parameters of a majority would be the right ones, and so would those of a
+                # founder that has most votes.
+                view = node.member.view
+                members, votes = set(view.members), view.ledger.votes(view.round)
                 here = [
                     o
                     for o in swarm.alive
                     if o.peer in members and not o.frozen and self._near(node, o)
                 ]
-                if node.member.view.at_tip and len(here) > 2 and not self._corrupted:
+                outvoted = 2 * votes[node.peer] < votes.total
+                if view.at_tip and len(here) > 2 and outvoted and not self._corrupted:
                     self._corrupted = True
                     node.parameters += 1
                     node.member.parts.replica.fingerprint = node.parameters
