@@ -64,6 +64,8 @@ NEVER = 0.05
 AHEAD = 4
 """Rounds that liars look ahead, of those that they lead in a row."""
 BLIND = 4
+LIARS_SCORE = 15_000
+"""The score that liars report of each other's work, in thousandths: a usual one."""
 
 SIZES = {8: (2, 23), 16: (5, 17), 40: (13, 16)}
 """By number of members: the number of liars and the share of each, just below a third of all votes
@@ -247,17 +249,24 @@ class Swarm:
             audit = self._drawn(peer, self._values[now], now)
             if audit is None or audit.peer not in shares:
                 continue
-            share = shares[audit.peer]
-            if not self.attack or peer not in self.liars:
-                score = self._score(audit.peer, now, audit.sequence)
-            elif audit.peer in self.liars:
-                score = 15_000
-            elif audit.peer == self.target:
-                self._held.append(Audit(peer, audit.peer, now, share, 0))
-                continue
+            if self.attack and peer in self.liars:
+                score = self._lie(peer, audit, now)
             else:
-                score = self._score(audit.peer, now, audit.sequence)
-            self._said.append(Audit(peer, audit.peer, now, share, score))
+                score = self._seen(audit, now)
+            if score is not None:
+                self._said.append(Audit(peer, audit.peer, now, shares[audit.peer], score))
+
+    def _seen(self, audit: AuditTarget, now: int) -> int:
+        return self._score(audit.peer, now, audit.sequence)
+
+    def _lie(self, peer: PeerId, audit: AuditTarget, now: int) -> int | None:
+        """Return the score that a liar reports; None if it holds the audit back, or omits it."""
+        if audit.peer in self.liars:
+            return LIARS_SCORE
+        if audit.peer != self.target:
+            return self._seen(audit, now)
+        self._held.append(Audit(peer, audit.peer, now, self.shares[audit.peer], 0))
+        return None
 
     def _call(self, now: int) -> None:
         """Call members to disputes by the round's beacon."""
@@ -340,21 +349,10 @@ def attacked(members: int, seed: int, rounds: int, idle: int = 0) -> dict[str, A
 class FoundingSwarm(Swarm):
     """Liars that are there from the first round on, and want to have most votes."""
 
-    def _audit(self, now: int, shares: dict[PeerId, int]) -> None:
-        most = self.liars_part > 0.5
-        for peer in self.accounts.votes if now > DRAW_LAG_ROUNDS + 1 else ():
-            audit = self._drawn(peer, self._values[now], now)
-            if audit is None or audit.peer not in shares:
-                continue
-            if peer not in self.liars:
-                score = self._score(audit.peer, now, audit.sequence)
-            elif audit.peer in self.liars:
-                score = 15_000
-            elif most:
-                score = 0
-            else:
-                continue
-            self._said.append(Audit(peer, audit.peer, now, shares[audit.peer], score))
+    def _lie(self, peer: PeerId, audit: AuditTarget, now: int) -> int | None:
+        if audit.peer in self.liars:
+            return LIARS_SCORE
+        return 0 if self.liars_part > 0.5 else None
 
 
 def founded(members: int, liars: int, first: int, every: int, seed: int) -> dict[str, Any]:
