@@ -25,8 +25,8 @@ works. It may come back once the chain has forgotten it, `WINDOW` rounds later.
 An absent member has no votes but keeps its state: a laptop closed in the evening resumes in the morning
 where it was, and a member that left accused comes back accused.
 
-*During the founding* of a swarm the founder keeps more than two thirds of all votes: otherwise whoever
-is audited first could outvote it. The founding is over once enough members have earned votes
+*During the founding* of a swarm the founder keeps more than two thirds of all votes: otherwise the
+first members to be audited could outvote it. The founding is over once enough members have earned votes
 (`voters_needed`) and no other has as many as all the rest.
 
 *If no present member has votes*, since all voters are away, all count alike: each has one vote
@@ -484,7 +484,7 @@ class ReputationTable(Restorable):
             self.founding = False
             return earned
         if not deciding:
-            # All count alike, and those who are vouched for first could all be liars.
+            # All count alike, and the first to be vouched for could all be liars.
             earned = {peer: votes for peer, votes in earned.items() if peer in self.earned}
         founder = self._founder
         if not self.founding or not self[founder].sums.credible:

@@ -81,12 +81,12 @@ class AuditInvariants:
         if work is None or record.id in self._after:
             return ""
         self._after[record.id] = fingerprint(work.reputation)
-        self._votes[record.id] = votes = dict(work.reputation.votes)
+        self._votes[record.id] = dict(work.reputation.votes)
         pages = self._pages_after(record, ledger, work)
         self._pages[record.id] = pages
-        return self._votes_are_earned(
-            votes, work.reputation.earned, pages, ledger
-        ) or self._standings_are_just(work.reputation, pages)
+        return self._votes_are_earned(work.reputation, pages, ledger) or self._standings_are_just(
+            work.reputation, pages
+        )
 
     def compare(self, ledger: Ledger) -> str:
         """Compare a member's accounts, which it has built up itself, with those of the records."""
@@ -159,12 +159,9 @@ class AuditInvariants:
         return pages
 
     def _votes_are_earned(
-        self,
-        votes: Mapping[PeerId, int],
-        earned: Mapping[PeerId, int],
-        pages: Mapping[PeerId, _Page],
-        ledger: Ledger,
+        self, accounts: ReputationTable, pages: Mapping[PeerId, _Page], ledger: Ledger
     ) -> str:
+        votes, earned = accounts.votes, accounts.earned
         members = set(ledger.membership(len(ledger)).peers)
         if not votes or not votes.keys() <= members:
             return "votes are those of no members"
@@ -175,10 +172,9 @@ class AuditInvariants:
                 len(votes) >= MIN_VOTERS and votes.keys() <= earned.keys()
             )
             return "" if known else "votes that nobody earned"
-        founding = ledger.index(AuditLedger).reputation.founding
         others = sum(number for peer, number in earned.items() if peer != self._founder)
         for peer, number in votes.items():
-            if peer == self._founder and founding and number == 2 * others + 1:
+            if peer == self._founder and accounts.founding and number == 2 * others + 1:
                 continue
             page = pages.get(peer, _Page())
             if not 0 < number <= page.shown:
@@ -215,6 +211,5 @@ def fingerprint(accounts: ReputationTable) -> ContentId:
     )
     votes = sorted(accounts.votes.items()), sorted(accounts.earned.items())
     usual = [accounts.baseline_score(share) for share in (1, 2, 4, 8)]
-    rest = accounts.founding, sorted(accounts._audited)
-    everything = pages, disputes, votes, usual, *rest
+    everything = pages, disputes, votes, usual, accounts.founding, sorted(accounts._audited)
     return content_id(repr(everything).encode())
