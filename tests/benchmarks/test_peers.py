@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
-peers: Any = importlib.import_module("peers")
+# Only for this import: `network.py` and `chain.py` there would hide folders of tests.
+with pytest.MonkeyPatch.context() as _path:
+    _path.syspath_prepend(Path(__file__).resolve().parents[2] / "benchmarks")
+    peers: Any = importlib.import_module("peers")
 
 
 class Pretended(peers.Contestant):
