@@ -11,7 +11,7 @@ import base64
 import binascii
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -24,7 +24,7 @@ from ..protocol.wire.swarm_id import swarm_text
 from .control.limits import BandwidthLimits
 from .control.supervisor import RunningSession, Supervisor
 from .control.work_hours import WorkSchedule
-from .dashboard.address import open_address, open_metrics_address, url_and_token_link
+from .dashboard.address import Address, open_address, open_metrics_address, url_and_token_link
 from .dashboard.listener import ModelOfPage, serve_dashboard
 from .dashboard.metrics_page import metrics_url, serve_metrics
 from .dashboard.routes import Directory
@@ -121,27 +121,21 @@ async def serve_owner(
     with data.lock(), contextlib.ExitStack() as stack:
         identity = open_identity(data, settings.passphrase)
         telemetry, traffic = Telemetry(identity.peer), TrafficTotals()
-        stalls = Durations(STALL_BUCKETS)
-        meter = StallMeter(stalls.add)
-        trio.lowlevel.add_instrument(meter)
-        stack.callback(trio.lowlevel.remove_instrument, meter)
+        stalls = stack.enter_context(_measured_stalls())
         metrics = None
         if settings.metrics_address:
-            metrics = await _bind_when_available(
-                settings, partial(open_metrics_address, settings.metrics_address)
-            )
-        if metrics is not None:
-            stack.callback(metrics.close)
+            open_metrics = partial(open_metrics_address, settings.metrics_address)
+            metrics = await _open_when_available(settings, open_metrics, stack)
+        page = await _open_when_available(
+            settings, partial(open_address, settings.dashboard), stack
+        )
         limits = BandwidthLimits(settings.line.max_upload, settings.line.max_download)
-        address = await _bind_when_available(settings, partial(open_address, settings.dashboard))
-        if address is not None:
-            stack.callback(address.close)
         schedule = WorkSchedule(settings.energy.active_hours)
         energy_manager = EnergyManager(settings.energy, schedule, telemetry, observes=observer)
         supervisor = Supervisor(
             socket=data.socket,
             limits=limits,
-            link=lambda: url_and_token_link(address),
+            link=lambda: url_and_token_link(page),
             schedule=schedule,
             telemetry=telemetry,
             node=NodeStatus(
@@ -150,18 +144,17 @@ async def serve_owner(
                 swarm=swarm_text(settings.swarm),
                 started=telemetry.started,
                 metrics=metrics_url(metrics) if metrics is not None else None,
-                dashboard=address.url if address is not None else None,
+                dashboard=page.url if page is not None else None,
                 until_round=settings.until_round,
                 observer=observer,
             ),
             screen=settings.console.shows_screen,
             energy=energy_manager.status,
         )
-        files = data.swarm(settings.swarm)
         dashboard_server = serve_dashboard(
-            address,
+            page,
             supervisor,
-            files,
+            data.swarm(settings.swarm),
             settings.swarm,
             identity.peer,
             invite,
@@ -179,19 +172,15 @@ async def serve_owner(
                 folder=data.root,
             )
 
-        metrics_server = serve_metrics(metrics, NODE_METRICS, reading)
+        async def check_listening() -> None:
+            await _when_available(settings, partial(_check_listening, settings), telemetry.report)
+
         async with (
             supervisor.open(),
             dashboard_server,
-            metrics_server,
+            serve_metrics(metrics, NODE_METRICS, reading),
             _run_energy_manager(energy_manager),
         ):
-
-            async def check_listening() -> None:
-                await _bind_when_available(
-                    settings, partial(_check_listening, settings), telemetry.report
-                )
-
             while await supervisor.next_session(check_listening):
                 async with _network(settings, limits, identity, traffic) as network:
                     session = open_session(settings, data, identity, network, telemetry)
@@ -203,7 +192,29 @@ async def serve_owner(
     return finished
 
 
-async def _bind_when_available(
+@contextlib.contextmanager
+def _measured_stalls() -> Iterator[Durations]:
+    """Inside the context, count how long the event loop stalls."""
+    stalls = Durations(STALL_BUCKETS)
+    meter = StallMeter(stalls.add)
+    trio.lowlevel.add_instrument(meter)
+    try:
+        yield stalls
+    finally:
+        trio.lowlevel.remove_instrument(meter)
+
+
+async def _open_when_available(
+    settings: DaemonSettings, bind: Callable[[], Address | None], stack: contextlib.ExitStack
+) -> Address | None:
+    """Open an address as `_when_available` does, and close it when the stack ends."""
+    address = await _when_available(settings, bind)
+    if address is not None:
+        stack.callback(address.close)
+    return address
+
+
+async def _when_available(
     settings: DaemonSettings,
     bind: Callable[[], T],
     report: ReportProgress = lambda _: None,

@@ -114,7 +114,7 @@ def install() -> None:
     """Install every patch. Further calls do nothing."""
     if ORIGINALS:
         return
-    for patch in patches():
+    for patch in PATCHES:
         ORIGINALS[patch.target] = getattr(patch.owner, patch.name, None)
         setattr(patch.owner, patch.name, patch.function)
     _route_library_logs()
@@ -296,152 +296,151 @@ _READERS = (
 )
 
 
-def patches() -> list[LibraryPatch]:
-    """Return all replacements."""
-    return [
+PATCHES = (
+    LibraryPatch(
+        TrioManager,
+        "run_task",
+        _run_task,
+        "an exception in any task of a service ends the service, and with it the node",
+        "ours: a service of ours must not end, whatever the next fault is",
+    ),
+    LibraryPatch(
+        BasicHost,
+        "_swarm_stream_handler",
+        _stream_handler,
+        "an exception in a stream handler ends the host (ours for good: a peer may open any number "
+        "of streams, and one that it never ends is kept, with all it sends there)",
+        "raising_handler",
+    ),
+    LibraryPatch(
+        Swarm,
+        "_handle_inbound_connection",
+        _inbound_connection,
+        "an inbound connection's slot is freed only when the host ends; silent peers hold "
+        "all of them",
+        "inbound_slots",
+    ),
+    LibraryPatch(
+        Swarm,
+        "new_stream",
+        _new_stream,
+        "opening a stream to a disconnected peer dials it",
+        f"{_POLICY}: only our own code dials",
+    ),
+    LibraryPatch(
+        libp2p.pubsub.pubsub,
+        "maybe_consume_signed_record",
+        _ignore_record,
+        "a message of a peer whose clock was ahead is dropped; a record of 100,000 "
+        "addresses takes seconds for every message",
+        "clock_ahead",
+    ),
+    LibraryPatch(
+        RpcQueue,
+        "__init__",
+        _rpc_queue_init,
+        "a peer's queue holds 32 messages, and further ones are dropped",
+        f"{_POLICY}: all votes of a round arrive at once; bounded in bytes too",
+    ),
+    LibraryPatch(
+        Yamux,
+        "__init__",
+        _yamux_init,
+        "a write that is cancelled halfway breaks the connection; a peer that exceeds its "
+        "window fills the memory",
+        "cancelled_write, ignored_window",
+    ),
+    LibraryPatch(
+        YamuxStream,
+        "reset",
+        _reset,
+        "received data stays in memory for a minute after a stream's reset; a reset that is "
+        "cancelled while it waits for the connection is never sent",
+        "kept_after_reset, lost_reset",
+    ),
+    *(
         LibraryPatch(
-            TrioManager,
-            "run_task",
-            _run_task,
-            "an exception in any task of a service ends the service, and with it the node",
-            "ours: a service of ours must not end, whatever the next fault is",
-        ),
+            YamuxStream,
+            name,
+            NotifyingAttribute(name),
+            "a writer without credit polls for it a hundred times a second",
+            "polled_credit",
+        )
+        for name in ("send_window", "closed", "send_closed")
+    ),
+    LibraryPatch(
+        YamuxStream,
+        "_auto_tune_and_send_window_update",
+        grant_credit,
+        "a window update goes out after every read",
+        "credit_for_every_read",
+    ),
+    *(
         LibraryPatch(
-            BasicHost,
-            "_swarm_stream_handler",
-            _stream_handler,
-            "an exception in a stream handler ends the host (ours for good: a peer may open any number "
-            "of streams, and one that it never ends is kept, with all it sends there)",
-            "raising_handler",
-        ),
+            module,
+            "read_exactly",
+            read_exactly,
+            "a message that arrives in more than 101 pieces is dropped",
+            "impatient_reader",
+        )
+        for module in _READERS
+    ),
+    LibraryPatch(
+        TrioTCPStream,
+        "read",
+        read_gathered,
+        "a system call for every packet, and two for every message",
+        _SAVES_CPU,
+    ),
+    LibraryPatch(
+        TrioTCPStream,
+        "get_remote_address",
+        remote_address,
+        "a connection over IPv6 has no remote address",
+        "unknown_ipv6_remote",
+    ),
+    LibraryPatch(
+        libp2p.transport.tcp.tcp,
+        "_set_reuse_flags",
+        share_port,
+        "whether a listener at `::` also accepts IPv4 connections depends on a system setting",
+        "mixed_families",
+    ),
+    LibraryPatch(
+        Yamux,
+        "_read_data_body",
+        read_body,
+        "a timeout is set for data that has arrived already",
+        _SAVES_CPU,
+    ),
+    LibraryPatch(Yamux, "_write_frame", write_frame, "a log line for every frame", _SAVES_CPU),
+    LibraryPatch(
+        YamuxStream,
+        "read",
+        read_stream,
+        "three layers, each with locks and a log line",
+        _SAVES_CPU,
+    ),
+    LibraryPatch(
+        YamuxStream,
+        "write",
+        write_stream,
+        "one and a half encrypted messages for every frame, and three locks",
+        _SAVES_CPU,
+    ),
+    *(
         LibraryPatch(
-            Swarm,
-            "_handle_inbound_connection",
-            _inbound_connection,
-            "an inbound connection's slot is freed only when the host ends; silent peers hold "
-            "all of them",
-            "inbound_slots",
-        ),
-        LibraryPatch(
-            Swarm,
-            "new_stream",
-            _new_stream,
-            "opening a stream to a disconnected peer dials it",
-            f"{_POLICY}: only our own code dials",
-        ),
-        LibraryPatch(
-            libp2p.pubsub.pubsub,
-            "maybe_consume_signed_record",
-            _ignore_record,
-            "a message of a peer whose clock was ahead is dropped; a record of 100,000 "
-            "addresses takes seconds for every message",
-            "clock_ahead",
-        ),
-        LibraryPatch(
-            RpcQueue,
+            owner,
             "__init__",
-            _rpc_queue_init,
-            "a peer's queue holds 32 messages, and further ones are dropped",
-            f"{_POLICY}: all votes of a round arrive at once; bounded in bytes too",
-        ),
-        LibraryPatch(
-            Yamux,
-            "__init__",
-            _yamux_init,
-            "a write that is cancelled halfway breaks the connection; a peer that exceeds its "
-            "window fills the memory",
-            "cancelled_write, ignored_window",
-        ),
-        LibraryPatch(
-            YamuxStream,
-            "reset",
-            _reset,
-            "received data stays in memory for a minute after a stream's reset; a reset that is "
-            "cancelled while it waits for the connection is never sent",
-            "kept_after_reset, lost_reset",
-        ),
-        *(
-            LibraryPatch(
-                YamuxStream,
-                name,
-                NotifyingAttribute(name),
-                "a writer without credit polls for it a hundred times a second",
-                "polled_credit",
-            )
-            for name in ("send_window", "closed", "send_closed")
-        ),
-        LibraryPatch(
-            YamuxStream,
-            "_auto_tune_and_send_window_update",
-            grant_credit,
-            "a window update goes out after every read",
-            "credit_for_every_read",
-        ),
-        *(
-            LibraryPatch(
-                module,
-                "read_exactly",
-                read_exactly,
-                "a message that arrives in more than 101 pieces is dropped",
-                "impatient_reader",
-            )
-            for module in _READERS
-        ),
-        LibraryPatch(
-            TrioTCPStream,
-            "read",
-            read_gathered,
-            "a system call for every packet, and two for every message",
+            _init_with_eager_locks(owner, *locks),
+            "acquiring a free lock lets every other task run first",
             _SAVES_CPU,
-        ),
-        LibraryPatch(
-            TrioTCPStream,
-            "get_remote_address",
-            remote_address,
-            "a connection over IPv6 has no remote address",
-            "unknown_ipv6_remote",
-        ),
-        LibraryPatch(
-            libp2p.transport.tcp.tcp,
-            "_set_reuse_flags",
-            share_port,
-            "whether a listener at `::` also accepts IPv4 connections depends on a system setting",
-            "mixed_families",
-        ),
-        LibraryPatch(
-            Yamux,
-            "_read_data_body",
-            read_body,
-            "a timeout is set for data that has arrived already",
-            _SAVES_CPU,
-        ),
-        LibraryPatch(Yamux, "_write_frame", write_frame, "a log line for every frame", _SAVES_CPU),
-        LibraryPatch(
-            YamuxStream,
-            "read",
-            read_stream,
-            "three layers, each with locks and a log line",
-            _SAVES_CPU,
-        ),
-        LibraryPatch(
-            YamuxStream,
-            "write",
-            write_stream,
-            "one and a half encrypted messages for every frame, and three locks",
-            _SAVES_CPU,
-        ),
-        *(
-            LibraryPatch(
-                owner,
-                "__init__",
-                _init_with_eager_locks(owner, *locks),
-                "acquiring a free lock lets every other task run first",
-                _SAVES_CPU,
-            )
-            for owner, *locks in (
-                (YamuxStream, "window_lock"),
-                (NetStream, "_state_lock"),
-                (TrioTCPStream, "read_lock", "write_lock"),
-            )
-        ),
-    ]
+        )
+        for owner, *locks in (
+            (YamuxStream, "window_lock"),
+            (NetStream, "_state_lock"),
+            (TrioTCPStream, "read_lock", "write_lock"),
+        )
+    ),
+)
+"""All replacements."""

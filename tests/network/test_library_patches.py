@@ -99,10 +99,10 @@ def test_every_patch_has_its_program() -> None:
 
 
 def test_every_guard_names_a_patch_or_why_it_is_ours() -> None:
-    targets = Counter(patch.target for patch in library_patches.patches())
+    targets = Counter(patch.target for patch in library_patches.PATCHES)
     assert max(targets.values()) == 1
     assert "`patches` in `node/network/library_patches.py`" in README.read_text()
-    for patch in library_patches.patches():
+    for patch in library_patches.PATCHES:
         assert patch.why
         if not patch.upstream.startswith("ours: "):
             assert set(patch.upstream.split(", ")) <= set(faults.PATCHED)
@@ -117,7 +117,7 @@ def test_every_patch_is_in_the_table() -> None:
 
 
 def test_the_list_of_guards_is_what_is_installed() -> None:
-    for patch in library_patches.patches():
+    for patch in library_patches.PATCHES:
         now = patch.owner.__dict__[patch.name]
         assert type(now) is type(patch.function)
         assert patch.target in library_patches.ORIGINALS
