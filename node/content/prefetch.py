@@ -35,6 +35,9 @@ _log = logging.getLogger(__name__)
 # How far ahead to fetch: a minute or more. All of a member's streams reach new chunks in the same rounds
 # (`sampler`), and sixteen of 4 MiB take a minute at 10 Mbit/s.
 _ROUNDS_AHEAD = 32
+# Rounds after which the chunks to fetch are determined again, though a member's streams stay the same:
+# with many streams this takes seconds of processor time.
+_ROUNDS_BETWEEN = 8
 _MAX_PARALLEL_FETCHES = 4
 # After all shards were scanned for scarce chunks there is no scan for a minute, because other members
 # fetch some as well. At most this many chunks are fetched after the scan of a shard, because peers that
@@ -371,6 +374,13 @@ def data_budget(max_disk: int | None, manifest: Manifest) -> int | None:
             f"allow at least {(needed_bytes + _MIN_DATA_BYTES) / 1e9:.2f} GB with --max-disk",
         )
     return max_disk - needed_bytes
+
+
+def outlook(ledger: Ledger, me: PeerId) -> object:
+    """Return a value that changes when `upcoming_samples` should be computed again: every few rounds,
+    and as soon as `me` has other streams."""
+    now = len(ledger)
+    return now // _ROUNDS_BETWEEN, ledger.assignments.assignment(now).streams_of(me)
 
 
 def upcoming_samples(ledger: Ledger, me: PeerId, rounds: int) -> list[int]:

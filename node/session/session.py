@@ -23,7 +23,7 @@ from ...protocol.member.view import MemberView
 from ...protocol.util.bounded_dict import BoundedTable
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import TICKET_KIND
-from ..content.prefetch import Prefetch, upcoming_samples
+from ..content.prefetch import Prefetch, outlook, upcoming_samples
 from ..content.snapshots import Snapshots
 from ..control.limits import BandwidthLimits
 from ..listing.publisher import ListingPublisher, SwarmState
@@ -317,7 +317,10 @@ class SwarmSession:
             known = runner.ledger().truncated(len(runner.ledger()))
             return partial(upcoming_samples, known, me, rounds)
 
-        prefetch = partial(membership.prefetch.run, upcoming, lambda: runner.ledger().head)
+        def as_of() -> object:
+            return outlook(runner.ledger(), me)
+
+        prefetch = partial(membership.prefetch.run, upcoming, as_of)
         self._network.spawn(keep_running, prefetch)
         settings = self._settings
         await runner.run(

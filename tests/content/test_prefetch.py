@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 from distro_node.crypto.hashing import ContentId, content_id
-from distro_node.node.content.prefetch import Prefetch, data_budget, upcoming_samples
+from distro_node.node.content.prefetch import Prefetch, data_budget, outlook, upcoming_samples
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.storage.blob_store import BlobStore
@@ -235,6 +236,21 @@ def test_what_comes_next_is_what_a_round_will_assign(overlap: bool) -> None:
     assert ahead == assigned
     # A newcomer includes itself.
     assert upcoming_samples(chain.ledger, identity(9).peer, 3)
+
+
+def test_samples_are_computed_again_for_other_streams_and_else_seldom() -> None:
+    chain = Chain(3)
+    me, known, changes = identity(1).peer, [], []
+    for _ in range(40):
+        known.append((outlook(chain.ledger, me), chain.ledger.assignments.assignment(chain.round)))
+        chain.grow()
+    for (before, had), (now, has) in itertools.pairwise(known):
+        if before != now:
+            changes.append(has.round)
+        if had.streams_of(me) != has.streams_of(me):
+            assert before != now
+    assert {8, 16, 24, 32} <= {*changes}
+    assert len(changes) < 20
 
 
 def test_a_limit_on_the_disk_has_to_leave_room_to_take_part() -> None:
