@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from distro_node.node.trainer.optimizer.optimizer import orthogonalise
+from distro_node.node.trainer.optimizer.orthogonal import MUON, orthogonalise
 from distro_node.protocol.wire.manifest import ParameterSpec
 
 from .trial import Trial
-
-_QUINTIC_ROUNDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,5 +153,5 @@ class MuonInFloat32(torch.optim.Optimizer):
                 momentum = self.state[parameter]["momentum_buffer"]
                 momentum.lerp_(parameter.grad, 1 - self._momentum)
                 ahead = parameter.grad.lerp(momentum, self._momentum)
-                even = orthogonalise(ahead[None], _QUINTIC_ROUNDS)[0]
+                even = orthogonalise(ahead[None], MUON)[0]
                 parameter.sub_(even, alpha=group["lr"])

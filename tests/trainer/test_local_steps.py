@@ -13,7 +13,8 @@ import torch
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.optimizer.background_gradient import BackgroundGradient
 from distro_node.node.trainer.optimizer.local_steps import LocalSteps
-from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer, orthogonalise
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
+from distro_node.node.trainer.optimizer.orthogonal import MUON, orthogonalise
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.local_policy import Clipping, LocalPolicy
@@ -71,7 +72,8 @@ def by_hand(session: TrainingSession, batches: list[list[int]], rate: float) -> 
             else:
                 rows = [
                     torch.cat(
-                        [orthogonalise(block[None], 5)[0] for block in band.split(16, dim=1)], dim=1
+                        [orthogonalise(block[None], MUON)[0] for block in band.split(16, dim=1)],
+                        dim=1,
                     )
                     for band in ahead.split(16, dim=0)
                 ]

@@ -19,10 +19,9 @@ from ....protocol.codec.update import UpdateLayout
 from ...training.memory_options import IN_FLOAT32, StateOptions
 from ..memory.optimizer_state import Noise, new_state
 from .blocks import block_view, stripes
-from .optimizer import orthogonalise, quintic_type
+from .orthogonal import MUON, iteration_type, orthogonalise
 
 _MOMENTUM = 0.95
-_QUINTIC_ROUNDS = 5
 _EPSILON = 1e-12
 
 
@@ -119,7 +118,7 @@ class LocalSteps:
         if gradient is None:
             gradient = torch.zeros(tensor.rows, tensor.columns, device=state.device)
         gradient = gradient.to(torch.float32).contiguous().view(tensor.rows, tensor.columns)
-        dtype = quintic_type(state.device)
+        dtype = iteration_type(state.device)
         for stripe in stripes(tensor, state.device):
             rows = gradient[stripe.rows]
             momentum = state.read(stripe.rows).mul_(_MOMENTUM).add_(rows)
@@ -128,7 +127,7 @@ class LocalSteps:
             blocks = block_view(gradient, tensor, stripe)
             if tensor.sides == 2:
                 flat = blocks.reshape(stripe.count, tensor.block_rows, tensor.block_columns)
-                blocks.copy_(orthogonalise(flat, _QUINTIC_ROUNDS, dtype).view(blocks.shape))
+                blocks.copy_(orthogonalise(flat, MUON, dtype).view(blocks.shape))
             else:
                 size = rows.square().mean().sqrt_().add_(_EPSILON)
                 rows.div_(size)

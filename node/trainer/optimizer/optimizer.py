@@ -12,7 +12,6 @@ shared. The momentum is kept transformed, so that sent coefficients are simply t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,21 +23,16 @@ from ....protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
 from ....protocol.committee.sign_vote import Signs, selected_positions, zero_sign
 from ....protocol.wire.manifest import OptimizerSpec
 from ...training.memory_options import IN_FLOAT32, StateOptions
-from ..device import narrow_type
 from ..memory.optimizer_state import Noise, StateTensor, new_state
 from .blocks import Stripe, block_view, float_basis, forward_transform, stripes
+from .orthogonal import MUON, PARTIAL, iteration_type, orthogonalise
 
 # Prevents division by zero if a parameter has had no gradient yet. Far below any real root mean
 # square gradient, so it does not determine any parameter's step.
 _EPSILON = 1e-12
 
-# The quintic of Muon (Keller Jordan et al., "Muon: An optimizer for hidden layers in neural
-# networks", 2024): x ← a·x + b·x³ + c·x⁵ on the singular values. Five iterations bring all of them
-# near 1. After three iterations small singular values are still below 1. They are mostly noise, and if
-# the gradient was first divided by the root of the second moment, the model learns no worse
-# (docs/research.md).
-_QUINTIC = (3.4445, -4.7750, 2.0315)
-_QUINTIC_ROUNDS = {"orthogonal": 3, "muon": 5}
+# How a preconditioner makes blocks nearly orthogonal.
+_ITERATIONS = {"orthogonal": PARTIAL, "muon": MUON}
 
 # Rounds that may be pending at once; overlapping rounds need two.
 _MAX_PENDING = 8
@@ -263,12 +257,16 @@ class LocalOptimizer:
             # A convolution may return its kernel's gradient in another memory order, and a bfloat16
             # copy in 16 bits.
             gradient = gradient.to(torch.float32).contiguous().view(tensor.rows, tensor.columns)
+        beta = self._spec.momentum
         for stripe in stripes(tensor, state.device):
-            momentum = state.read(stripe.blocks).mul_(self._spec.momentum)
             self._smooth(index, stripe, None if gradient is None else gradient[stripe.rows])
-            if gradient is not None:
+            momentum = state.read(stripe.blocks)
+            if gradient is None:
+                momentum.mul_(beta)
+            else:
                 self._precondition(index, stripe, gradient[stripe.rows])
-                momentum.add_(transformed_stripe(gradient, tensor, self._spec, stripe))
+                added = transformed_stripe(gradient, tensor, self._spec, stripe)
+                torch.add(added, momentum, alpha=beta, out=momentum)
             state.write(stripe.blocks, momentum)
 
     def _smooth(self, index: int, stripe: Stripe, gradient: torch.Tensor | None) -> None:
@@ -276,9 +274,10 @@ class LocalOptimizer:
         only decay the sum."""
         if not self.smoothed:
             return
-        state = self.smoothed[index]
-        smoothed = state.read(stripe.rows).mul_(self._spec.smoothing)
-        state.write(stripe.rows, smoothed if gradient is None else gradient.add_(smoothed))
+        state, decay = self.smoothed[index], self._spec.smoothing
+        before = state.read(stripe.rows)
+        after = before.mul_(decay) if gradient is None else gradient.add_(before, alpha=decay)
+        state.write(stripe.rows, after)
 
     def _precondition(self, index: int, stripe: Stripe, gradient: torch.Tensor) -> None:
         """Update the second moment of some rows of a gradient, then divide them by its root."""
@@ -358,10 +357,10 @@ def transformed_stripe(
     blocks = block_view(gradient, tensor, stripe)
     blocks = blocks.reshape(stripe.count, tensor.block_rows, tensor.block_columns)
     coefficients = forward_transform(blocks, matrix_a, matrix_b)
-    rounds = _QUINTIC_ROUNDS.get(spec.preconditioner)
-    if rounds is not None and tensor.sides == 2:
+    iterations = _ITERATIONS.get(spec.preconditioner)
+    if iterations is not None and tensor.sides == 2:
         # The transform multiplies by orthogonal matrices on both sides, so the order does not matter.
-        coefficients = orthogonalise(coefficients, rounds, quintic_type(gradient.device))
+        coefficients = orthogonalise(coefficients, iterations, iteration_type(gradient.device))
     return coefficients.view(stripe.count, -1)
 
 
@@ -373,27 +372,3 @@ def _signs(values: npt.NDArray[np.float32], round_number: int) -> npt.NDArray[np
     """
     at_zero = 1 if round_number % 2 == 0 else -1
     return np.where(values == 0, at_zero, np.sign(values)).astype(np.int8)
-
-
-def quintic_type(device: torch.device) -> torch.dtype:
-    """Return bfloat16 if the device has units for it, otherwise float32. bfloat16 suffices, because the
-    singular values only have to come close to 1 (Muon's own iterations use it), and it halves the
-    memory traffic. Members need not agree on it: an update's signs are the member's own choice."""
-    return torch.bfloat16 if narrow_type(device) is torch.bfloat16 else torch.float32
-
-
-def orthogonalise(
-    blocks_NAB: torch.Tensor, rounds: int, dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
-    """Return U·f(S)·Vᵀ for each block U·S·Vᵀ, in float32, with f(S) close to 1 and scaled so that the
-    root mean square of the elements is near 1; the iterations are computed in `dtype`."""
-    a, b, c = _QUINTIC
-    wide = blocks_NAB if blocks_NAB.shape[1] <= blocks_NAB.shape[2] else blocks_NAB.mT
-    norms = wide.square().sum(dim=(1, 2), keepdim=True).sqrt_()
-    result = (wide / norms.add_(_EPSILON)).to(dtype)
-    for _ in range(rounds):
-        square = result @ result.mT
-        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
-        result = torch.baddbmm(result, polynomial, result, beta=a)
-    result = result.to(torch.float32).mul_(math.sqrt(result.shape[2]))
-    return result if wide is blocks_NAB else result.mT.contiguous()
