@@ -254,7 +254,8 @@ class Swarm:
             else:
                 score = self._seen(audit, now)
             if score is not None:
-                self._said.append(Audit(peer, audit.peer, now, shares[audit.peer], score))
+                share, sequence = shares[audit.peer], audit.sequence
+                self._said.append(Audit(peer, audit.peer, now, share, score, sequence=sequence))
 
     def _seen(self, audit: AuditTarget, now: int) -> int:
         return self._score(audit.peer, now, audit.sequence)
@@ -265,7 +266,8 @@ class Swarm:
             return LIARS_SCORE
         if audit.peer != self.target:
             return self._seen(audit, now)
-        self._held.append(Audit(peer, audit.peer, now, self.shares[audit.peer], 0))
+        share, sequence = self.shares[audit.peer], audit.sequence
+        self._held.append(Audit(peer, audit.peer, now, share, 0, sequence=sequence))
         return None
 
     def _call(self, now: int) -> None:
@@ -277,16 +279,20 @@ class Swarm:
                 lies = self.attack and peer in self.liars
                 if not lies and self.random.random() < NEVER:
                     continue
-                low = first.peer not in self.liars if lies else self._is_low(first)
+                low, spot = (first.peer not in self.liars, False) if lies else self._found(first)
                 at = now + 1 if lies else now + self.random.randint(2, 6)
-                self._again.append((at, Reaudit(peer, first, low)))
+                self._again.append((at, Reaudit(peer, first, low, spot)))
 
-    def _is_low(self, first: Audit) -> bool:
-        scores = [
-            self._score(first.peer, first.round, sequence)
+    def _found(self, first: Audit) -> tuple[bool, bool]:
+        """Return whether an honest re-audit finds the share low, and the audited sequence, if it is one
+        of those that it covers."""
+        scores = {
+            sequence: self._score(first.peer, first.round, sequence)
             for sequence in range(min(first.share, MAX_REAUDITED_SEQUENCES))
-        ]
-        return failed(first.score, scores, self.accounts.bound(first.share))
+        }
+        bound = self.accounts.disputes[first].bound
+        low = failed(first.score, [*scores.values()], bound)
+        return low, scores.get(first.sequence, bound) < bound
 
     def _score(self, peer: PeerId, round_: int, sequence: int) -> int:
         return self._updates[peer, round_].drawn(self.random, self.shares[peer], sequence)

@@ -151,8 +151,8 @@ class Swarm:
             )
             if audit is not None:
                 score = self._score(auditor, audit.peer, self._round, audit.sequence)
-                share = shares[audit.peer]
-                audits.append(Audit(peer, audit.peer, self._round, share, score))
+                share, sequence = shares[audit.peer], audit.sequence
+                audits.append(Audit(peer, audit.peer, self._round, share, score, sequence=sequence))
         return audits
 
     def _reaudits(self, first: Audit) -> list[Reaudit]:
@@ -160,12 +160,13 @@ class Swarm:
         for peer in sorted(self.accounts.pending_reauditors(first) & self.members.keys()):
             if first.peer not in self.members:
                 break
-            scores = [
-                self._score(self.members[peer], first.peer, first.round, sequence)
+            scores = {
+                sequence: self._score(self.members[peer], first.peer, first.round, sequence)
                 for sequence in range(min(self.members[first.peer].share, MAX_REAUDITED_SEQUENCES))
-            ]
-            low = failed(first.score, scores, self.accounts.bound(first.share))
-            audits.append(Reaudit(peer, first, low))
+            }
+            bound = self.accounts.disputes[first].bound
+            low = failed(first.score, [*scores.values()], bound)
+            audits.append(Reaudit(peer, first, low, scores.get(first.sequence, bound) < bound))
         return audits
 
     def _forget(self) -> None:

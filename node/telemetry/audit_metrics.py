@@ -13,7 +13,7 @@ from .families import MetricRow, values_of
 
 Result = Literal["passed", "low", "other"]
 # Outcomes of a dispute, as in protocol/audit/counts.py.
-DisputeOutcomeLabel = Literal["failed", "contradicted", "dropped", "other"]
+DisputeOutcomeLabel = Literal["failed", "spared", "contradicted", "dropped", "other"]
 Voters = Literal["own", "swarm", "other"]
 
 
@@ -67,9 +67,9 @@ AUDIT_METRICS: tuple[MetricRow[NodeReading], ...] = (
     MetricRow(
         "counter",
         "disputes_ended_total",
-        "Disputes that ended, by outcome: the work failed the audit, re-audits contradicted "
-        "the first audit, or the dispute was dropped unsettled after its time.",
-        _recorded("failed", "contradicted", "dropped"),
+        "Disputes that ended, by outcome: the work failed the audit, one sequence of it was low, "
+        "re-audits contradicted the first audit, or the dispute was dropped unsettled after its time.",
+        _recorded("failed", "spared", "contradicted", "dropped"),
         values_of("ending", DisputeOutcomeLabel),
     ),
     MetricRow(

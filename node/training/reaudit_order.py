@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
-from ...protocol.audit.disputes import OPEN_ROUNDS, outcome
+from ...protocol.audit.disputes import FINDINGS, OPEN_ROUNDS, outcome
 from ...protocol.audit.reputation import Audit, ReputationTable
 from ...protocol.wire.encoding import encode
 
@@ -41,9 +41,9 @@ def _can_be_settled(reputation: ReputationTable, low_audit: Audit) -> bool:
     dispute = reputation.disputes[low_audit]
     missing = reputation.pending_reauditors(low_audit)
     return dispute.jury is not None and any(
-        outcome(dispute.jury, {**dispute.reaudits, **dict.fromkeys(missing, low)}, low_audit.peer)
+        outcome(dispute.jury, {**dispute.reaudits, **dict.fromkeys(missing, found)}, low_audit.peer)
         != "open"
-        for low in (True, False)
+        for found in FINDINGS
     )
 
 

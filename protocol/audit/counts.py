@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-DisputeEnding = Literal["failed", "contradicted", "dropped"]
-"""How a dispute ends: re-audits find the work low, find it fine, or do not settle it in time."""
+DisputeEnding = Literal["failed", "spared", "contradicted", "dropped"]
+"""How a dispute ends: re-audits find the work low, one sequence of it, or none, or do not settle it in
+time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class AuditCounts:
     """Re-audits."""
     failed: int = 0
     """Disputes in which re-audits confirmed the low score."""
+    spared: int = 0
+    """Disputes in which re-audits found the audited sequence alone low."""
     contradicted: int = 0
     """Disputes in which re-audits contradicted the low score."""
     dropped: int = 0
@@ -46,6 +49,8 @@ class AuditCounts:
         match ending:
             case "failed":
                 return replace(self, failed=self.failed + 1)
+            case "spared":
+                return replace(self, spared=self.spared + 1)
             case "contradicted":
                 return replace(self, contradicted=self.contradicted + 1)
             case "dropped":

@@ -15,14 +15,20 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
 
-Outcome = Literal["open", "failed", "contradicted"]
+Finding = Literal["low", "spot", "fine"]
+"""What a re-audit finds of a share: "low" (`verdict.failed`); the audited sequence alone is a low
+"spot"; "fine": not even that one is low, or it is none of those that were re-audited."""
+FINDINGS: tuple[Finding, ...] = get_args(Finding)
+Outcome = Literal["open", "failed", "spared", "contradicted"]
+"""Of a dispute. "failed": the share is low; "spared": the audited sequence is, but not the share;
+"contradicted": the low score was wrong."""
 
 JURY_SEATS = 16
 """Number of seats whose holders re-audit, if more members than this have votes. A member with many votes
@@ -76,21 +82,24 @@ def draw_jury(votes: Mapping[PeerId, int], beacon: bytes) -> Jury:
     return Jury(weights, drawn=True)
 
 
-def outcome(jury: Jury, reaudits: Mapping[PeerId, bool], audited: PeerId) -> Outcome:
-    """Return the outcome of the re-audits so far; `reaudits` states by member whether it found the share
-    low.
+def outcome(jury: Jury, reaudits: Mapping[PeerId, Finding], audited: PeerId) -> Outcome:
+    """Return the outcome of the re-audits so far, given what each member's found.
 
     The `audited` member does not re-audit. As soon as any member finds the share not low, the audited
-    member's own weight counts for that result, too.
+    member's own weight counts for that result, too. An auditor is contradicted only by members that find
+    the sequence not low that it audited: a member may well omit one of two, and is not low for it.
     """
-    low = _weight(jury, (peer for peer, found_low in reaudits.items() if found_low))
-    fine = _weight(jury, (peer for peer, found_low in reaudits.items() if not found_low))
+    low, spot, fine = (
+        sum(jury.weights.get(peer, 0) for peer, found in reaudits.items() if found == kind)
+        for kind in ("low", "spot", "fine")
+    )
+    own = jury.weights.get(audited, 0)
     if low >= jury.needed:
         return "failed"
-    if fine and fine + jury.weights.get(audited, 0) >= jury.needed:
+    if fine and fine + own >= jury.needed:
         return "contradicted"
+    # Whatever those say that have not answered, so that their order does not matter.
+    most_fine = sum(jury.weights.values()) - low - spot
+    if spot and spot + fine + own >= jury.needed and most_fine < jury.needed:
+        return "spared"
     return "open"
-
-
-def _weight(jury: Jury, peers: Iterable[PeerId]) -> int:
-    return sum(jury.weights.get(peer, 0) for peer in peers)

@@ -26,13 +26,13 @@ An absent member has no votes but keeps its state: a laptop closed in the evenin
 where it was, and a member that left accused comes back accused.
 
 *During the founding* of a swarm the founder keeps more than two thirds of all votes: otherwise the
-first members to be audited could outvote it. The founding is over once enough members have earned votes
-(`voters_needed`) and no other has as many as all the rest.
+first members to be audited could outvote it. The founding is over once the members with votes do more
+than two thirds of the work, and no third of the others by work has half of the others' votes.
 
 *If no present member has votes*, since all voters are away, all count alike: each has one vote
 and may audit and vouch. That lasts until a voter returns or enough members have earned votes. During the
-founding each also has one if the founder is away and fewer than `MIN_VOTERS` others have votes; if as
-many have, each of these has one.
+founding, while the founder is away, its part is taken by those with votes if they are at least
+`MIN_VOTERS`, or else by all: each by its work in the epoch before (`EpochVotes`).
 
 All this follows from the records alone, in integer arithmetic.
 """
@@ -50,7 +50,7 @@ from ..wire.saved_state import Restorable, fields, of, part
 from .audit_sums import AuditSums, halves_test
 from .contributions import Contributions
 from .counts import AuditCounts, DisputeEnding
-from .disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS, Jury, Outcome, draw_jury, outcome
+from .disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS, Finding, Jury, Outcome, draw_jury, outcome
 from .sequential_test import LevelTest
 from .verdict import BaselineSample, ScoreBaseline, level, passing
 
@@ -67,12 +67,8 @@ none, could keep the others from ever having votes."""
 MIN_VOTERS = 4
 """Minimum number of voters that decide without the founder during the founding, or that end it: one
 liar among fewer has a third."""
-FOUNDED_VOTERS = 16
-"""Number of members with votes, the founder among them, with which the founding is over, however many
-work: a crowd that does not work could otherwise prolong it. Where few work, fewer are enough
-(`voters_needed`)."""
-RECENT = 8
-"""Number of each member's latest scores that set the baseline."""
+RECENT = 16
+"""Number of each auditor's latest scores that set the baseline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +85,8 @@ class Audit:
     """In thousandths of a standard deviation of chance (`sign_score`)."""
     first_half: int | None = None
     """The score of the sequence's first half alone, in the same unit; None if there is none."""
+    sequence: int = 0
+    """The number of the audited sequence in the share."""
 
     @property
     def name(self) -> bytes:
@@ -109,6 +107,13 @@ class Reaudit:
     low_audit: Audit
     low: bool
     """Whether it finds the whole share low (`verdict.failed`)."""
+    spot: bool = False
+    """Whether it includes the audited sequence, and finds that one low."""
+
+    @property
+    def finding(self) -> Finding:
+        """What it finds, for the dispute."""
+        return "low" if self.low else "spot" if self.spot else "fine"
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,8 @@ class AuditState:
     vouchers: dict[PeerId, int] = field(default_factory=dict)
     """Members that vouched, each with the latest round that it audited."""
     scores: deque[BaselineSample] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """Its latest audits, as samples for the baseline."""
+    """Its latest audits of others, as samples for the baseline. What liars report stays theirs, and
+    counts no more than their votes."""
     last_round: int = 0
     """Round of the latest update that counts."""
     audited: int = 0
@@ -165,6 +171,14 @@ class AuditState:
             scores=self.scores.copy(),
         )
 
+    def work_since(self, round_: int) -> int:
+        """Return the number of sequences of work from a round on, the first of an epoch, vouched for or
+        waiting."""
+        vouched = (
+            count for epoch, count in self.vouched.items() if epoch >= round_ // EPOCH_ROUNDS
+        )
+        return sum(vouched) + sum(count for at, count in self.waiting if at >= round_)
+
     def vouch(self, round_: int, voucher: PeerId | None) -> int:
         """Vouch for the work waiting up to this round, and return its number of sequences.
 
@@ -191,6 +205,47 @@ class AuditState:
             del self.vouchers[peer]
 
 
+@dataclass(frozen=True)
+class EpochVotes:
+    """Votes of an epoch, of present and absent members."""
+
+    earned: Mapping[PeerId, int]
+    """Votes earned by work. During the founding the founder's are raised."""
+    founder: PeerId | None = None
+    """The founder during the founding; None afterwards."""
+    recent: Mapping[PeerId, int] = field(default_factory=dict)
+    """During the founding: the work of the others in the epoch before."""
+
+    def present(self, members: Collection[PeerId]) -> Mapping[PeerId, int]:
+        """Return the votes of the `members` that decide (`deciding`). If there are none, all have one;
+        during the founding those that work have votes for it instead, none more than a third: a crowd
+        that does little has little to say."""
+        recent = {peer: work for peer, work in self.recent.items() if peer in members}
+        alike = at_most_a_third(recent) if len(recent) > 2 else dict.fromkeys(members, 1)
+        return self.deciding(members) or alike
+
+    def deciding(self, members: Collection[PeerId]) -> Mapping[PeerId, int]:
+        """Return the votes that `members` have earned; empty if none has any.
+
+        During the founding, if the founder is none of them, at least `MIN_VOTERS` others decide by their
+        recent work, none with more than a third: those that merely came first have earned most. Fewer do
+        not decide."""
+        held = {peer: votes for peer, votes in self.earned.items() if peer in members}
+        if self.founder is None or self.founder in held:
+            return held
+        recent = {peer: self.recent[peer] for peer in held if peer in self.recent}
+        return at_most_a_third(recent) if len(recent) >= MIN_VOTERS else {}
+
+
+def at_most_a_third(votes: Mapping[PeerId, int]) -> dict[PeerId, int]:
+    """Return the votes of at least three members, none of whom keeps more than a third of all."""
+    _, second, *others = sorted(votes.values(), reverse=True)
+    limit = (second + sum(others)) // 2
+    if second > limit:
+        limit = sum(others)
+    return {peer: min(count, max(1, limit)) for peer, count in votes.items()}
+
+
 @dataclass(slots=True)
 class Dispute:
     """Open dispute about an audit with a low score, settled by re-audits."""
@@ -201,8 +256,8 @@ class Dispute:
     """The lowest passing score."""
     jury: Jury | None = None
     """Members called to re-audit; None until they are drawn."""
-    reaudits: dict[PeerId, bool] = field(default_factory=dict)
-    """Result of each re-audit: whether the share is low."""
+    reaudits: dict[PeerId, Finding] = field(default_factory=dict)
+    """What each re-audit finds."""
 
 
 class ReputationTable(Restorable):
@@ -213,8 +268,7 @@ class ReputationTable(Restorable):
         _disputes=of(dict[Audit, Dispute]),
         _audited=of(set[tuple[PeerId, int]]),
         _members=of(frozenset[PeerId]),
-        founding=of(bool),
-        earned=of(Mapping[PeerId, int]),
+        epoch=of(EpochVotes),
         votes=of(Mapping[PeerId, int]),
         _baseline=part(ScoreBaseline),
         totals=of(AuditCounts),
@@ -226,19 +280,18 @@ class ReputationTable(Restorable):
         """`founder` has the only vote at first. `levels` is the test of how high scores are."""
         self._founder = founder
         self._levels = levels
+        # No liar can make up what re-audits have confirmed, so it may count as less.
+        self._confirmed_levels = replace(levels, least=500)
         self._halves = halves_test(levels.deviation)
         self._states: dict[PeerId, AuditState] = {}
         self._disputes: dict[Audit, Dispute] = {}
         # (auditor, round) of the audits within the last `FRESH` rounds.
         self._audited: set[tuple[PeerId, int]] = set()
         self._members: frozenset[PeerId] = frozenset({founder})
-        self.founding = True
-        """Whether the swarm is still in its founding."""
-        self.earned: Mapping[PeerId, int] = {founder: 1}
-        """Votes of this epoch, of present and absent members. During the founding the founder's are
-        raised."""
-        self.votes: Mapping[PeerId, int] = self.earned
-        """Votes of present members (`present_votes`)."""
+        self.epoch = EpochVotes({founder: 1}, founder)
+        """Votes of this epoch, of present and absent members."""
+        self.votes: Mapping[PeerId, int] = self.epoch.earned
+        """Votes of present members (`EpochVotes.present`)."""
         self._baseline = ScoreBaseline()
         self.totals = AuditCounts()
         """Totals of all audits."""
@@ -261,6 +314,16 @@ class ReputationTable(Restorable):
     def __getitem__(self, peer: PeerId) -> AuditState:
         """Return a member's state; an empty one if it has none."""
         return self._states.get(peer, AuditState())
+
+    @property
+    def founding(self) -> bool:
+        """Whether the swarm is still in its founding."""
+        return self.epoch.founder is not None
+
+    @property
+    def earned(self) -> Mapping[PeerId, int]:
+        """Votes earned for this epoch (`EpochVotes.earned`)."""
+        return self.epoch.earned
 
     def sums(self) -> dict[PeerId, AuditSums]:
         """Return the test sums of every member with state."""
@@ -348,7 +411,7 @@ class ReputationTable(Restorable):
                 self._end(low_audit, "dropped")
         present = frozenset(members)
         if present != self._members:
-            self._members, self.votes = present, self._votes_of(present)
+            self._members, self.votes = present, self.epoch.present(present)
         if (work.round + 1) % EPOCH_ROUNDS == 0:
             self._begin_epoch(work.round + 1)
         for low_audit, dispute in self._disputes.items():
@@ -372,7 +435,7 @@ class ReputationTable(Restorable):
         state.audited += 1
         if (auditor_state := self._states.get(audit.auditor)) is not None:
             auditor_state.audits_made += 1
-        state.scores.append(audit.sample)
+            auditor_state.scores.append(audit.sample)
         bound = self.bound(audit.share)
         low = audit.score < bound
         self.totals = self.totals.after_audit(low=low)
@@ -380,7 +443,7 @@ class ReputationTable(Restorable):
             state.low += 1
             self._disputes[audit] = Dispute(now, bound)
             return 0
-        self._score(state, audit)
+        self._score(state, audit, self._levels)
         if (halves := self._baseline.halves(audit.sample)) is not None:
             state.sums = state.sums.halved(self._halves, halves)
         state.sums = state.sums.audited(failed=False)
@@ -390,7 +453,7 @@ class ReputationTable(Restorable):
 
     def _apply_reaudit(self, reaudit: Reaudit) -> None:
         dispute = self._disputes[reaudit.low_audit]
-        dispute.reaudits[reaudit.reauditor] = reaudit.low
+        dispute.reaudits[reaudit.reauditor] = reaudit.finding
         self.totals = self.totals.note_reaudit()
         assert dispute.jury is not None
         settled = outcome(dispute.jury, dispute.reaudits, reaudit.low_audit.peer)
@@ -408,10 +471,11 @@ class ReputationTable(Restorable):
         failed = settled == "failed"
         if state is not None:
             state.sums = state.sums.audited(failed=failed)
-            if failed:
+            if settled != "contradicted":
                 # A low score is added only now that re-audits have confirmed it: otherwise a few false
                 # audits by a single liar would accuse the member.
-                self._score(state, low_audit)
+                self._score(state, low_audit, self._confirmed_levels)
+            if failed:
                 state.failed += 1
                 state.waiting.clear()
                 if low_audit.peer not in self.earned:
@@ -419,14 +483,14 @@ class ReputationTable(Restorable):
                     state.dismissed = True
             if not state.sums.updates_count:
                 state.vouched.clear()
-        self._note_settlement(low_audit.auditor, contradicted=not failed)
+        self._note_settlement(low_audit.auditor, contradicted=settled == "contradicted")
 
-    def _score(self, state: AuditState, audit: Audit) -> None:
+    def _score(self, state: AuditState, audit: Audit, test: LevelTest) -> None:
         """Add an undisputed score to the level test, if members with such a share set a baseline for
         it."""
         usual = self.baseline_score(audit.share)
         if usual and self._baseline.has_similar(audit.share):
-            state.sums = state.sums.scored(self._levels, level(audit.score, usual))
+            state.sums = state.sums.scored(test, level(audit.score, usual))
 
     def _note_settlement(self, auditor: PeerId, *, contradicted: bool) -> None:
         """Add to the auditor's test sum whether re-audits contradicted its audit."""
@@ -444,7 +508,8 @@ class ReputationTable(Restorable):
         voters = self.votes
         self._audited = {audit for audit in self._audited if audit[1] > round_ - FRESH}
         for peer, state in list(self._states.items()):
-            if len(voters) == 1 and peer in voters:
+            # The founder of a swarm works alone at first. Later somebody alone would gain on all others.
+            if self.founding and peer == self._founder and len(voters) == 1 and peer in voters:
                 state.vouch(round_, None)
             state.forget(round_)
             if state.sums.own_audits.accused:
@@ -455,14 +520,10 @@ class ReputationTable(Restorable):
                 del self._states[peer]
         earned = {peer: self._earned(peer, state) for peer, state in self._states.items()}
         earned = {peer: votes for peer, votes in earned.items() if votes > 0}
-        # If no member has earned any or may have them yet, the previous voters keep theirs: someone must
-        # audit.
-        self.earned = self._admitted(earned, round_) or self.earned
-        self.votes = self._votes_of(self._members)
-        # The founder's raised votes would make its scores the usual ones, which its few auditors choose.
-        counted = dict.fromkeys(self.votes, 1) if self.founding else self.votes
+        self.epoch = self._next_epoch(earned, round_)
+        self.votes = self.epoch.present(self._members)
         self._baseline = ScoreBaseline(
-            [(tuple(self[peer].scores), votes) for peer, votes in sorted(counted.items())]
+            [(tuple(self[peer].scores), votes) for peer, votes in sorted(self.votes.items())]
         )
 
     def _earned(self, peer: PeerId, state: AuditState) -> int:
@@ -476,74 +537,53 @@ class ReputationTable(Restorable):
         vouching = sum(others.get(voter, 0) for voter in state.vouchers)
         return len(state.vouchers) >= VOUCHERS or 3 * vouching > sum(others.values())
 
-    def _admitted(self, earned: dict[PeerId, int], round_: int) -> dict[PeerId, int]:
-        """Return the votes of the epoch that begins with `round_`, given those `earned` by work, and end
-        the founding if enough members have some."""
-        deciding = deciding_votes(self.earned, self._members, self._founder_if_founding)
+    def _next_epoch(self, earned: dict[PeerId, int], round_: int) -> EpochVotes:
+        """Return the votes of the epoch that begins with `round_`, given those `earned` by work; it is
+        the first after the founding if enough members have some."""
+        deciding = self.epoch.deciding(self._members)
         if (deciding and not self.founding) or self._are_enough(earned, round_):
-            self.founding = False
-            return earned
+            # If no member has earned any, the previous voters keep theirs: someone must audit.
+            return EpochVotes(earned or self.earned)
         if not deciding:
             # All count alike, and the first to be vouched for could all be liars.
             earned = {peer: votes for peer, votes in earned.items() if peer in self.earned}
+        if not self.founding:
+            return EpochVotes(earned or self.earned)
         founder = self._founder
-        if not self.founding or not self[founder].sums.credible:
-            return earned
-        others = sum(votes for peer, votes in earned.items() if peer != founder)
-        return earned | {founder: max(earned.get(founder, 0), 2 * others + 1)}
+        recent = {
+            peer: work
+            for peer, state in sorted(self._states.items())
+            if peer != founder and (work := state.work_since(round_ - EPOCH_ROUNDS))
+        }
+        if self[founder].sums.credible:
+            others = sum(votes for peer, votes in earned.items() if peer != founder)
+            earned = earned | {founder: max(earned.get(founder, 0), 2 * others + 1)}
+        return EpochVotes(earned or self.earned, founder, recent)
 
     def _are_enough(self, earned: Mapping[PeerId, int], round_: int) -> bool:
-        working = sum(
-            state.sums.updates_count and state.last_round >= round_ - EPOCH_ROUNDS
-            for peer, state in self._states.items()
-            if peer in self._members
-        )
-        needed = voters_needed(working)
-        if self.founding and self._founder in self._members:
-            needed = min(FOUNDED_VOTERS, needed)
+        """Whether the members with these votes do more than two thirds of the work of the last epoch,
+        and neither one of them nor any that do less than a third of it have half of the votes, the
+        founder's left out.
+
+        Work is compared, not heads, so that a crowd that does little neither ends the founding nor
+        prolongs it. Members that came first have more votes than they do of the work, and without the
+        second condition they would decide while the founder is away. However much the founder does, it
+        counts there as one of average work."""
         present = self._members.intersection(earned)
-        # Nobody may decide alone while the founder is away, not even who has worked for longest.
-        others = [earned[peer] for peer in present if peer != self._founder]
-        return len(present) >= needed and 2 * max(others) < sum(others)
-
-    @property
-    def _founder_if_founding(self) -> PeerId | None:
-        return self._founder if self.founding else None
-
-    def _votes_of(self, members: Collection[PeerId]) -> Mapping[PeerId, int]:
-        return present_votes(self.earned, members, self._founder_if_founding)
-
-
-def present_votes(
-    earned: Mapping[PeerId, int], members: Collection[PeerId], founder: PeerId | None
-) -> Mapping[PeerId, int]:
-    """Return the votes of the members that have earned any; one each if too few have
-    (`deciding_votes`)."""
-    return deciding_votes(earned, members, founder) or dict.fromkeys(members, 1)
-
-
-def deciding_votes(
-    earned: Mapping[PeerId, int], members: Collection[PeerId], founder: PeerId | None
-) -> Mapping[PeerId, int]:
-    """Return the votes that members have earned; empty if none has any.
-
-    During the founding, if the `founder` has none, `MIN_VOTERS` members with votes have one each; fewer
-    have none, as they were merely the first to be audited. `founder` is None once the founding is
-    over."""
-    held = {peer: votes for peer, votes in earned.items() if peer in members}
-    if founder is None or founder in held:
-        return held
-    return dict.fromkeys(held, 1) if len(held) >= MIN_VOTERS else {}
-
-
-def voters_needed(working: int) -> int:
-    """Return how many of `working` members must have earned votes to end the founding: more than two
-    thirds, and at least `MIN_VOTERS`.
-
-    With less than a third of the members, liars then have less than half of the votes, if members work
-    alike; so they settle no dispute, even if they are the first to be vouched for. The founder of fewer
-    than `MIN_VOTERS` members stays its judge: many more may come."""
-    return max(MIN_VOTERS, 2 * working // 3 + 1)
+        work = {peer: self[peer].work_since(round_ - EPOCH_ROUNDS) for peer in self._members}
+        if len(present) < MIN_VOTERS or 3 * sum(work[p] for p in present) <= 2 * sum(work.values()):
+            return False
+        others = sorted(
+            present - {self._founder}, key=lambda peer: (-earned[peer], work[peer], peer)
+        )
+        done = [count for peer, count in work.items() if peer != self._founder and count]
+        average = sum(done) // max(1, len(done))
+        total = sum(done) + min(work.get(self._founder, 0), average)
+        part = held = 0
+        for peer in others:
+            if 3 * (part + work[peer]) < total:
+                part, held = part + work[peer], held + earned[peer]
+        return 2 * max(held, earned[others[0]]) < sum(earned[peer] for peer in others)
 
 
 def audit_probability(votes: Mapping[PeerId, int], peer: PeerId, every: int) -> Fraction:
@@ -551,5 +591,8 @@ def audit_probability(votes: Mapping[PeerId, int], peer: PeerId, every: int) -> 
     total = sum(votes.values())
     if not total:
         return Fraction(0)
-    fair = Fraction(votes.get(peer, 0) * len(votes), total)
-    return min(Fraction(1), fair / every)
+    # If the member with most votes would have to audit more than once a round, all audit less: otherwise
+    # the others made more of the audits than they have votes.
+    return Fraction(
+        votes.get(peer, 0) * len(votes), max(total * every, max(votes.values()) * len(votes))
+    )

@@ -20,17 +20,18 @@ LEAST = 3000
 distribution)."""
 # Bound of `level`, in either direction.
 _LARGEST = 1 << 40
-MIN_SIMILAR_MEMBERS = 3
-"""Number of members with a share of similar size that set the baseline for it, and number of members
-that set the usual ratio of a sequence's first half to the whole."""
+MIN_SIMILAR_AUDITORS = 3
+"""Number of auditors that set the baseline for shares of similar size, and number of auditors that set
+the usual ratio of a sequence's first half to the whole."""
 MIN_AUDITS = 4
-"""Number of recent audits of a member after which it contributes to the baseline. Everyone is judged by
-the baseline for an epoch, and if one member has most of the votes, it is that member's median alone. A
-single score is too often far too high to serve as that median, and a member without votes is dismissed
-after one failure (benchmarks/results/2026-11-26-usual.json)."""
+"""Number of an auditor's recent audits after which it contributes to the baseline, and of those of
+shares of similar size. Everyone is judged by the baseline for an epoch, and if one auditor has most of
+the votes, it is that auditor's median alone. A single score is too often far too high to serve as that
+median, and a member without votes is dismissed after one failure
+(benchmarks/results/2026-11-26-usual.json)."""
 MIN_HALF_SCORES = 6
-"""Number of audits with a first-half score after which a member contributes to the first-half ratio. It
-is greater than `MIN_AUDITS` because one audit tells less about this ratio than about the usual score."""
+"""Number of audits with a first-half score after which an auditor contributes to the first-half ratio.
+It is greater than `MIN_AUDITS`, as an audit tells less about this ratio than about the usual score."""
 
 
 class BaselineSample(NamedTuple):
@@ -62,27 +63,30 @@ class ScoreBaseline(Restorable):
     """Baseline: the usual score for a share of each size.
 
     The more sequences an update is made of, the less each of them shows in it. So a score is compared
-    with the scores of members whose share has as many binary digits, if there are `MIN_SIMILAR_MEMBERS`
-    of them. Their baseline is clamped to between half and twice of what all scores give, since three
-    liars with a share of a rare size could otherwise set it. For sizes with too few such members, scores
-    are assumed to fall with the square root of the share, and half of that is usual: the lower end of
-    the clamp.
+    with the scores of shares with as many binary digits, if auditors with half of all votes, and at
+    least `MIN_SIMILAR_AUDITORS`, report enough of them; their baseline is clamped to between half and
+    twice of what all scores give. For other sizes, scores are assumed to fall with the square root of
+    the share, and half of that is usual: the lower end of the clamp.
+
+    Scores count as their auditor's, not as the audited member's: a passing score is not re-audited, and
+    liars with a third of the votes make most of a member's latest audits in some epoch.
     """
 
     STATE = fields(_one=of(int), _similar=of(dict[int, int]), _half_ratio=of(int))
 
     def __init__(
-        self, samples_by_member: Iterable[tuple[Sequence[BaselineSample], int]] = ()
+        self, samples_by_auditor: Iterable[tuple[Sequence[BaselineSample], int]] = ()
     ) -> None:
-        """`samples_by_member` holds, per member, its recent audits and its votes.
+        """`samples_by_auditor` holds, per auditor, its recent audits of others and its votes.
 
-        A member with too few audits counts with a score of 0: the baseline stays 0 until members with
-        half of all votes have enough, so that a few of them cannot set it.
+        An auditor with too few audits counts with a score of 0: the baseline stays 0 until auditors with
+        half of all votes have enough, so that a few of them cannot set it. The same holds for each
+        size, and for halves.
         """
         scaled: list[tuple[list[int], int]] = []
-        similar: dict[int, list[tuple[list[int], int]]] = {}
         parts: list[tuple[list[int], int]] = []
-        for samples, votes in samples_by_member:
+        by_size: dict[int, list[tuple[list[int], int]]] = {}
+        for samples, votes in samples_by_auditor:
             own = [sample.half_ratio for sample in samples if sample.half_ratio is not None]
             if len(own) >= MIN_HALF_SCORES:
                 parts.append((own, votes))
@@ -91,27 +95,34 @@ class ScoreBaseline(Restorable):
             for size in sorted({sample.share.bit_length() for sample in samples}):
                 own = [sample.score for sample in samples if sample.share.bit_length() == size]
                 if len(own) >= MIN_AUDITS:
-                    similar.setdefault(size, []).append((own, votes))
+                    by_size.setdefault(size, []).append((own, votes))
         # For a share of one sequence, as if all scores fell with the square root.
         self._one = _weighted_usual(scaled)
+        total = sum(votes for _, votes in scaled)
+
+        def usual_of(scores: list[tuple[list[int], int]]) -> int:
+            # The others count with 0.
+            missing = total - sum(votes for _, votes in scores)
+            return _weighted_usual([*scores, ([0], missing)])
+
         self._similar = {
-            size: _weighted_usual(scores)
-            for size, scores in similar.items()
-            if len(scores) >= MIN_SIMILAR_MEMBERS
+            size: usual_of(scores)
+            for size, scores in by_size.items()
+            if len(scores) >= MIN_SIMILAR_AUDITORS
         }
         # Ratio of the first half's score to the whole's, for any share: 0 until enough members show it.
-        self._half_ratio = _weighted_usual(parts) if len(parts) >= MIN_SIMILAR_MEMBERS else 0
+        self._half_ratio = usual_of(parts) if len(parts) >= MIN_SIMILAR_AUDITORS else 0
 
     def has_similar(self, share: int) -> bool:
-        """Whether `MIN_SIMILAR_MEMBERS` members set the baseline for shares of about this size."""
-        return share.bit_length() in self._similar
+        """Whether enough auditors set the baseline for shares of about this size."""
+        return self._similar.get(share.bit_length(), 0) > 0
 
     def of(self, share: int) -> int:
         """Return the usual score for a share of this many sequences, at least one; 0 before any
         audit."""
         scaled = self._one * 1000 // math.isqrt(1_000_000 * share)
         found = self._similar.get(share.bit_length())
-        if found is None:
+        if not found:
             return scaled // 2
         return max(scaled // 2, min(2 * scaled, found))
 
@@ -131,11 +142,11 @@ class ScoreBaseline(Restorable):
 
 
 def baseline_score(scores: Sequence[Sequence[int]], votes: Sequence[int] | None = None) -> int:
-    """Return the usual score from each member's recent ones: the median of the members' medians.
+    """Return the usual score from each auditor's recent ones: the median of the auditors' medians.
 
-    Each member's median is weighted by its `votes`, or equally without them, however often it was
-    audited. While liars have less than half of the weight, the result is between honest members'
-    medians. 0 without any scores.
+    Each auditor's median is weighted by its `votes`, or equally without them, however often it audits.
+    While liars have less than half of the weight, the result is between honest auditors' medians. 0
+    without any scores.
     """
     medians = [
         (_median(own), weight)

@@ -22,12 +22,11 @@ from ..audit.reputation import (
     EPOCH_ROUNDS,
     FRESH,
     Audit,
+    EpochVotes,
     Reaudit,
     RecordedWork,
     ReputationTable,
     audit_probability,
-    deciding_votes,
-    present_votes,
 )
 from ..audit.sign_score import SignSums
 from ..audit.verdict import failed
@@ -55,7 +54,7 @@ _LATEST = 8 * EPOCH_ROUNDS
 # Of those, one in every so many rounds is saved for a restart, and all of the latest rounds.
 _SAVED_SPACING = 4 * _SPACING
 
-_EARNED = runs(apart(of(Mapping[PeerId, int])), None)
+_EPOCHS = runs(apart(of(EpochVotes)), None)
 _EXCLUDED = runs(apart(of(frozenset[PeerId])), 1)
 
 
@@ -78,9 +77,8 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         self._beacon = chain.index(Beacon)
         self._length = 0
         self._kept = {0: self.reputation.copy()}
-        # Earned votes, by epoch, and the number of epochs of the founding.
-        self._earned: list[Mapping[PeerId, int]] = [self.reputation.earned]
-        self._founding_epochs = 1
+        # Votes by epoch.
+        self._epochs: list[EpochVotes] = [self.reputation.epoch]
         # Members whose updates do not count, by round.
         self._excluded: list[frozenset[PeerId]] = [frozenset()]
 
@@ -92,28 +90,21 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         """Contributions of all members since the first round, after the last record."""
         return self.reputation.contributions
 
-    def earned(self, round: int) -> Mapping[PeerId, int]:
-        """Return the votes that peers have earned and hold in a round, including peers that are not
-        members in it. `round` is at most the next one."""
-        return self._earned[round // EPOCH_ROUNDS]
-
-    def founder_in(self, round: int) -> PeerId | None:
-        """Return the founder if a round belongs to the founding of the swarm, otherwise None."""
-        epoch = round // EPOCH_ROUNDS
-        return self._chain.manifest.founder if epoch < self._founding_epochs else None
+    def epoch(self, round: int) -> EpochVotes:
+        """Return the votes of a round's epoch. `round` is at most the next one."""
+        return self._epochs[round // EPOCH_ROUNDS]
 
     def votes(self, round: int) -> Mapping[PeerId, int]:
-        """Return the votes of a round's members (`present_votes`). `round` is at most the next one."""
+        """Return the votes of a round's members (`EpochVotes.present`). `round` is at most the next
+        one."""
         if round == self._length:
             return self.reputation.votes
-        members = self._chain.membership(round).since.keys()
-        return present_votes(self.earned(round), members, self.founder_in(round))
+        return self.epoch(round).present(self._chain.membership(round).since.keys())
 
     def votes_in(self, round: int) -> Votes:
         """Return the votes that `votes` returns, as a `Votes` object."""
-        earned, membership = self.earned(round), self._chain.membership(round)
-        votes = deciding_votes(earned, membership.since, self.founder_in(round))
-        return Votes.of(votes, membership)
+        membership = self._chain.membership(round)
+        return Votes.of(self.epoch(round).deciding(membership.since), membership)
 
     def follow(self, record: Record) -> None:
         """Process the last `record`, which must have been checked."""
@@ -125,11 +116,8 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         self._excluded.append(self._excluded[-1] if excluded == self._excluded[-1] else excluded)
         if self._length % EPOCH_ROUNDS:
             return
-        earned = self.reputation.earned
-        # First: another thread may ask for votes meanwhile.
-        if self.reputation.founding:
-            self._founding_epochs = len(self._earned) + 1
-        self._earned.append(self._earned[-1] if earned == self._earned[-1] else earned)
+        epoch = self.reputation.epoch
+        self._epochs.append(self._epochs[-1] if epoch == self._epochs[-1] else epoch)
         self._kept[self._length] = self.reputation.copy()
         old = self._length - _LATEST
         if old % _SPACING:
@@ -143,14 +131,12 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         kept = list(self._kept.items())
         copy._kept = {round_: table for round_, table in kept if round_ <= length}
         start = max(copy._kept)
-        copy._earned = self._earned[: start // EPOCH_ROUNDS + 1]
-        copy._founding_epochs = min(self._founding_epochs, len(copy._earned))
+        copy._epochs = self._epochs[: start // EPOCH_ROUNDS + 1]
         copy._excluded = self._excluded[: start + 1]
         copy._length, copy.reputation = start, copy._kept[start].copy()
         if length == self._length:
             copy._length, copy.reputation = length, self.reputation.copy()
-            copy._earned, copy._excluded = list(self._earned), list(self._excluded)
-            copy._founding_epochs = self._founding_epochs
+            copy._epochs, copy._excluded = list(self._epochs), list(self._excluded)
         for round_ in range(copy._length, length):
             copy.follow(chain.record(round_))
         return copy
@@ -165,21 +151,19 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         return [
             self.reputation.state(),
             self._tables().pack(kept),
-            _EARNED.pack(self._earned),
-            self._founding_epochs,
+            _EPOCHS.pack(self._epochs),
             _EXCLUDED.pack(self._excluded),
         ]
 
     def restore(self, state: Any, scope: RestoreScope) -> None:
-        reputation, kept, earned, founding_epochs, excluded = state
+        reputation, kept, epochs, excluded = state
         self._kept |= self._tables().unpack(kept, scope)
         self.reputation.restore(reputation, scope)
         self._length = scope.length
-        self._earned = _EARNED.unpack(earned, scope)
+        self._epochs = _EPOCHS.unpack(epochs, scope)
         self._excluded = _EXCLUDED.unpack(excluded, scope)
-        if len(self._earned) != scope.length // EPOCH_ROUNDS + 1:
+        if len(self._epochs) != scope.length // EPOCH_ROUNDS + 1:
             raise ValueError("votes of another number of epochs")
-        self._founding_epochs = of(int).unpack(founding_epochs, scope)
 
     def _tables(self) -> Codec:
         return table(of(int), apart(part(lambda: self._kept[0].copy())))
@@ -244,7 +228,9 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         share = self.share_sizes(entry.round)[target.peer]
         score = SignSums(entry.total, entry.squares).thousandths
         first_half = None if entry.first_half is None else thousandths(entry.first_half)
-        return Audit(entry.auditor, target.peer, entry.round, share, score, first_half)
+        return Audit(
+            entry.auditor, target.peer, entry.round, share, score, first_half, target.sequence
+        )
 
     # Re-audits
 
@@ -284,8 +270,10 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         if sequences is None or len(sequences) != len(entry.scores):
             raise ProtocolError("audit", "a re-audit of other sequences than those drawn")
         bound = self.reputation.disputes[low_audit].bound
-        low = failed(low_audit.score, [thousandths(score) for score in entry.scores], bound)
-        return Reaudit(entry.reauditor, low_audit, low)
+        scores = dict(zip(sequences, map(thousandths, entry.scores), strict=True))
+        low = failed(low_audit.score, [*scores.values()], bound)
+        spot = scores.get(low_audit.sequence, bound) < bound
+        return Reaudit(entry.reauditor, low_audit, low, spot)
 
     def dismisses(self, peer: PeerId) -> bool:
         return self.reputation[peer].dismissed

@@ -6,11 +6,12 @@ import itertools
 import random
 from fractions import Fraction
 from math import comb
+from typing import Any
 
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.disputes import JURY_SEATS, Jury, draw_jury, outcome
+from distro_node.protocol.audit.disputes import JURY_SEATS, Finding, Jury, draw_jury, outcome
 
 PEERS = [PeerId(content_id(b"%d" % number)) for number in range(60)]
 AUDITED = PEERS[0]
@@ -24,9 +25,13 @@ def called(*votes: int) -> Jury:
     return draw_jury(dict(zip(PEERS, votes, strict=False)), b"lot")
 
 
-def told(*low: bool) -> dict[PeerId, bool]:
+def told(*low: bool) -> dict[PeerId, Finding]:
     """Return re-audits by members other than the checked one, which is the first."""
-    return dict(zip(PEERS[1:], low, strict=False))
+    return dict(zip(PEERS[1:], (found(each) for each in low), strict=False))
+
+
+def found(low: bool) -> Finding:
+    return "low" if low else "fine"
 
 
 def test_a_majority_of_votes_decides() -> None:
@@ -43,7 +48,7 @@ def test_a_majority_of_votes_decides() -> None:
 def test_the_order_is_of_no_account() -> None:
     low = {1: True, 2: False, 3: True, 4: True, 5: False}
     for order in itertools.permutations(low):
-        said = {PEERS[number]: low[number] for number in order}
+        said = {PEERS[number]: found(low[number]) for number in order}
         assert outcome(called(1, 1, 1, 2, 2, 1), said, AUDITED) == "failed", order
 
 
@@ -55,8 +60,20 @@ def test_the_audited_member_decides_nothing_alone_whatever_its_votes() -> None:
 
 
 def test_who_has_no_votes_or_is_not_called_counts_for_nothing() -> None:
-    stranger = {PEERS[40]: True, PEERS[41]: True}
+    stranger: dict[PeerId, Finding] = {PEERS[40]: "low", PEERS[41]: "low"}
     assert outcome(called(1, 1, 1), {**told(True), **stranger}, AUDITED) == "open"
+
+
+def test_a_low_spot_in_a_share_that_is_not_low_blames_nobody() -> None:
+    """Nor does the order of the answers matter."""
+    all_ = called(1, 1, 1, 1, 1, 1)
+    for answers in itertools.permutations(("spot", "spot", "spot", "fine", "low")):
+        said: dict[PeerId, Any] = dict(zip(PEERS[1:], answers, strict=False))
+        assert outcome(all_, said, AUDITED) == "spared", answers
+    assert outcome(all_, {PEERS[1]: "spot", PEERS[2]: "spot"}, AUDITED) == "open"
+    # Three of five find the sequence itself not low, and with the audited member they are four of six.
+    said = dict(zip(PEERS[1:], ("spot", "fine", "fine", "fine"), strict=False))
+    assert outcome(all_, said, AUDITED) == "contradicted"
 
 
 @pytest.mark.parametrize("count", range(3, JURY_SEATS + 1))

@@ -13,13 +13,13 @@ from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, REAUDIT_ROUNDS
 from distro_node.protocol.audit.reputation import (
     EPOCH_ROUNDS,
     FRESH,
-    VOUCHERS,
     WINDOW,
     Audit,
     Reaudit,
     RecordedWork,
     ReputationTable,
-    voters_needed,
+    at_most_a_third,
+    audit_probability,
 )
 from distro_node.protocol.audit.verdict import MIN_AUDITS
 
@@ -84,7 +84,7 @@ def run() -> Run:
     run.to_epoch()
     assert set(run.accounts.votes) == set(PEERS[:8])
     for number, peer in enumerate(PEERS[:8]):
-        run.audits(peer, *(PEERS[(number + step) % 8] for step in range(1, VOUCHERS + 1)))
+        run.audits(peer, *(PEERS[(number + step) % 8] for step in range(1, MIN_AUDITS + 1)))
     run.to_epoch()
     return run
 
@@ -246,9 +246,8 @@ def test_a_dispute_is_settled_at_any_time_when_all_agree(run: Run) -> None:
 
 
 def test_an_auditor_that_is_not_believed_is_not_drawn(run: Run) -> None:
-    for peer in [peer for peer in PEERS[:8] if peer != ANN]:
-        run.settle(run.audit(ANN, peer, LOW), low=False)
-    assert run.accounts[ANN].sums.own_audits.accused
+    while not run.accounts[ANN].sums.own_audits.accused:
+        run.settle(run.audit(ANN, BEN, LOW), low=False)
     first = run.audit(FOUNDER, BEN, LOW)
     run.call(first)
     assert ANN not in run.accounts.pending_reauditors(first)
@@ -285,6 +284,7 @@ def test_who_was_accused_comes_back_accused(run: Run) -> None:
 
 def test_a_dispute_about_a_departed_member_is_settled(run: Run) -> None:
     """Leaving does not end the dispute, and the audit of a member that leaves still counts."""
+    before = run.accounts[BEN].sums.own_audits.sum
     about, of = run.audit(ANN, BEN, LOW), run.audit(BEN, ANN, LOW)
     run.close(about, of)
     run.away = {BEN}
@@ -299,7 +299,7 @@ def test_a_dispute_about_a_departed_member_is_settled(run: Run) -> None:
     )
     assert not run.accounts.disputes
     assert run.accounts[BEN].sums.work.sum > 0
-    assert run.accounts[BEN].sums.own_audits.sum > 0
+    assert run.accounts[BEN].sums.own_audits.sum > before
 
 
 def test_where_nobody_is_left_who_has_votes_all_count_alike_until_enough_have(run: Run) -> None:
@@ -355,7 +355,7 @@ def test_whoever_is_audited_first_does_not_decide() -> None:
     assert run.accounts.votes.keys() == {FOUNDER, ANN, BEN, PEERS[3]}
     run.away = {FOUNDER, *PEERS[6:]}
     run.close()
-    assert run.accounts.votes == dict.fromkeys(PEERS[1:6], 1)
+    assert run.accounts.votes == dict.fromkeys(PEERS[1:6], EPOCH_ROUNDS * SHARE)
     # Five of six are enough.
     run.away = PEERS[6:]
     run.close()
@@ -398,13 +398,14 @@ def test_four_decide_while_the_founder_is_away() -> None:
     run.away = {FOUNDER, *PEERS[10:]}
     run.close()
     assert run.accounts.votes.keys() == set(PEERS[1:5])
-    assert set(run.accounts.votes.values()) == {1}
+    # By their work in the epoch before, which had fifteen rounds of it.
+    assert set(run.accounts.votes.values()) == {(EPOCH_ROUNDS - 1) * SHARE}
     # Two of four are enough to vouch for another, and others enough to end the founding.
     run.close(*(run.audit(peer, PEERS[5]) for peer in PEERS[1:3]))
     run.to_epoch()
-    assert run.accounts.votes == dict.fromkeys(PEERS[1:6], 1)
-    run.close(*(run.audit(peer, PEERS[6]) for peer in PEERS[1:4]))
-    run.close(*(run.audit(peer, PEERS[7]) for peer in PEERS[1:4]))
+    assert run.accounts.votes.keys() == set(PEERS[1:6])
+    for auditor in PEERS[1:4]:
+        run.audits(auditor, *(peer for peer in PEERS[1:8] if peer != auditor))
     run.to_epoch()
     assert run.accounts.votes == {peer: run.accounts[peer].work for peer in PEERS[1:8]}
 
@@ -447,23 +448,112 @@ def test_where_all_count_alike_the_first_to_be_vouched_for_wait_for_others() -> 
         run.audits(auditor, *members[:2])
     run.to_epoch()
     assert all(run.accounts[peer].work for peer in members[:2])
-    assert run.accounts.votes == dict.fromkeys(members, 1)
-    for peer in members[2:5]:
-        run.audits(members[6], peer)
-        run.audits(members[5], peer)
-        run.audits(members[0], peer)
+    assert run.accounts.votes == dict.fromkeys(members, (EPOCH_ROUNDS - 1) * SHARE)
+    while run.accounts.founding:
+        for peer in members[:5]:
+            for auditor in (members[6], members[5], members[0]):
+                if auditor != peer:
+                    run.audits(auditor, peer)
+        run.to_epoch()
+    votes = run.accounts.votes
+    assert votes.keys() == set(members[:5])
+    assert 2 * sum(votes[peer] for peer in members[:2]) < sum(votes.values())
+
+
+def test_two_that_came_first_do_not_decide_when_the_founding_ends() -> None:
+    """Of seven two had half of the votes of others for work that was done before these came."""
+    run = new_swarm(*PEERS[:3])
+    for _ in range(2):
+        run.to_epoch()
+        run.audits(FOUNDER, ANN, BEN)
     run.to_epoch()
-    assert run.accounts.votes.keys() == set(members[:5])
+    run.shares = dict.fromkeys(PEERS[:7], SHARE)
+    run.away = PEERS[7:]
+    run.close()
+    while run.accounts.founding:
+        run.audits(FOUNDER, *PEERS[1:7])
+        run.to_epoch()
+    votes = run.accounts.votes
+    assert 2 * (votes[ANN] + votes[BEN]) < sum(votes[peer] for peer in PEERS[1:7])
+
+
+def test_a_crowd_that_does_little_neither_ends_the_founding_nor_prolongs_it() -> None:
+    crowd = PEERS[5:]
+    run = new_swarm(*PEERS)
+    run.shares = {**dict.fromkeys(PEERS[:5], 16), **dict.fromkeys(crowd, 1)}
+    run.close()
+    run.audits(FOUNDER, *crowd)
+    run.to_epoch()
+    assert run.accounts.votes.keys() == {FOUNDER, *crowd}
+    assert run.accounts.founding
+    # While the founder is away, a vote is worth what its owner does.
+    run.away = {FOUNDER}
+    run.close()
+    votes = run.accounts.votes
+    assert votes.keys() == set(crowd)
+    assert max(votes.values()) < 2 * EPOCH_ROUNDS
+    run.away = ()
+    run.audits(FOUNDER, *PEERS[1:5])
+    run.shares = dict.fromkeys(PEERS[:5], 16) | dict.fromkeys(crowd[:2], 1)
+    run.to_epoch()
+    assert not run.accounts.founding
 
 
 @pytest.mark.parametrize(
-    ("working", "needed"),
-    [(0, 4), (1, 4), (4, 4), (5, 4), (6, 5), (7, 5), (13, 9), (40, 27)],
+    ("votes", "kept"),
+    [
+        ((1, 1, 1), (1, 1, 1)),
+        ((9, 2, 2), (2, 2, 2)),
+        ((9, 8, 2, 1), (3, 3, 2, 1)),
+        ((9, 1, 1, 2), (2, 1, 1, 2)),
+    ],
 )
-def test_the_voters_needed(working: int, needed: int) -> None:
-    assert voters_needed(working) == needed
-    liars = max(0, (working - 1) // 3)
-    assert 2 * liars < needed
+def test_nobody_keeps_more_than_a_third(votes: tuple[int, ...], kept: tuple[int, ...]) -> None:
+    found = at_most_a_third(dict(zip(PEERS, votes, strict=False)))
+    assert tuple(found.values()) == kept
+    assert 3 * max(kept) <= sum(kept)
+
+
+def test_audits_are_made_in_proportion_to_votes_however_uneven_these_are() -> None:
+    """Where the largest made one a round and no more, members with a third of the votes made half of all
+    audits."""
+    votes = dict(zip(PEERS, (32, 32, 18, 1), strict=False))
+    chances = [audit_probability(votes, peer, 1) for peer in votes]
+    assert chances == [Fraction(1), Fraction(1), Fraction(18, 32), Fraction(1, 32)]
+    assert audit_probability(votes, PEERS[2], 5) == Fraction(18 * 4, 83 * 5)
+
+
+def test_high_scores_are_their_auditors_own(run: Run) -> None:
+    """Liars that held all audits of an epoch back and recorded them at its end had reported most of a
+    member's latest scores, so that honest work was low for an epoch."""
+    usual = run.accounts.baseline_score(SHARE)
+    for peer in PEERS[:4] + PEERS[5:8]:
+        for liar in PEERS[4:6]:
+            if peer != liar:
+                run.audits(liar, peer, score=100 * GOOD)
+    run.to_epoch()
+    assert run.accounts.baseline_score(SHARE) == usual
+
+
+def test_a_true_low_score_in_a_share_that_is_not_low_is_held_against_nobody(run: Run) -> None:
+    """A member that omits one of two sequences had every honest auditor contradicted."""
+    before = run.accounts[ANN].sums.own_audits.sum
+    first = run.audit(ANN, BEN, LOW)
+    run.call(first)
+    others = sorted(run.accounts.pending_reauditors(first))
+    run.close(again=tuple(Reaudit(peer, first, low=False, spot=True) for peer in others))
+    assert [ending for _, ending in run.accounts.ended] == ["spared"]
+    assert run.accounts[ANN].sums.own_audits.sum <= before
+    assert run.accounts.updates_count(BEN)
+    assert run.accounts[BEN].sums.level.sum > 0
+
+
+def test_after_the_founding_nobody_vouches_for_itself_alone(run: Run) -> None:
+    work = run.accounts[ANN].work
+    run.away = set(PEERS) - {ANN}
+    for _ in range(3):
+        run.to_epoch()
+    assert run.accounts[ANN].work == work
 
 
 def test_who_stopped_working_is_not_waited_for() -> None:
@@ -522,12 +612,12 @@ def test_scores_are_held_to_those_of_shares_as_large() -> None:
     large, small = PEERS[5:8], PEERS[:5]
     run = Run({**dict.fromkeys(small, 1), **dict.fromkeys(large, 16)})
     high, deep = 60_000, 12_000
-    for _ in range(MIN_AUDITS):
-        run.audits(FOUNDER, *small[1:], score=high)
-        run.audits(FOUNDER, *large, score=deep)
+    run.audits(FOUNDER, *small[1:], score=high)
+    run.audits(FOUNDER, *large, score=deep)
     run.to_epoch()
-    for _ in range(MIN_AUDITS):
-        run.audits(ANN, FOUNDER, score=high)
+    for auditor in PEERS[:8] * MIN_AUDITS:
+        run.audits(auditor, small[auditor == small[0]], score=high)
+        run.audits(auditor, large[auditor == large[0]], score=deep)
     run.to_epoch()
     assert (run.accounts.baseline_score(1), run.accounts.baseline_score(16)) == (high, deep)
     assert (run.accounts.bound(1), run.accounts.bound(16)) == (high // 2, deep // 2)

@@ -25,7 +25,7 @@ from distro_node.protocol.audit.reputation_events import (
     take_snapshot,
     why_no_votes,
 )
-from distro_node.protocol.audit.verdict import MIN_HALF_SCORES
+from distro_node.protocol.audit.verdict import MIN_AUDITS, MIN_HALF_SCORES
 
 GOOD, LOW, SHARE = 15_000, 500, 4
 LEVELS = level_test(250)
@@ -77,7 +77,7 @@ def run() -> Run:
     run.audits(FOUNDER, *PEERS[1:8])
     run.to_epoch()
     for number, peer in enumerate(PEERS[:8]):
-        run.audits(peer, *(PEERS[(number + step) % 8] for step in range(1, VOUCHERS + 1)))
+        run.audits(peer, *(PEERS[(number + step) % 8] for step in range(1, MIN_AUDITS + 1)))
     run.to_epoch()
     assert set(run.accounts.votes) == set(PEERS[:8])
     return run
@@ -149,9 +149,6 @@ def test_votes_are_an_event_when_an_epoch_begins(run: Run) -> None:
 
 
 def test_low_scores_are_an_event(run: Run) -> None:
-    # Most have too few audits to set a baseline.
-    run.audits(FOUNDER, *PEERS[1:8])
-    run.to_epoch()
     usual = run.accounts.baseline_score(SHARE)
     found: list[ReputationEvent] = []
     for _ in range(60):
@@ -163,11 +160,11 @@ def test_low_scores_are_an_event(run: Run) -> None:
 
 
 def test_a_missing_half_is_an_event(run: Run) -> None:
-    def audit(peer: PeerId, beginning: int) -> None:
-        run.close(Audit(ANN, peer, run.round - 1, SHARE, GOOD, beginning))
+    def audit(peer: PeerId, beginning: int, auditor: PeerId = ANN) -> None:
+        run.close(Audit(auditor, peer, run.round - 1, SHARE, GOOD, beginning))
 
-    for peer in PEERS[3:6] * MIN_HALF_SCORES:
-        audit(peer, GOOD * 8 // 10)
+    for number, auditor in enumerate(PEERS[:8] * MIN_HALF_SCORES):
+        audit(PEERS[(number + 1) % 8], GOOD * 8 // 10, auditor)
     run.to_epoch()
     found: list[ReputationEvent] = []
     for _ in range(30):
@@ -194,7 +191,7 @@ def test_totals_count_audits_and_disputes(run: Run) -> None:
     assert 6 <= after.reaudits - before.reaudits <= 10
     account = run.accounts[BEN]
     assert (account.low, account.failed) == (1, 1)
-    assert account.audits_made == VOUCHERS + 1
+    assert account.audits_made == MIN_AUDITS + 1
 
 
 def test_what_grows_in_another_way_is_counted_for_itself(run: Run) -> None:

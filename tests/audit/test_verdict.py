@@ -9,7 +9,7 @@ from distro_node.protocol.audit.verdict import (
     LEAST,
     MIN_AUDITS,
     MIN_HALF_SCORES,
-    MIN_SIMILAR_MEMBERS,
+    MIN_SIMILAR_AUDITORS,
     BaselineSample,
     Halves,
     ScoreBaseline,
@@ -48,25 +48,28 @@ def test_fewer_than_half_of_all_votes_do_not_move_what_is_usual() -> None:
 
 
 @pytest.mark.parametrize("lie", [10**12, -(10**12), 1])
-def test_liars_with_a_share_of_a_rare_size_move_its_score_by_no_more_than_half(lie: int) -> None:
+def test_liars_alone_set_no_score_of_a_rare_size(lie: int) -> None:
+    """Of shares that nobody else audits, half of what the square root gives is usual."""
     honest = [([BaselineSample(10_000, 4)] * MIN_AUDITS, 1) for _ in range(10)]
+    liars = [([BaselineSample(lie, 64)] * MIN_AUDITS, 1) for _ in range(5)]
+    of = ScoreBaseline([*honest, *liars]).of
+    assert (of(64), of(4)) == (1250, 10_000)
 
-    def of(share: int, liars: int) -> int:
-        return ScoreBaseline(
-            [*honest, *(([BaselineSample(lie, 64)] * MIN_AUDITS, 1) for _ in range(liars))]
-        ).of(share)
 
-    assert of(64, MIN_SIMILAR_MEMBERS - 1) == 1250
-    assert of(64, MIN_SIMILAR_MEMBERS) == (5000 if lie > 5000 else 1250)
-    assert of(4, MIN_SIMILAR_MEMBERS) == 10_000
+@pytest.mark.parametrize("lie", [10**12, -(10**12), 1])
+def test_nor_do_they_where_half_of_the_others_audit_some(lie: int) -> None:
+    seen = [BaselineSample(10_000, 4), BaselineSample(3000, 64)] * MIN_AUDITS
+    honest = [(seen, 1) for _ in range(6)] + [([BaselineSample(10_000, 4)] * 8, 1)] * 4
+    liars = [([BaselineSample(lie, 64)] * MIN_AUDITS, 1) for _ in range(4)]
+    assert ScoreBaseline([*honest, *liars]).of(64) in (1250, 3000)
 
 
 def test_scores_are_held_to_those_of_shares_of_as_many_digits() -> None:
-    small = [([BaselineSample(10_000, 4)] * MIN_AUDITS, 1) for _ in range(5)]
-    large = [([BaselineSample(3000, 50)] * MIN_AUDITS, 1) for _ in range(MIN_SIMILAR_MEMBERS)]
-    of = ScoreBaseline([*small, *large]).of
+    small = [([BaselineSample(10_000, 4)] * MIN_AUDITS, 1) for _ in range(2)]
+    both = [BaselineSample(10_000, 4)] * MIN_AUDITS + [BaselineSample(3000, 50)] * MIN_AUDITS
+    of = ScoreBaseline([*small, *((both, 1) for _ in range(MIN_SIMILAR_AUDITORS))]).of
     assert [of(share) for share in (4, 7, 32, 63)] == [10_000, 10_000, 3000, 3000]
-    # For all other sizes too few members: they fall with the square root, and half of that is usual.
+    # All other sizes fall with the square root, and half of that is usual.
     assert [of(1), of(16), of(1024)] == [10_000, 2500, 312]
 
 
@@ -100,7 +103,7 @@ def sample(score: int, beginning: int | None, share: int = 4) -> BaselineSample:
 
 def test_a_half_is_as_well_in_an_update_as_is_usual() -> None:
     usually = ScoreBaseline(
-        [([sample(10_000, 8000)] * MIN_HALF_SCORES, 1) for _ in range(MIN_SIMILAR_MEMBERS)]
+        [([sample(10_000, 8000)] * MIN_HALF_SCORES, 1) for _ in range(MIN_SIMILAR_AUDITORS)]
     )
     assert usually.halves(sample(20_000, 16_000)) == Halves(1000, 1000)
     # Only the first or only the second half was computed; the share's size makes no difference.
@@ -118,17 +121,13 @@ def test_of_halves_there_is_no_telling_without_scores() -> None:
     many = [([sample(10_000, 8000)] * MIN_HALF_SCORES, 1) for _ in range(9)]
     assert ScoreBaseline(many).halves(sample(10_000, None)) is None
     assert ScoreBaseline(many).halves(sample(LEAST - 1, 8000)) is None
-    assert ScoreBaseline(many[: MIN_SIMILAR_MEMBERS - 1]).halves(sample(10_000, 8000)) is None
+    assert ScoreBaseline(many[: MIN_SIMILAR_AUDITORS - 1]).halves(sample(10_000, 8000)) is None
     # Audits without a first-half score, or with hardly any score, do not affect the baseline.
-    quiet = [([sample(10_000, None), sample(100, 8000)] * MIN_HALF_SCORES, 9) for _ in range(9)]
-    quiet += [([sample(10_000, 4000)] * (MIN_HALF_SCORES - 1), 9) for _ in range(9)]
-    assert (
-        ScoreBaseline([*many[: MIN_SIMILAR_MEMBERS - 1], *quiet]).halves(sample(10_000, 8000))
-        is None
-    )
-    assert ScoreBaseline([*many[:MIN_SIMILAR_MEMBERS], *quiet]).halves(
-        sample(10_000, 8000)
-    ) == Halves(1000, 1000)
+    quiet = [([sample(10_000, None), sample(100, 8000)] * MIN_HALF_SCORES, 1) for _ in range(4)]
+    quiet += [([sample(10_000, 4000)] * (MIN_HALF_SCORES - 1), 1) for _ in range(4)]
+    # But half of all votes are needed.
+    assert ScoreBaseline([*many[:8], *quiet]).halves(sample(10_000, 8000)) is None
+    assert ScoreBaseline([*many, *quiet]).halves(sample(10_000, 8000)) == Halves(1000, 1000)
     # If first halves usually score nothing, no member is held to them.
     none = [([sample(10_000, -1)] * MIN_HALF_SCORES, 1) for _ in range(9)]
     assert ScoreBaseline(none).halves(sample(10_000, 8000)) is None

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, JURY_SEATS, OPEN_ROUNDS
-from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, FRESH, Audit
+from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, FRESH, Audit, EpochVotes
 from distro_node.protocol.chain import audits
 from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.chain.beacon import Beacon
@@ -69,7 +69,7 @@ def test_an_audit_is_recorded_and_vouches() -> None:
     chain.grow(audits=(entry,))
     account = chain.work.reputation[audit.peer]
     assert account.audited == 1
-    (seen,) = account.scores
+    (seen,) = chain.work.reputation[entry.auditor].scores
     assigned = [chain.work.share_sizes(round_)[audit.peer] for round_ in range(1, FIRST_DRAWN + 1)]
     assert (seen.score, seen.share) == (1000 * GOOD, assigned[-1])
     # All work up to the audited round.
@@ -253,9 +253,10 @@ def test_whose_reaudits_do_not_count(chain: AuditedChain) -> None:
 
 def test_where_votes_are_many_sixteen_seats_are_drawn() -> None:
     chain = AuditedChain(30).grow_until(FIRST_DRAWN + 1)
-    chain.work.reputation.earned = dict.fromkeys(chain.membership.peers, 1)
-    # Earned votes are reported by epoch; the first one is not over.
-    chain.work._earned[0] = chain.work.reputation.votes = chain.work.reputation.earned
+    accounts, votes = chain.work.reputation, dict.fromkeys(chain.membership.peers, 1)
+    # Votes are reported by epoch; the first one is not over.
+    accounts.epoch = chain.work._epochs[0] = EpochVotes(votes)
+    accounts.votes = votes
     first = chain.disputed()
     called = reauditors(chain, first)
     assert JURY_SEATS - 1 <= len(called) <= JURY_SEATS

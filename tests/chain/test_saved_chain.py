@@ -156,7 +156,7 @@ def answers(ledger: Ledger) -> dict[str, Any]:
         "bytes": [ledger.update_bytes(r, end) for r in rounds],
         "final": (ledger.final, ledger.justified_round, ledger.finality_set, ledger.finality_votes),
         "snapshot": ledger.snapshot,
-        "earned": None if work is None else [work.earned(r) for r in rounds],
+        "earned": None if work is None else [work.epoch(r) for r in rounds],
         "reputation": None if work is None else work.reputation.state(),
         "root": None if work is None else work.contributions.root,
         "raw": [ledger.raw(r) for r in range(end)],

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS
-from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, Audit
+from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, Audit, EpochVotes
 from distro_node.protocol.chain import beacon
 from distro_node.protocol.member.auditor import (
     Auditor,
@@ -26,7 +26,7 @@ from distro_node.protocol.wire.messages import AuditMessage, ReauditMessage, Rec
 from simulation.audited_chain import FIRST_DRAWN, GOOD, LOW, AuditedChain
 from simulation.chain import Chain, identity
 
-# Private here: `_kept`, `_drawn`: what is kept is counted; `_earned`, `_disputes`: they are made up.
+# Private here: `_kept`, `_drawn`: what is kept is counted; `_epochs`, `_disputes`: they are made up.
 
 FOUNDER = identity(0).peer
 VOTED = 2 * EPOCH_ROUNDS + 1
@@ -103,7 +103,8 @@ def test_who_is_not_drawn_does_not_reaudit() -> None:
     chain = AuditedChain(20).grow_until(FIRST_DRAWN + 1)
     votes = {**dict.fromkeys(chain.membership.peers, 1), FOUNDER: 1 << 40}
     accounts = chain.work.reputation
-    accounts.earned = accounts.votes = chain.work._earned[0] = votes
+    accounts.epoch = chain.work._epochs[0] = EpochVotes(votes)
+    accounts.votes = votes
     first = chain.disputed()
     assert [entry.reauditor for entry in _reaudits(chain, first)] == [FOUNDER]
 

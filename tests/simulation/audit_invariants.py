@@ -27,9 +27,7 @@ from distro_node.protocol.audit.disputes import OPEN_ROUNDS
 from distro_node.protocol.audit.reputation import (
     EPOCH_ROUNDS,
     FRESH,
-    MIN_VOTERS,
     ReputationTable,
-    present_votes,
 )
 from distro_node.protocol.audit.sign_score import SignSums
 from distro_node.protocol.audit.verdict import LEAST
@@ -149,9 +147,9 @@ class AuditInvariants:
                 pages[first.peer] = replace(page, idle=max(0, page.idle - OPEN_ROUNDS))
         # Members after this record: a member that departs with it has no votes.
         members = ledger.membership(record.round + 1).peers
-        earned = work.earned(record.round)
-        voters = present_votes(earned, members, work.founder_in(record.round))
-        if len(voters) == 1:
+        epoch = work.epoch(record.round)
+        voters = epoch.present(members)
+        if len(voters) == 1 and epoch.founder in voters:
             # No other member could vouch for it.
             (alone,) = voters
             page = pages.get(alone, _Page())
@@ -167,11 +165,14 @@ class AuditInvariants:
             return "votes are those of no members"
         if set(votes.values()) == {1}:
             # The founder's at the beginning, or one each if no member has any, or too few have.
-            known = votes.keys() in ({self._founder}, members) or (
-                # During the founding, voters without the founder count alike.
-                len(votes) >= MIN_VOTERS and votes.keys() <= earned.keys()
-            )
+            known = votes.keys() in ({self._founder}, members) or accounts.founding
             return "" if known else "votes that nobody earned"
+        if accounts.founding and self._founder not in votes:
+            # Those that work decide by their work of an epoch.
+            for peer, number in votes.items():
+                if not 0 < number <= pages.get(peer, _Page()).sequences:
+                    return f"{number} votes for less work"
+            return ""
         others = sum(number for peer, number in earned.items() if peer != self._founder)
         for peer, number in votes.items():
             if peer == self._founder and accounts.founding and number == 2 * others + 1:
