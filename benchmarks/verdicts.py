@@ -1,7 +1,7 @@
 """Liars with a third of all votes against verdicts: whom they can exclude, and whom they can save.
 
     python benchmarks/verdicts.py [--rounds 10000] [--seeds 2] [--swarms 40] [--members N …]
-                                  [--founding] [--json FILE]
+                                  [--founding | --lies] [--json FILE]
 
 All members have votes. The program's own rules decide (`protocol/audit/`, `chain/beacon`,
 `chain/leaders`): who leads, the beacon's value, who audits whom, who is called to a dispute, its
@@ -27,7 +27,10 @@ without.
 `--founding`: instead, liars are there from the first round on, when the founder alone has votes. They
 do their work and vouch for each other alone; while they have most votes, they report low work of
 all others. The founder is away once, for ten to sixty rounds, at a time drawn from those in which
-members earn their first votes. Some swarms begin with the founder alone, or with it and a liar.
+members earn their first votes. Some swarms begin with the founder alone, or with it and liars.
+
+`--lies`: instead, liars report no honest work as low, but false high scores, or they omit a sequence
+of their shares, so that true low scores are reported.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ import functools
 import random
 import statistics
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from audit_scores import EVERY, LEVELS, SHARE, UpdateScores
@@ -45,6 +49,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, MAX_REAUDITED_SEQUENCES, draw_jury
 from distro_node.protocol.audit.lottery import AuditTarget, draw_audit
 from distro_node.protocol.audit.reputation import (
+    EPOCH_ROUNDS,
     FRESH,
     Audit,
     Reaudit,
@@ -66,13 +71,18 @@ AHEAD = 4
 BLIND = 4
 LIARS_SCORE = 15_000
 """The score that liars report of each other's work, in thousandths: a usual one."""
+HIGH_SCORE = 10_000_000
+"""A false high one."""
 
 SIZES = {8: (2, 23), 16: (5, 17), 40: (13, 16)}
 """By number of members: the number of liars and the share of each, just below a third of all votes
 in total."""
-FOUNDING = ((4, 1, 4), (5, 1, 5), (7, 2, 7), (13, 4, 13), (13, 4, 1), (7, 1, 2), (13, 1, 2))
+FOUNDING = (
+    *((4, 1, 4), (5, 1, 5), (7, 2, 7), (13, 4, 13), (40, 13, 40)),
+    *((13, 4, 1), (7, 1, 2), (13, 1, 2), (7, 2, 3)),
+)
 """Numbers of members with equal shares, of liars among them, and of those that are there from the first
-round on: the founder, and a liar if they are two."""
+round on: the founder, and liars if they are two or three."""
 OTHERS_JOIN = 33
 """The round in which the others join."""
 INTERVALS = (1, 5)
@@ -137,7 +147,8 @@ class Swarm:
         """Run one round."""
         now, accounts = self.round, self.accounts
         members = [peer for peer in self.peers if peer not in self.away]
-        shares = {peer: self.shares[peer] for peer in members} if now else {}
+        sending = [peer for peer in members if self._sends(peer)] if now else []
+        shares = {peer: self.shares[peer] for peer in sending}
         for peer in members:
             works = not (self.attack and peer in self.idle)
             self._updates[peer, now] = UpdateScores(works, self.random.gauss(0, 1))
@@ -151,6 +162,11 @@ class Swarm:
         self._audit(now, shares)
         self._call(now)
         self._note(now)
+
+    def _sends(self, peer: PeerId) -> bool:
+        """Whether a member sends an update in this round."""
+        del peer
+        return True
 
     # Leaders and revealed secrets
 
@@ -352,6 +368,115 @@ def attacked(members: int, seed: int, rounds: int, idle: int = 0) -> dict[str, A
     }
 
 
+class HighScores(Swarm):
+    """Liars that report high scores of everybody else, which no re-audit examines, and bare passes of
+    one honest member at a time. They hold their audits of an epoch back until its last record, and send
+    nothing themselves while what passes is theirs."""
+
+    def __init__(self, *options: Any, **named: Any) -> None:
+        self._kept: list[Audit] = []
+        super().__init__(*options, **named)
+
+    def _sends(self, peer: PeerId) -> bool:
+        bound = self.accounts.bound(self.shares[peer])
+        return not (self.attack and peer in self.liars and bound > LIARS_SCORE)
+
+    def _lie(self, peer: PeerId, audit: AuditTarget, now: int) -> int | None:
+        if audit.peer in self.liars:
+            return LIARS_SCORE
+        if self.liars_part > 0.5:
+            return 0
+        share = self.shares[audit.peer]
+        bare = audit.peer == self.target and self.target in self.accounts.votes
+        score = self.accounts.bound(share) * 102 // 100 if bare else HIGH_SCORE
+        self._kept.append(Audit(peer, audit.peer, now, share, score, sequence=audit.sequence))
+        return None
+
+    def _of_record(self, *, hostile: bool) -> tuple[list[Audit], list[Reaudit]]:
+        if (self.round + 1) % EPOCH_ROUNDS == 0:
+            self._said += self._kept
+            self._kept = []
+        return super()._of_record(hostile=hostile)
+
+
+class SpoiledSequences(Swarm):
+    """Liars that omit one sequence of their share, so that true low scores of it do not make the share
+    low, and that audit nobody else."""
+
+    def _score(self, peer: PeerId, round_: int, sequence: int) -> int:
+        if self.attack and peer in self.liars and sequence == self.shares[peer] - 1:
+            return UpdateScores(False, 0.0).drawn(self.random, self.shares[peer], sequence)
+        return super()._score(peer, round_, sequence)
+
+    def _lie(self, peer: PeerId, audit: AuditTarget, now: int) -> int | None:
+        if audit.peer in self.liars:
+            return LIARS_SCORE
+        return 0 if self.liars_part > 0.5 else None
+
+
+@dataclass(frozen=True)
+class Lies:
+    """Liars with under a third of all votes, the last of some members."""
+
+    swarm: type[Swarm]
+    shares: tuple[int, ...]
+    liars: int
+    every: int
+
+
+LIES = {
+    "high scores, 16 members": Lies(HighScores, (16,) * 16, 5, 1),
+    "high scores, 16 members, every 5": Lies(HighScores, (16,) * 16, 5, 5),
+    "high scores, 40 members": Lies(HighScores, (16,) * 40, 13, 1),
+    "high scores, uneven shares": Lies(HighScores, (32,) * 6 + (1,) * 5 + (18,) * 5, 5, 1),
+    "high scores, a rare share": Lies(HighScores, (16,) * 11 + (32,) * 4, 3, 1),
+    "one sequence of two omitted": Lies(SpoiledSequences, (2,) * 16, 5, 5),
+    "one sequence of four omitted": Lies(SpoiledSequences, (4,) * 10, 3, 5),
+}
+"""Ways to lie that no low report of honest work is part of."""
+
+
+def lied_to(lies: Lies, seed: int, rounds: int) -> dict[str, Any]:
+    """Return what such liars achieve."""
+    members = len(lies.shares)
+    swarm = lies.swarm(seed, lies.shares, range(members - lies.liars, members), every=lies.every)
+    honest = [peer for peer in swarm.peers if peer not in swarm.liars]
+    distrusted = set[PeerId]()
+    without_votes = set[PeerId]()
+    while swarm.round < swarm.began + rounds:
+        swarm.step()
+        distrusted |= {p for p in honest if swarm.accounts[p].sums.own_audits.accused}
+        without_votes |= {*honest} - swarm.accounts.votes.keys()
+        if all(peer in swarm.out for peer in honest):
+            break
+    return {
+        "honest_out": sum(peer in swarm.out for peer in honest),
+        "honest_distrusted": len(distrusted),
+        "honest_without_votes": len(without_votes),
+        "votes_most": swarm.votes_most,
+        "liars_without_votes": len(swarm.liars - swarm.accounts.votes.keys()),
+        "rounds": swarm.round - swarm.began,
+    }
+
+
+def print_lies(seeds: int, rounds: int) -> list[dict[str, Any]]:
+    """Run the ways of `LIES`, print the table and return its rows."""
+    print(f"{'':34}{'honest out':>12}{'distrusted':>12}{'lost votes':>12}{'liars most':>12}"
+          f"{'liars lost':>12}")  # fmt: skip
+    rows = list[dict[str, Any]]()
+    for name, lies in LIES.items():
+        runs = [lied_to(lies, seed, rounds) for seed in range(seeds)]
+        rows.append({"lies": name, "honest": len(lies.shares) - lies.liars, "runs": runs})
+        sums = {key: sum(run[key] for run in runs) for key in runs[0]}
+        print(
+            f"{name:34}{sums['honest_out']:12}{sums['honest_distrusted']:12}"
+            f"{sums['honest_without_votes']:12}{max(run['votes_most'] for run in runs):12.1%}"
+            f"{sums['liars_without_votes']:12}",
+            flush=True,
+        )
+    return rows
+
+
 class FoundingSwarm(Swarm):
     """Liars that are there from the first round on, and want to have most votes."""
 
@@ -364,7 +489,8 @@ class FoundingSwarm(Swarm):
 def founded(members: int, liars: int, first: int, every: int, seed: int) -> dict[str, Any]:
     """Return what liars achieve in a swarm that begins with the `first` members."""
     chance = random.Random(f"founding {members} {every} {seed}")
-    liars_drawn = [1] if first == 2 else chance.sample(range(1, members), liars)
+    early = 1 < first <= liars + 1
+    liars_drawn = range(1, liars + 1) if early else chance.sample(range(1, members), liars)
     swarm = FoundingSwarm(seed, [SHARE] * members, liars_drawn, founding=True, every=every)
     founder, others = swarm.peers[0], frozenset(swarm.peers[first:])
     leaves = chance.randrange(1, 20 * every + 40) + OTHERS_JOIN * bool(others)
@@ -433,11 +559,16 @@ def main() -> None:
     parser.add_argument("--swarms", type=int, default=40, help="for each share of a member alone")
     parser.add_argument("--members", type=int, nargs="*", choices=SIZES, default=list(SIZES))
     parser.add_argument("--founding", action="store_true", help="swarms that begin")
+    parser.add_argument("--lies", action="store_true", help="lies that no re-audit examines")
     options = parser.parse_args()
+    if options.lies:
+        rows = print_lies(options.seeds, options.rounds)
+        write_json(options.json, {"rounds": options.rounds, "lies": rows})
+        return
     if options.founding:
         write_json(options.json, {"founding": print_founding(options.swarms)})
         return
-    rows: list[dict[str, Any]] = []
+    rows = []
     print(f"{'members':>8}{'liars':>7}{'idle':>6}{'honest out':>12}{'idle out after':>16}"
           f"{'votes':>8}{'failed':>8}{'contrad.':>9}{'dropped':>9}{'passed':>8}")  # fmt: skip
     for members in options.members:

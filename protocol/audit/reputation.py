@@ -31,8 +31,8 @@ than two thirds of the work, and no third of the others by work has half of the 
 
 *If no present member has votes*, since all voters are away, all count alike: each has one vote
 and may audit and vouch. That lasts until a voter returns or enough members have earned votes. During the
-founding, while the founder is away, its part is taken by those with votes if they are at least
-`MIN_VOTERS`, or else by all: each by its work in the epoch before (`EpochVotes`).
+founding, while the founder is away, its part is taken by those with votes if they do most of the work,
+or else by all: each by its work in the epoch before (`EpochVotes`).
 
 All this follows from the records alone, in integer arithmetic.
 """
@@ -227,14 +227,18 @@ class EpochVotes:
     def deciding(self, members: Collection[PeerId]) -> Mapping[PeerId, int]:
         """Return the votes that `members` have earned; empty if none has any.
 
-        During the founding, if the founder is none of them, at least `MIN_VOTERS` others decide by their
-        recent work, none with more than a third: those that merely came first have earned most. Fewer do
-        not decide."""
+        During the founding, if the founder is none of them, those that have earned some decide by their
+        recent work, none with more than a third, if they are at least `MIN_VOTERS` and did more than two
+        thirds of it, the founder's counted as if it had done as much as others: those that merely came
+        first have earned most."""
         held = {peer: votes for peer, votes in self.earned.items() if peer in members}
         if self.founder is None or self.founder in held:
             return held
         recent = {peer: self.recent[peer] for peer in held if peer in self.recent}
-        return at_most_a_third(recent) if len(recent) >= MIN_VOTERS else {}
+        done = [work for peer, work in self.recent.items() if peer in members]
+        whole = sum(done) + sum(done) // max(1, len(done))
+        enough = len(recent) >= MIN_VOTERS and 3 * sum(recent.values()) > 2 * whole
+        return at_most_a_third(recent) if enough else {}
 
 
 def at_most_a_third(votes: Mapping[PeerId, int]) -> dict[PeerId, int]:
@@ -567,7 +571,7 @@ class ReputationTable(Restorable):
 
         Work is compared, not heads, so that a crowd that does little neither ends the founding nor
         prolongs it. Members that came first have more votes than they do of the work, and without the
-        second condition they would decide while the founder is away. However much the founder does, it
+        second condition they would decide while the founder is away. Whatever the founder does, it
         counts there as one of average work."""
         present = self._members.intersection(earned)
         work = {peer: self[peer].work_since(round_ - EPOCH_ROUNDS) for peer in self._members}
@@ -578,7 +582,7 @@ class ReputationTable(Restorable):
         )
         done = [count for peer, count in work.items() if peer != self._founder and count]
         average = sum(done) // max(1, len(done))
-        total = sum(done) + min(work.get(self._founder, 0), average)
+        total = sum(done) + average
         part = held = 0
         for peer in others:
             if 3 * (part + work[peer]) < total:
