@@ -6,12 +6,18 @@ import itertools
 import random
 from fractions import Fraction
 from math import comb
-from typing import Any
 
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.disputes import JURY_SEATS, Finding, Jury, draw_jury, outcome
+from distro_node.protocol.audit.disputes import (
+    JURY_SEATS,
+    Finding,
+    Jury,
+    Outcome,
+    draw_jury,
+    outcome,
+)
 
 PEERS = [PeerId(content_id(b"%d" % number)) for number in range(60)]
 AUDITED = PEERS[0]
@@ -67,13 +73,16 @@ def test_who_has_no_votes_or_is_not_called_counts_for_nothing() -> None:
 def test_a_low_spot_in_a_share_that_is_not_low_blames_nobody() -> None:
     """Nor does the order of the answers matter."""
     all_ = called(1, 1, 1, 1, 1, 1)
-    for answers in itertools.permutations(("spot", "spot", "spot", "fine", "low")):
-        said: dict[PeerId, Any] = dict(zip(PEERS[1:], answers, strict=False))
-        assert outcome(all_, said, AUDITED) == "spared", answers
-    assert outcome(all_, {PEERS[1]: "spot", PEERS[2]: "spot"}, AUDITED) == "open"
+
+    def after(*answers: Finding) -> Outcome:
+        return outcome(all_, dict(zip(PEERS[1:], answers, strict=False)), AUDITED)
+
+    answers: tuple[Finding, ...] = ("spot", "spot", "spot", "fine", "low")
+    for order in itertools.permutations(answers):
+        assert after(*order) == "spared", order
+    assert after("spot", "spot") == "open"
     # Three of five find the sequence itself not low, and with the audited member they are four of six.
-    said = dict(zip(PEERS[1:], ("spot", "fine", "fine", "fine"), strict=False))
-    assert outcome(all_, said, AUDITED) == "contradicted"
+    assert after("spot", "fine", "fine", "fine") == "contradicted"
 
 
 @pytest.mark.parametrize("count", range(3, JURY_SEATS + 1))

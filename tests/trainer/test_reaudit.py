@@ -301,7 +301,7 @@ async def test_what_others_have_reaudited_comes_first_and_never_too_much_waits(
         world.dispute_rounds([2, 3, 4, 5, 6], 5)
         del world.disputes[world.first]
         if last is not None:
-            world.disputes[last].reaudits[CHECKER] = True
+            world.disputes[last].reaudits[CHECKER] = "low"
         await world.run()
         heard = [each.low_audit for each in world.heard]
         # The oldest was dropped, and the newest is over.
