@@ -75,7 +75,8 @@ def test_a_low_spot_in_a_share_that_is_not_low_blames_nobody() -> None:
     all_ = called(1, 1, 1, 1, 1, 1)
 
     def after(*answers: Finding) -> Outcome:
-        return outcome(all_, dict(zip(PEERS[1:], answers, strict=False)), AUDITED)
+        said: dict[PeerId, Finding] = dict(zip(PEERS[1:], answers, strict=False))
+        return outcome(all_, said, AUDITED)
 
     answers: tuple[Finding, ...] = ("spot", "spot", "spot", "fine", "low")
     for order in itertools.permutations(answers):
