@@ -54,7 +54,7 @@ def test_a_majority_of_votes_decides() -> None:
 def test_the_order_is_of_no_account() -> None:
     low = {1: True, 2: False, 3: True, 4: True, 5: False}
     for order in itertools.permutations(low):
-        said = {PEERS[number]: found(low[number]) for number in order}
+        said: dict[PeerId, Finding] = {PEERS[n]: found(low[n]) for n in order}
         assert outcome(called(1, 1, 1, 2, 2, 1), said, AUDITED) == "failed", order
 
 
@@ -75,7 +75,7 @@ def test_a_low_spot_in_a_share_that_is_not_low_blames_nobody() -> None:
     all_ = called(1, 1, 1, 1, 1, 1)
 
     def after(*answers: Finding) -> Outcome:
-        said: dict[PeerId, Finding] = dict(zip(PEERS[1:], answers, strict=False))
+        said: dict[PeerId, Finding] = {PEERS[n]: each for n, each in enumerate(answers, 1)}
         return outcome(all_, said, AUDITED)
 
     answers: tuple[Finding, ...] = ("spot", "spot", "spot", "fine", "low")
