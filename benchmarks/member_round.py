@@ -18,30 +18,26 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from command_line import least_cpu_seconds, new_parser, write_json
-from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.models.initial_parameters import initialise
 from distro_node.node.trainer.models.model import model_config, new_model, parameter_table
 from distro_node.node.trainer.training_session import TrainingSession
-from distro_node.protocol.wire.manifest import DataSpec, Manifest, ScheduleSpec
 from learners.dense import AdamW, Muon, dense_optimizers
 from learners.program import OPTIMIZERS
 from llamas import llama_config
 
 # Small manifests are the tests' own.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from trainer.support import store_byte_tokenizer, store_shard
+from trainer.support import make_manifest
 
 CPU = torch.device("cpu")
 # Hidden size, intermediate size, layers, vocabulary: the demo's and a larger model.
 SIZES = {"0.9M": (128, 384, 4, 1_024), "14M": (384, 1_024, 7, 5_120)}
-_SAMPLES = 128
 
 
 def plain_seconds(
@@ -69,31 +65,12 @@ def plain_seconds(
 
 @contextmanager
 def opened(config: dict[str, Any], length: int) -> Iterator[TrainingSession]:
-    """Yield a member's session with random parameters on random bytes."""
+    """Yield a member's session with random parameters."""
     with tempfile.TemporaryDirectory() as folder:
-        store = BlobStore(Path(folder))
-        text = np.random.default_rng(0).integers(0, 256, length * _SAMPLES + 1).astype(np.uint8)
-        made = initialise(config, 0, None, store, CPU)
-        shard = store_shard(store, text)
-        manifest = Manifest(
-            name="timing",
-            model=config,
-            parameters=made.table,
-            initial=store.put(made.blobs.encode()),
-            data=DataSpec(
-                sequence_length=length,
-                token_bytes=1,
-                vocabulary=256,
-                shards=(shard,),
-                heldout=shard,
-                tokenizer=store_byte_tokenizer(store),
-            ),
-            optimizer=OPTIMIZERS["default"],
-            schedule=ScheduleSpec(peak=4e-3, warmup_rounds=2, total_rounds=1000),
-            founder=PeerId(bytes(32)),
-        )
-        session = TrainingSession(manifest, store, CPU)
-        session.load(made.blobs.chunks)
+        made, chunks = make_manifest(Path(folder), config=config, optimizer=OPTIMIZERS["default"])
+        manifest = replace(made, data=replace(made.data, sequence_length=length))
+        session = TrainingSession(manifest, BlobStore(Path(folder)), CPU)
+        session.load(chunks)
         yield session
 
 

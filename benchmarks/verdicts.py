@@ -57,7 +57,6 @@ from distro_node.protocol.audit.reputation import (
     ReputationTable,
     audit_probability,
 )
-from distro_node.protocol.audit.verdict import failed
 from distro_node.protocol.chain.beacon import REVEALED_AFTER, SECRET_BYTES, next_value
 from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.sampling.update_weights import by_share
@@ -295,20 +294,20 @@ class Swarm:
                 lies = self.attack and peer in self.liars
                 if not lies and self.random.random() < NEVER:
                     continue
-                low, spot = (first.peer not in self.liars, False) if lies else self._found(first)
+                if lies:
+                    found = Reaudit(peer, first, first.peer not in self.liars)
+                else:
+                    found = self._reaudit(peer, first)
                 at = now + 1 if lies else now + self.random.randint(2, 6)
-                self._again.append((at, Reaudit(peer, first, low, spot)))
+                self._again.append((at, found))
 
-    def _found(self, first: Audit) -> tuple[bool, bool]:
-        """Return whether an honest re-audit finds the share low, and the audited sequence, if it is one
-        of those that it covers."""
+    def _reaudit(self, peer: PeerId, first: Audit) -> Reaudit:
+        """Return an honest re-audit."""
         scores = {
             sequence: self._score(first.peer, first.round, sequence)
             for sequence in range(min(first.share, MAX_REAUDITED_SEQUENCES))
         }
-        bound = self.accounts.disputes[first].bound
-        low = failed(first.score, [*scores.values()], bound)
-        return low, scores.get(first.sequence, bound) < bound
+        return Reaudit.of_scores(peer, first, scores, self.accounts.disputes[first].bound)
 
     def _score(self, peer: PeerId, round_: int, sequence: int) -> int:
         return self._updates[peer, round_].drawn(self.random, self.shares[peer], sequence)
@@ -399,19 +398,24 @@ class HighScores(Swarm):
         return super()._of_record(hostile=hostile)
 
 
-class SpoiledSequences(Swarm):
-    """Liars that omit one sequence of their share, so that true low scores of it do not make the share
-    low, and that audit nobody else."""
-
-    def _score(self, peer: PeerId, round_: int, sequence: int) -> int:
-        if self.attack and peer in self.liars and sequence == self.shares[peer] - 1:
-            return UpdateScores(False, 0.0).drawn(self.random, self.shares[peer], sequence)
-        return super()._score(peer, round_, sequence)
+class PartialAuditors(Swarm):
+    """Liars that audit nobody but each other until they have most votes, and then report low work of all
+    others."""
 
     def _lie(self, peer: PeerId, audit: AuditTarget, now: int) -> int | None:
         if audit.peer in self.liars:
             return LIARS_SCORE
         return 0 if self.liars_part > 0.5 else None
+
+
+class SpoiledSequences(PartialAuditors):
+    """Liars that also omit one sequence of their share, so that true low scores of it do not make the
+    share low."""
+
+    def _score(self, peer: PeerId, round_: int, sequence: int) -> int:
+        if self.attack and peer in self.liars and sequence == self.shares[peer] - 1:
+            return UpdateScores(False, 0.0).drawn(self.random, self.shares[peer], sequence)
+        return super()._score(peer, round_, sequence)
 
 
 @dataclass(frozen=True)
@@ -477,21 +481,12 @@ def print_lies(seeds: int, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-class FoundingSwarm(Swarm):
-    """Liars that are there from the first round on, and want to have most votes."""
-
-    def _lie(self, peer: PeerId, audit: AuditTarget, now: int) -> int | None:
-        if audit.peer in self.liars:
-            return LIARS_SCORE
-        return 0 if self.liars_part > 0.5 else None
-
-
 def founded(members: int, liars: int, first: int, every: int, seed: int) -> dict[str, Any]:
     """Return what liars achieve in a swarm that begins with the `first` members."""
     chance = random.Random(f"founding {members} {every} {seed}")
     early = 1 < first <= liars + 1
     liars_drawn = range(1, liars + 1) if early else chance.sample(range(1, members), liars)
-    swarm = FoundingSwarm(seed, [SHARE] * members, liars_drawn, founding=True, every=every)
+    swarm = PartialAuditors(seed, [SHARE] * members, liars_drawn, founding=True, every=every)
     founder, others = swarm.peers[0], frozenset(swarm.peers[first:])
     leaves = chance.randrange(1, 20 * every + 40) + OTHERS_JOIN * bool(others)
     returns = leaves + chance.randrange(10, 60)

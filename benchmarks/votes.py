@@ -32,7 +32,6 @@ from distro_node.protocol.audit.disputes import (
 )
 from distro_node.protocol.audit.lottery import draw_audit
 from distro_node.protocol.audit.reputation import Audit, Reaudit, RecordedWork, ReputationTable
-from distro_node.protocol.audit.verdict import failed
 from distro_node.protocol.chain.beacon import SECRET_BYTES
 from distro_node.protocol.sampling.update_weights import by_share
 
@@ -165,8 +164,7 @@ class Swarm:
                 for sequence in range(min(self.members[first.peer].share, MAX_REAUDITED_SEQUENCES))
             }
             bound = self.accounts.disputes[first].bound
-            low = failed(first.score, [*scores.values()], bound)
-            audits.append(Reaudit(peer, first, low, scores.get(first.sequence, bound) < bound))
+            audits.append(Reaudit.of_scores(peer, first, scores, bound))
         return audits
 
     def _forget(self) -> None:

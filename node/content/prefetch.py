@@ -155,8 +155,8 @@ class Prefetch:
         upcoming: Upcoming,
         as_of: Callable[[], object] = lambda: "always",
     ) -> None:
-        """Fetch ahead until cancelled. The `upcoming` samples change only when the value of `as_of()`
-        does."""
+        """Fetch ahead until cancelled. The `upcoming` samples are computed again when the value of
+        `as_of()` changes."""
         while True:
             try:
                 await self._fetch_next(upcoming, as_of())

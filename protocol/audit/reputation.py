@@ -40,7 +40,7 @@ All this follows from the records alone, in integer arithmetic.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -52,7 +52,7 @@ from .contributions import Contributions
 from .counts import AuditCounts, DisputeEnding
 from .disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS, Finding, Jury, Outcome, draw_jury, outcome
 from .sequential_test import LevelTest
-from .verdict import BaselineSample, ScoreBaseline, level, passing
+from .verdict import BaselineSample, ScoreBaseline, failed, level, passing
 
 EPOCH_ROUNDS = 16
 """Rounds in an epoch, for which votes stay fixed."""
@@ -109,6 +109,15 @@ class Reaudit:
     """Whether it finds the whole share low (`verdict.failed`)."""
     spot: bool = False
     """Whether it includes the audited sequence, and finds that one low."""
+
+    @classmethod
+    def of_scores(
+        cls, reauditor: PeerId, low_audit: Audit, scores: Mapping[int, int], bound: int
+    ) -> Reaudit:
+        """Return a re-audit with these scores of sequences, by their number in the share; `bound` is the
+        dispute's lowest passing score."""
+        low = failed(low_audit.score, [*scores.values()], bound)
+        return cls(reauditor, low_audit, low, scores.get(low_audit.sequence, bound) < bound)
 
     @property
     def finding(self) -> Finding:
@@ -220,9 +229,10 @@ class EpochVotes:
         """Return the votes of the `members` that decide (`deciding`). If there are none, all have one;
         during the founding those that work have votes for it instead, none more than a third: a crowd
         that does little has little to say."""
+        if deciding := self.deciding(members):
+            return deciding
         recent = {peer: work for peer, work in self.recent.items() if peer in members}
-        alike = at_most_a_third(recent) if len(recent) > 2 else dict.fromkeys(members, 1)
-        return self.deciding(members) or alike
+        return at_most_a_third(recent) if len(recent) > 2 else dict.fromkeys(members, 1)
 
     def deciding(self, members: Collection[PeerId]) -> Mapping[PeerId, int]:
         """Return the votes that `members` have earned; empty if none has any.
@@ -235,10 +245,16 @@ class EpochVotes:
         if self.founder is None or self.founder in held:
             return held
         recent = {peer: self.recent[peer] for peer in held if peer in self.recent}
-        done = [work for peer, work in self.recent.items() if peer in members]
-        whole = sum(done) + sum(done) // max(1, len(done))
+        whole = with_founder(work for peer, work in self.recent.items() if peer in members)
         enough = len(recent) >= MIN_VOTERS and 3 * sum(recent.values()) > 2 * whole
         return at_most_a_third(recent) if enough else {}
+
+
+def with_founder(works: Iterable[int]) -> int:
+    """Return the work of all members, given what each of the others did: whatever the founder did, it
+    counts as one of average work."""
+    done = [work for work in works if work]
+    return sum(done) + sum(done) // max(1, len(done))
 
 
 def at_most_a_third(votes: Mapping[PeerId, int]) -> dict[PeerId, int]:
@@ -358,7 +374,7 @@ class ReputationTable(Restorable):
 
     def audit_probability(self, peer: PeerId, every: int) -> Fraction:
         """Return the probability that `peer` audits in a round. Members with votes audit once in `every`
-        rounds on average.
+        rounds on average, or less where votes are so uneven that one would audit more than once a round.
 
         It is proportional to votes; otherwise a crowd of identities with next to no votes would make
         nearly all audits. A member without votes audits nothing.
@@ -544,49 +560,49 @@ class ReputationTable(Restorable):
     def _next_epoch(self, earned: dict[PeerId, int], round_: int) -> EpochVotes:
         """Return the votes of the epoch that begins with `round_`, given those `earned` by work; it is
         the first after the founding if enough members have some."""
+        # If no member has earned any, the previous voters keep theirs: someone must audit.
         deciding = self.epoch.deciding(self._members)
-        if (deciding and not self.founding) or self._are_enough(earned, round_):
-            # If no member has earned any, the previous voters keep theirs: someone must audit.
+        if deciding and not self.founding:
             return EpochVotes(earned or self.earned)
+        work = {
+            peer: done
+            for peer, state in sorted(self._states.items())
+            if (done := state.work_since(round_ - EPOCH_ROUNDS))
+        }
+        if self._are_enough(earned, work):
+            return EpochVotes(earned)
         if not deciding:
             # All count alike, and the first to be vouched for could all be liars.
             earned = {peer: votes for peer, votes in earned.items() if peer in self.earned}
         if not self.founding:
             return EpochVotes(earned or self.earned)
         founder = self._founder
-        recent = {
-            peer: work
-            for peer, state in sorted(self._states.items())
-            if peer != founder and (work := state.work_since(round_ - EPOCH_ROUNDS))
-        }
+        work.pop(founder, None)
         if self[founder].sums.credible:
             others = sum(votes for peer, votes in earned.items() if peer != founder)
             earned = earned | {founder: max(earned.get(founder, 0), 2 * others + 1)}
-        return EpochVotes(earned or self.earned, founder, recent)
+        return EpochVotes(earned or self.earned, founder, work)
 
-    def _are_enough(self, earned: Mapping[PeerId, int], round_: int) -> bool:
-        """Whether the members with these votes do more than two thirds of the work of the last epoch,
+    def _are_enough(self, earned: Mapping[PeerId, int], work: Mapping[PeerId, int]) -> bool:
+        """Whether the members with these votes do more than two thirds of the `work` of the last epoch,
         and neither one of them nor any that do less than a third of it have half of the votes, the
         founder's left out.
 
         Work is compared, not heads, so that a crowd that does little neither ends the founding nor
         prolongs it. Members that came first have more votes than they do of the work, and without the
-        second condition they would decide while the founder is away. Whatever the founder does, it
-        counts there as one of average work."""
+        second condition they would decide while the founder is away."""
         present = self._members.intersection(earned)
-        work = {peer: self[peer].work_since(round_ - EPOCH_ROUNDS) for peer in self._members}
-        if len(present) < MIN_VOTERS or 3 * sum(work[p] for p in present) <= 2 * sum(work.values()):
+        done = {peer: work.get(peer, 0) for peer in self._members}
+        if len(present) < MIN_VOTERS or 3 * sum(done[p] for p in present) <= 2 * sum(done.values()):
             return False
         others = sorted(
-            present - {self._founder}, key=lambda peer: (-earned[peer], work[peer], peer)
+            present - {self._founder}, key=lambda peer: (-earned[peer], done[peer], peer)
         )
-        done = [count for peer, count in work.items() if peer != self._founder and count]
-        average = sum(done) // max(1, len(done))
-        total = sum(done) + average
+        whole = with_founder(count for peer, count in done.items() if peer != self._founder)
         part = held = 0
         for peer in others:
-            if 3 * (part + work[peer]) < total:
-                part, held = part + work[peer], held + earned[peer]
+            if 3 * (part + done[peer]) < whole:
+                part, held = part + done[peer], held + earned[peer]
         return 2 * max(held, earned[others[0]]) < sum(earned[peer] for peer in others)
 
 

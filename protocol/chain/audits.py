@@ -29,7 +29,6 @@ from ..audit.reputation import (
     audit_probability,
 )
 from ..audit.sign_score import SignSums
-from ..audit.verdict import failed
 from ..sampling.update_weights import audited_weights
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
@@ -271,9 +270,7 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
             raise ProtocolError("audit", "a re-audit of other sequences than those drawn")
         bound = self.reputation.disputes[low_audit].bound
         scores = dict(zip(sequences, map(thousandths, entry.scores), strict=True))
-        low = failed(low_audit.score, [*scores.values()], bound)
-        spot = scores.get(low_audit.sequence, bound) < bound
-        return Reaudit(entry.reauditor, low_audit, low, spot)
+        return Reaudit.of_scores(entry.reauditor, low_audit, scores, bound)
 
     def dismisses(self, peer: PeerId) -> bool:
         return self.reputation[peer].dismissed

@@ -41,7 +41,7 @@ from simulation.scores import Scores
 
 IDLE_ROUNDS = FRESH + OPEN_ROUNDS + EPOCH_ROUNDS
 """An audit is recorded within `FRESH` rounds of the audited one and settled within `OPEN_ROUNDS` more. A
-member with votes audits in every second round at least, so that three failures (`WORK_TEST`) come
+member with most votes audits in every second round at least, so that three failures (`WORK_TEST`) come
 together; but for an epoch of the founding, its founder may be the only one that audits."""
 
 
@@ -163,16 +163,21 @@ class AuditInvariants:
         members = set(ledger.membership(len(ledger)).peers)
         if not votes or not votes.keys() <= members:
             return "votes are those of no members"
-        if set(votes.values()) == {1}:
-            # The founder's at the beginning, or one each if no member has any, or too few have.
-            known = votes.keys() in ({self._founder}, members) or accounts.founding
-            return "" if known else "votes that nobody earned"
         if accounts.founding and self._founder not in votes:
-            # Those that work decide by their work of an epoch.
+            if votes == dict.fromkeys(members, 1):
+                return ""
+            # Those that work decide, by their work in the epoch before.
+            now = len(ledger) // EPOCH_ROUNDS * EPOCH_ROUNDS
             for peer, number in votes.items():
-                if not 0 < number <= pages.get(peer, _Page()).sequences:
-                    return f"{number} votes for less work"
+                by_round = pages.get(peer, _Page()).by_round
+                done = sum(by_round.get(round_, 0) for round_ in range(now - EPOCH_ROUNDS, now))
+                if not 0 < number <= done:
+                    return f"{number} votes for {done} sequences of an epoch"
             return ""
+        if set(votes.values()) == {1}:
+            # The founder's at the beginning, or one each if no member has any.
+            known = votes.keys() in ({self._founder}, members)
+            return "" if known else "votes that nobody earned"
         others = sum(number for peer, number in earned.items() if peer != self._founder)
         for peer, number in votes.items():
             if peer == self._founder and accounts.founding and number == 2 * others + 1:
@@ -210,7 +215,9 @@ def fingerprint(accounts: ReputationTable) -> ContentId:
         (first.auditor, first.round, first, repr(dispute))
         for first, dispute in accounts.disputes.items()
     )
-    votes = sorted(accounts.votes.items()), sorted(accounts.earned.items())
+    votes = [
+        sorted(each.items()) for each in (accounts.votes, accounts.earned, accounts.epoch.recent)
+    ]
     usual = [accounts.baseline_score(share) for share in (1, 2, 4, 8)]
     everything = pages, disputes, votes, usual, accounts.founding, sorted(accounts._audited)
     return content_id(repr(everything).encode())

@@ -19,6 +19,7 @@ from distro_node.node.trainer.models.initial_parameters import Lora, initialise
 from distro_node.node.trainer.models.model import model_config, new_model
 from distro_node.node.trainer.optimizer.blocks import Stripe, block_view
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
+from distro_node.node.trainer.optimizer.orthogonal import Iterations
 from distro_node.node.trainer.tasks.text_generation import session_text_model, start_text
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
@@ -115,6 +116,15 @@ def make_manifest(
         adapter=made.adapter,
     )
     return dataclasses.replace(manifest, **changes), made.blobs.chunks
+
+
+def by_svd(blocks: torch.Tensor, iterations: Iterations) -> torch.Tensor:
+    """Make blocks nearly orthogonal by the polynomials of explicit singular values, in float64."""
+    left, values, right = torch.linalg.svd(blocks.double(), full_matrices=False)
+    values = values / values.norm(dim=-1, keepdim=True)
+    for a, b, c in iterations:
+        values = a * values + b * values**3 + c * values**5
+    return left * values[:, None, :] @ right * max(blocks.shape[1:]) ** 0.5
 
 
 def write_checkpoint(directory: Path, config: dict[str, Any]) -> None:

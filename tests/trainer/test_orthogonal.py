@@ -7,20 +7,11 @@ import torch
 from distro_node.node.trainer.optimizer.orthogonal import (
     MUON,
     PARTIAL,
-    Iterations,
     orthogonalise,
 )
+from trainer.support import by_svd
 
 KINDS = {"muon": MUON, "partial": PARTIAL}
-
-
-def by_svd(blocks: torch.Tensor, iterations: Iterations) -> torch.Tensor:
-    """Apply the polynomials to singular values that are computed explicitly, in float64."""
-    left, values, right = torch.linalg.svd(blocks.double(), full_matrices=False)
-    values = values / values.norm(dim=-1, keepdim=True)
-    for a, b, c in iterations:
-        values = a * values + b * values**3 + c * values**5
-    return left * values[:, None, :] @ right * max(blocks.shape[1:]) ** 0.5
 
 
 def blocks_of(a: int, b: int, *, rank: int) -> torch.Tensor:

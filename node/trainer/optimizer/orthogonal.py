@@ -15,7 +15,6 @@ from ..device import narrow_type
 # Prevents division by zero in a block of zeros; far below the norm of any gradient.
 _EPSILON = 1e-12
 
-
 Iterations = tuple[tuple[float, float, float], ...]
 """The coefficients a, b and c of each iteration."""
 
