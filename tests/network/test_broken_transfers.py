@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, MAX_BLOB_BYTES
 from network.support import star
 from trio.testing import MockClock
+from virtual_time import jumping_clock
 
 DATA = bytes(range(251)) * (CHUNK_BYTES // 251)
 CID = content_id(DATA)
@@ -99,9 +100,10 @@ class BadLine:
 
 
 @pytest.fixture
-def clock() -> MockClock:
+def clock() -> Iterator[MockClock]:
     """Time that passes as soon as nobody has anything to do."""
-    return MockClock(autojump_threshold=0.01)
+    with jumping_clock() as clock:
+        yield clock
 
 
 async def fetched(folder: Path, peers: dict[PeerId, Peer], **options: Any) -> BadLine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from distro_node.node.network.exchange.blobs import FOUND, BlobFetcher
 from distro_node.node.network.traffic import Traffic
 from distro_node.node.storage.blob_store import BlobStore
 from trio.testing import MockClock
+from virtual_time import jumping_clock
 
 DATA = bytes(range(256)) * 4096
 CID = content_id(DATA)
@@ -71,10 +72,10 @@ async def fetched(folder: Path, down: float, up: dict[PeerId, float]) -> tuple[S
         return line, trio.current_time() - began
 
 
-# Threads take real time, in which this clock must not jump.
 @pytest.fixture
-def clock() -> MockClock:
-    return MockClock(autojump_threshold=0.01)
+def clock() -> Iterator[MockClock]:
+    with jumping_clock() as clock:
+        yield clock
 
 
 @pytest.mark.parametrize("down", [15_000, 34_000])
