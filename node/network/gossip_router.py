@@ -5,10 +5,14 @@ stores topics of any number and length with a back-off time, answers every GRAFT
 as often as it is requested. Here a control message is reduced, before the library sees it, to what an
 honest peer could have sent; our answers are bounded in bytes; and a fault costs one message rather than
 the router.
+
+The library also sends each message over all links of the mesh, so that a peer gets it several times.
+Here most links carry announcements only (`push_tree`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -16,21 +20,27 @@ from typing import Any
 import trio
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
+from libp2p.pubsub.mcache import CacheEntry, MessageCache
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.rpc_queue import PriorityQueue
 from libp2p.pubsub.utils import safe_bytes_from_hex
 
 from ...protocol.util.token_bucket import TokenBuckets, TokenRate
+from .push_tree import MAX_ANNOUNCED, PushTree
 
 log = logging.getLogger(__name__)
 
 # Entries of one kind in a control message: an honest peer sends one per topic, and we have a topic or
 # two.
 _MAX_TOPICS = 4
-# A message id is a peer id and eight bytes.
-_MAX_ID_BYTES = 64
+_ID_BYTES = 16
 # Message ids in one entry: the messages of three seconds, at some hundreds a second.
-_MAX_IDS = 1024
+_MAX_IDS = MAX_ANNOUNCED
+# A message is announced this long after it has arrived, so that a peer that gets it over another link,
+# however slow its line is, has it by then …
+_ANNOUNCED_AFTER_SECONDS = 0.5
+# … and with all others of this time, in one message.
+_ANNOUNCEMENT_SECONDS = 0.5
 # The library's own back-off is a minute; no honest peer needs more than an hour.
 _MAX_BACK_OFF_SECONDS = 3600
 # Messages sent again to a peer that missed them or is new: several rounds of a large swarm at once, and
@@ -45,11 +55,20 @@ MAX_QUEUED_MESSAGES = 512
 MAX_QUEUED_BYTES = 4 << 20
 
 
+def message_id(message: rpc_pb2.Message) -> bytes:
+    """Return what a message is called in announcements and requests: 16 bytes of a hash of its author
+    and number, which its signature covers. The library's own ids, the two themselves, have 46 bytes."""
+    return hashlib.blake2b(message.from_id + message.seqno, digest_size=_ID_BYTES).digest()
+
+
 class BoundedGossipSub(GossipSub):
-    """A `GossipSub` that limits what strangers can request, and survives the library's exceptions."""
+    """A `GossipSub` that limits what strangers can request, sends each message over few links, and
+    survives the library's exceptions."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self.mcache = _ShortIds(self.mcache.window_size, self.mcache.history_size)
+        self._tree = PushTree[ID]()
         self._answers: TokenBuckets[ID] = TokenBuckets(_MAX_ANSWERED)
         # The library keeps the messages of half a minute for each connected peer without a subscription,
         # such as a bootstrap peer, and sends them all if it subscribes: every peer of a node that comes
@@ -62,6 +81,25 @@ class BoundedGossipSub(GossipSub):
         plausible = rpc_pb2.RPC(control=self._plausible(rpc.control))
         await super().handle_rpc(plausible, sender_peer_id)
 
+    async def run(self) -> None:
+        """Run the router until it is cancelled."""
+        self.manager.run_daemon_task(self._announce)
+        await super().run()
+
+    def note_copy(self, peer: ID, message: rpc_pb2.Message) -> None:
+        """Note that a peer sent a message that had already arrived."""
+        self._tree.note_copy(peer, message.from_id, message_id(message))
+
+    def remove_peer(self, peer_id: ID) -> None:
+        """Forget a peer that has left."""
+        super().remove_peer(peer_id)
+        self._tree.forget(peer_id)
+
+    async def handle_ihave(self, ihave_msg: rpc_pb2.ControlIHave, sender_peer_id: ID) -> None:
+        """Request what a peer has and we lack."""
+        self._tree.note_held(sender_peer_id, ihave_msg.messageIDs)
+        await super().handle_ihave(ihave_msg, sender_peer_id)
+
     async def handle_iwant(self, iwant_msg: rpc_pb2.ControlIWant, sender_peer_id: ID) -> None:
         """Send a peer the messages that it has missed and requests, within its budget."""
         wanted = rpc_pb2.ControlIWant()
@@ -69,6 +107,7 @@ class BoundedGossipSub(GossipSub):
             message = self.mcache.get(safe_bytes_from_hex(identifier) or b"")
             if message is not None and self._may_answer(sender_peer_id, message.ByteSize()):
                 wanted.messageIDs.append(identifier)
+                self._tree.note_request(sender_peer_id, message.from_id)
         await super().handle_iwant(wanted, sender_peer_id)
 
     async def send_recent_messages(self, peer_id: ID, topic: str) -> None:
@@ -76,6 +115,37 @@ class BoundedGossipSub(GossipSub):
         size = sum(self._size(identifier) for identifier in self.mcache.window(topic))
         if self._may_answer(peer_id, size):
             await super().send_recent_messages(peer_id, topic)
+
+    def _get_peers_to_send(
+        self,
+        topic_ids: Iterable[str],
+        msg_forwarder: ID,
+        origin: ID,
+        msg_id: bytes | None = None,
+    ) -> Iterable[ID]:
+        # Our own messages go to all peers of the mesh, so that no few of them can hold them back.
+        topics, now = list(topic_ids), trio.current_time()
+        is_own = self.pubsub is not None and origin == self.pubsub.my_id
+        for peer in super()._get_peers_to_send(topics, msg_forwarder, origin, msg_id):
+            if (
+                is_own
+                or msg_id is None
+                or not self._tree.is_quiet(peer, origin.to_bytes())
+                or not self._tree.announce(peer, topics[0], msg_id, now)
+            ):
+                yield peer
+
+    async def _announce(self) -> None:
+        """Tell peers of the messages that they are not sent, for ever."""
+        while True:
+            await trio.sleep(_ANNOUNCEMENT_SECONDS)
+            due = self._tree.due(trio.current_time() - _ANNOUNCED_AFTER_SECONDS)
+            for peer, topics in due.items():
+                entries = [
+                    rpc_pb2.ControlIHave(topicID=topic, messageIDs=identifiers)
+                    for topic, identifiers in topics.items()
+                ]
+                self.send_rpc(peer, rpc_pb2.RPC(control=rpc_pb2.ControlMessage(ihave=entries)))
 
     async def _do_px(self, px_peers: list[rpc_pb2.PeerInfo]) -> None:
         # Introductions have their own protocol; a PRUNE never makes us dial.
@@ -142,6 +212,17 @@ class BoundedGossipSub(GossipSub):
         return self._answers.take(peer, _ANSWER_BYTES, trio.current_time(), size)
 
 
+class _ShortIds(MessageCache):
+    """The recent messages, by the ids that announcements use."""
+
+    def put(self, msg: rpc_pb2.Message) -> None:
+        """Add a message."""
+        identifier = message_id(msg)
+        if identifier not in self.msgs:
+            self.msgs[identifier] = msg
+            self.history[0].append(CacheEntry(identifier, msg.topicIDs))
+
+
 class _NoMessages(dict[ID, list[Any]]):
     """Stands in for the library's queues of messages for peers without a subscription; keeps none."""
 
@@ -177,6 +258,6 @@ def _identifiers(identifiers: Iterable[Any]) -> list[Any]:
     for identifier in identifiers:
         if len(result) == _MAX_IDS:
             break
-        if len(identifier) <= _MAX_ID_BYTES:
+        if len(identifier) == _ID_BYTES:
             result.append(identifier)
     return result

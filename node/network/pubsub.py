@@ -15,7 +15,7 @@ from ...protocol.util.token_bucket import TokenRate
 from .author_rate_limit import AuthorRateLimit
 from .cancel_scopes import shielded
 from .cpu_budget import CpuBudget
-from .gossip_router import BoundedGossipSub
+from .gossip_router import BoundedGossipSub, message_id
 from .traffic import Traffic
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class HardenedPubsub(Pubsub):
         super().__init__(
             host,
             router,
+            msg_id_constructor=message_id,
             strict_signing=True,
             max_subscriptions_per_rpc=_MAX_SUBSCRIPTIONS,
             max_subscriptions_per_peer=_MAX_TOPICS_PER_PEER,
@@ -92,10 +93,14 @@ class HardenedPubsub(Pubsub):
         """Handle a message. In the library a key that does not parse, or an exception of a validator,
         ends pubsub, and forwarding a bad signature costs a peer nothing. Messages of an author beyond
         its rate limit are not verified."""
+        if msg_forwarder == self.my_id:
+            # It is part of our peer id, and an eighth of a small message.
+            msg.ClearField("key")
+        elif self._is_msg_seen(msg):
+            self._router.note_copy(msg_forwarder, msg)
+            return
         if msg.from_id == msg_forwarder.to_bytes() and not (
-            msg_forwarder == self.my_id
-            or self._is_msg_seen(msg)
-            or self._author_limit.take(msg.from_id, trio.current_time())
+            msg_forwarder == self.my_id or self._author_limit.take(msg.from_id, trio.current_time())
         ):
             self._traffic.reject("too_many")
             return

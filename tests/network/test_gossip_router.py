@@ -106,7 +106,7 @@ async def test_ihaves_and_grafts_in_our_topic_cost_little_and_keep_nobody_waitin
         monkeypatch.setattr(router, "send_rpc", send)
         for number in range(floods):
             rpc = rpc_pb2.RPC()
-            invented_ids = [(number * ids + n).to_bytes(46, "big") for n in range(ids)]
+            invented_ids = [(number * ids + n).to_bytes(16, "big") for n in range(ids)]
             rpc.control.ihave.add(topicID=TOPIC, messageIDs=invented_ids)
             if number % 2:
                 rpc.control.prune.add(topicID=TOPIC, backoff=1)
