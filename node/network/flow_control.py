@@ -15,8 +15,8 @@ from libp2p.stream_muxer.yamux.yamux import YamuxStream
 # Credit at the start of a large answer. The library's 256 KiB fill a line of 10 Mbit/s only if new
 # credit arrives within a fifth of a second, and uploads delay it for longer.
 _INITIAL_WINDOW_BYTES = 1 << 20
-# Credit is granted at least this often, even for less than half a window: a sender gives up after five
-# seconds without credit, and half a window takes longer than that on a slow line.
+# Once half of a sender's credit is used, more is granted at least this often: it gives up after five
+# seconds without any, and half a window takes longer than that to read on a slow line.
 _GRANT_SECONDS = 1.0
 _PARKING_LOT = "_waiting_for_credit"
 
@@ -70,7 +70,8 @@ async def widen_window(stream: Any, size: int) -> None:
 
 
 async def grant_credit(self: YamuxStream, *, bytes_read: int = 0) -> None:
-    """Grant credit for half a window at a time, or for what was read in a second.
+    """Grant credit for half a window at a time, or, to a sender that has less than that left, for what
+    was read in a second.
 
     Replaces `YamuxStream._auto_tune_and_send_window_update`. As in the reference implementation, the
     window grows while the sender uses it up in a few round trips, but only on streams that we have
@@ -82,10 +83,10 @@ async def grant_credit(self: YamuxStream, *, bytes_read: int = 0) -> None:
     unread = len(self.conn.stream_buffers.get(self.stream_id, b""))
     credit = self.target_recv_window - (self.recv_window + unread)
     now = trio.current_time()
-    # The first reads of a stream opened to us take the few bytes that negotiate its protocol.
-    initial = now - _GRANT_SECONDS if self.is_initiator else now
-    waited = now - vars(self).setdefault("_granted_at", initial)
-    if credit <= 0 or (2 * credit < self.target_recv_window and waited < _GRANT_SECONDS):
+    waited = now - vars(self).setdefault("_granted_at", now)
+    has_half = 2 * self.recv_window >= self.target_recv_window
+    is_little = 2 * credit < self.target_recv_window
+    if credit <= 0 or (is_little and (has_half or waited < _GRANT_SECONDS)):
         return
     vars(self)["_granted_at"] = now
     self.recv_window += credit

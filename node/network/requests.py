@@ -26,6 +26,7 @@ from .addresses import id_of, peer_of
 from .cancel_scopes import open_scope
 from .errors import NotHere, RequestError
 from .flow_control import widen_window
+from .negotiation import proposal, read_agreement
 from .rate_limits import Rate
 from .streams import (
     MAX_REASON_BYTES,
@@ -179,10 +180,12 @@ class Requests:
         finished = False
         try:
             with trio.fail_after(timeout):
-                stream = await self.open_stream(peer, protocol)
+                stream = await self._open(peer, protocol, self._open_unnegotiated)
                 await widen_window(stream, max_response)
-                await write_frame(stream, request, rate=self._traffic.upload)
+                await write_frame(stream, request, proposal(protocol), self._traffic.upload)
                 await stream.close_write()
+                if not await read_agreement(stream, protocol, idle_timeout):
+                    raise RequestError("refused", f"{short_peer(peer)} has no {protocol}")
                 status, response = await read_reply(
                     stream, max_response, idle_timeout, progress, self._traffic.download, into
                 )
@@ -281,13 +284,23 @@ class Requests:
         return nullcontext(self._priorities.bulk(stream.muxed_conn))
 
     async def open_stream(self, peer: PeerId, protocol: str) -> Any:
-        """Open a stream to a connected peer. Raises `RequestError` if that fails.
+        """Open a stream to a connected peer, which agrees on the protocol. Raises `RequestError` if that
+        fails. The library bounds the time."""
+        return await self._open(peer, protocol, self._open_negotiated)
 
-        Opening runs in a task of its own: if it were cancelled halfway, the library would lose track of
-        the stream, which would stay open as long as the connection. The library bounds the time.
-        """
+    async def _open_negotiated(self, peer: PeerId, protocol: str) -> Any:
+        return await self._host.new_stream(id_of(peer), [TProtocol(protocol)])
+
+    async def _open_unnegotiated(self, peer: PeerId, protocol: str) -> Any:
+        stream = await self._host.get_network().new_stream(id_of(peer))
+        stream.set_protocol(TProtocol(protocol))
+        return stream
+
+    async def _open(self, peer: PeerId, protocol: str, opener: _Opener) -> Any:
+        # Opening runs in a task of its own: if it were cancelled halfway, the library would lose track
+        # of the stream, which would stay open as long as the connection.
         opening = _Opening()
-        self._nursery.start_soon(self._run_opening, opening, peer, protocol)
+        self._nursery.start_soon(self._run_opening, opening, peer, protocol, opener)
         try:
             await opening.done.wait()
         except trio.Cancelled:
@@ -299,9 +312,11 @@ class Requests:
             raise opening.error
         return opening.stream
 
-    async def _run_opening(self, opening: _Opening, peer: PeerId, protocol: str) -> None:
+    async def _run_opening(
+        self, opening: _Opening, peer: PeerId, protocol: str, opener: _Opener
+    ) -> None:
         try:
-            stream = await self._host.new_stream(id_of(peer), [TProtocol(protocol)])
+            stream = await opener(peer, protocol)
             if opening.abandoned:
                 await reset(stream)
             else:
@@ -317,6 +332,9 @@ class Requests:
 
 def _size(response: bytes | Flow) -> int:
     return len(response) if isinstance(response, bytes) else response.size
+
+
+_Opener = Callable[[PeerId, str], Awaitable[Any]]
 
 
 class _Opening:

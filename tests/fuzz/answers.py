@@ -21,6 +21,7 @@ from distro_node.node.network.discovery.version_query import query_versions
 from distro_node.node.network.errors import DialError
 from distro_node.node.network.exchange.chunks import ask_holdings
 from distro_node.node.network.nat.dial_back import ask_dial_back
+from distro_node.node.network.negotiation import proposal, read_agreement
 from distro_node.node.network.streams import FrameOversized, StreamEnded, read_reply
 from distro_node.node.util.protocol_version import explain_versions
 from distro_node.protocol.chain.fork_search import ChainComparison, FetchBackoff
@@ -42,6 +43,7 @@ from simulation.swarm import identity
 # Private here: `_introduce`, `_mirrors`, `_web`, `_pools`: what takes an answer, with the wire left out.
 # A machine asks this often at most before its input has run out.
 _STEPS = 12
+_PROTOCOL = "/test/asked/1"
 _BLOB = b"what was asked for" * 20
 
 
@@ -110,8 +112,13 @@ def targets() -> Iterator[Target]:
     yield Target(
         "reply",
         partial(idle.run, _reply),
-        (b"\0\0\0\0\5hello", b"\1\0\0\0\4busy"),
-        ("the reply to any request",),
+        (
+            proposal(_PROTOCOL) + b"\0\0\0\0\5hello",
+            proposal(_PROTOCOL) + b"\1\0\0\0\4busy",
+            # What answers in its place.
+            proposal("na"),
+        ),
+        ("the reply to any request", "node.network.negotiation:read_agreement"),
         # An unknown status is a `ValueError`; the caller turns all of these into a `RequestError`.
         allowed=(FrameOversized, StreamEnded, ValueError),
         structured=False,
@@ -272,7 +279,9 @@ async def _called_back(data: bytes) -> object:
 
 
 async def _reply(data: bytes) -> object:
-    return await read_reply(Stream(data), 256, 5.0)
+    stream = Stream(data)
+    agreed = await read_agreement(stream, _PROTOCOL, 5.0)
+    return await read_reply(stream, 256, 5.0) if agreed else None
 
 
 async def _mirror(data: bytes) -> object:
