@@ -46,27 +46,30 @@ async def watch(connections: Callable[[], Iterable[Yamux]], sizes: SegmentSizes)
                 if suspended > CHECK_SECONDS:
                     wire.last_received_at = now
                     watches.pop(connection, None)
-                elif connection.is_initiator and _loses_large_packets(
-                    connection, wire, watches, now
-                ):
-                    address = wire.get_remote_address()
-                    if address is not None and sizes.shrink(str(address[0])):
-                        nursery.start_soon(_close_connection, wire)
-                elif now - wire.last_received_at >= SILENT_SECONDS:
+                    continue
+                silent = now - wire.last_received_at
+                loses = connection.is_initiator and _shrinks(connection, wire, watches, sizes, now)
+                if loses or silent >= SILENT_SECONDS:
                     nursery.start_soon(_close_connection, wire)
-                elif now - wire.last_received_at >= QUIET_SECONDS and connection not in pinging:
+                elif silent >= QUIET_SECONDS and connection not in pinging:
                     nursery.start_soon(_ping, connection, pinging)
 
 
-def _loses_large_packets(
+def _shrinks(
     connection: Yamux,
     wire: GuardedConnection,
     watches: WeakKeyDictionary[Yamux, LossWatch],
+    sizes: SegmentSizes,
     now: float,
 ) -> bool:
+    """Whether a connection loses large packets and can be dialled with smaller ones."""
     if connection not in watches:
         watches[connection] = LossWatch(connection, wire)
-    return watches[connection].finds_loss(now)
+    loss, address = watches[connection].finds_loss(now), wire.get_remote_address()
+    if loss is None or address is None:
+        return False
+    host = str(address[0])
+    return sizes.shrink(host) if loss == "certain" else sizes.shrink_if_again(host, now)
 
 
 async def _ping(connection: Yamux, pinging: set[Yamux]) -> None:

@@ -5,7 +5,9 @@ report (ICMP). Then connections are established and small messages pass, but no 
 arrives, and so no message that needs one. The dialler's kernel shows it: bytes arrive from the peer
 while the peer acknowledges nothing, or the peer acknowledges our pings while no bytes arrive from it.
 Such a connection is closed, and its address is dialled with smaller segments from then on, which the
-other end adopts (the MSS option of the first packet).
+other end adopts (the MSS option of the first packet). When both ends send a large packet at once,
+nothing arrives any more, as if the peer had gone; but who has gone does not let us connect again, so the
+second such connection in a row counts as well.
 
 This needs Linux. macOS detects such paths in its kernel.
 """
@@ -13,6 +15,7 @@ This needs Linux. macOS detects such paths in its kernel.
 from __future__ import annotations
 
 import logging
+from typing import Literal
 
 from libp2p.stream_muxer.yamux.yamux import Yamux
 
@@ -31,6 +34,8 @@ _MAX_HOSTS = 1024
 # The time of five retransmissions. It is less than the eight seconds after which the end that receives
 # nothing closes the connection (`liveness`), so that the loss is found before.
 _LOST_SECONDS = 6.0
+# A connection on which nothing passes is dialled again within seconds, if the peer is there.
+_AGAIN_SECONDS = 60.0
 # A direction in which this many bytes have passed carries large packets.
 _PROOF_BYTES = 1 << 16
 
@@ -40,6 +45,7 @@ class SegmentSizes:
 
     def __init__(self) -> None:
         self._sizes: BoundedTable[str, int] = BoundedTable(_MAX_HOSTS)
+        self._stuck: BoundedTable[str, float] = BoundedTable(_MAX_HOSTS)
 
     def of(self, host: str) -> int | None:
         """Return the segment size for an IP address in bytes; None for the system's default."""
@@ -61,6 +67,13 @@ class SegmentSizes:
         )
         return True
 
+    def shrink_if_again(self, host: str, now: float) -> bool:
+        """Note a connection to an IP address on which nothing passes any more; do what `shrink` does if
+        it is the second within a minute."""
+        before = self._stuck.get(plain_host(host))
+        self._stuck[plain_host(host)] = now
+        return before is not None and now - before < _AGAIN_SECONDS and self.shrink(host)
+
 
 class LossWatch:
     """Detector of lost large packets on one connection that we have dialled."""
@@ -75,15 +88,17 @@ class LossWatch:
         self._last_received_at, self._acknowledged_before = -1.0, 0
         self._found = False
 
-    def finds_loss(self, now: float) -> bool:
-        """Return whether small packets pass and large ones do not, in one direction; True only once."""
+    def finds_loss(self, now: float) -> Literal["certain", "possible"] | None:
+        """Return "certain" if small packets pass and large ones do not, in one direction, and "possible"
+        if no packets pass at all any more; only once."""
         sample = self._gauge()
         if sample is None or self._found:
-            return False
-        self._found = self._loses(sample, now)
-        return self._found
+            return None
+        loss = self._loss(sample, now)
+        self._found = loss is not None
+        return loss
 
-    def _loses(self, sample: TcpSample, now: float) -> bool:
+    def _loss(self, sample: TcpSample, now: float) -> Literal["certain", "possible"] | None:
         wire = self._wire
         if sample.acknowledged != self._acknowledged or not sample.in_flight:
             self._acknowledged, self._since = sample.acknowledged, now
@@ -92,10 +107,14 @@ class LossWatch:
                 wire.last_received_at,
                 sample.acknowledged,
             )
-        silent = now - wire.last_received_at >= _LOST_SECONDS
-        if silent:
-            # From the peer to us: it acknowledges what we sent since its last bytes, but sends nothing.
-            answers = sample.acknowledged > self._acknowledged_before
-            return answers and not sample.in_flight and wire.received < _PROOF_BYTES
-        # From us to the peer: its bytes arrive, but it acknowledges nothing of what we sent.
-        return now - self._since >= _LOST_SECONDS and sample.acknowledged < _PROOF_BYTES
+        is_silent = now - wire.last_received_at >= _LOST_SECONDS
+        is_deaf = now - self._since >= _LOST_SECONDS and sample.acknowledged < _PROOF_BYTES
+        if not is_silent:
+            # From us to the peer: its bytes arrive, but it acknowledges nothing of what we sent.
+            return "certain" if is_deaf else None
+        if wire.received >= _PROOF_BYTES:
+            return None
+        if sample.in_flight:
+            return "possible" if is_deaf else None
+        # From the peer to us: it acknowledges what we sent since its last bytes, but sends nothing.
+        return "certain" if sample.acknowledged > self._acknowledged_before else None
