@@ -254,7 +254,7 @@ def _message(number: int, value: Any) -> ChatMessage:
     if not isinstance(value, dict):
         raise invalid(place, "is not an object with role and content")
     role = value.get("role")
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
         raise invalid(f"{place}.role", f"must be one of {', '.join(sorted(_ROLES))}")
     content = value.get("content")
     if isinstance(content, list):
@@ -264,7 +264,7 @@ def _message(number: int, value: Any) -> ChatMessage:
     if value.get("tool_calls") or value.get("function_call"):
         raise invalid(f"{place}.tool_calls", "is not supported here", code="unsupported_parameter")
     # Newer clients say `developer` for what templates call `system`.
-    return {"role": "system" if role == "developer" else str(role), "content": content}
+    return {"role": "system" if role == "developer" else role, "content": content}
 
 
 def _joined(place: str, parts: list[Any]) -> str:
