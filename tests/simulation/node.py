@@ -244,8 +244,7 @@ class Node:
             ledger=ledger,
             now=self.now,
             start_number=self.disk.salt,
-            # Its disk is new, or was lost; with its own messages at hand it need not ask.
-            recall=not self.disk.said,
+            recall=True,
         )
 
     def _catch_up(self, ledger: Ledger) -> None:
