@@ -40,7 +40,7 @@ _SHARED = ("node/errors", "node/settings", "node/config", "node/util")
 ARROWS: dict[str, tuple[str, ...]] = {
     "crypto": (),
     "protocol/wire/errors": (),
-    "protocol/util": ("protocol/wire/errors",),
+    "protocol/util": ("crypto", "protocol/wire/errors"),
     "protocol/wire": ("crypto", "protocol/util", "protocol/wire/errors"),
     "protocol/codec": ("crypto", *_WIRE),
     "protocol/audit": ("crypto", *_WIRE, "protocol/codec"),

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from ...crypto.hashing import content_id
+from ...crypto.hashing import CONTENT_ID_BYTES, content_id
 from ...crypto.identity import PeerId
 
 Finding = Literal["low", "spot", "fine"]
@@ -73,7 +73,9 @@ def draw_jury(votes: Mapping[PeerId, int], beacon: bytes) -> Jury:
         return Jury(dict(votes))
     order = sorted(votes, key=lambda peer: content_id(beacon + peer))
     bounds = list(itertools.accumulate(votes[peer] for peer in order))
-    first = int.from_bytes(content_id(b"distro-node seats\0" + beacon), "big") % bounds[-1]
+    # A fraction of the line, not a number modulo its length: that would differ with each vote.
+    drawn = int.from_bytes(content_id(b"distro-node seats\0" + beacon), "big")
+    first = drawn * bounds[-1] >> 8 * CONTENT_ID_BYTES
     points = [(first + seat * bounds[-1]) // JURY_SEATS for seat in range(JURY_SEATS)]
     weights: dict[PeerId, int] = {}
     for point in points:

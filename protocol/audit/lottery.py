@@ -1,10 +1,11 @@
 """Audit lottery: which member an auditor audits, and on which sequence, so that the audited member
 cannot predict it and the auditor cannot choose it.
 
-With each announcement a member commits to a secret. Some rounds later the secret and the beacon
-(`chain/beacon`) together determine whether it audits in the next round, whom, and which sequence of
-that member's share. The audited member cannot know in advance, since the secret is revealed only with
-the audit's result; the auditor cannot choose, since it committed before the beacon was known.
+With each announcement a member commits to a secret for its audit (`chain/commitments`). Some rounds
+later the secret and the beacon (`chain/beacon`) together determine whether it audits in the next round,
+whom, and which sequence of that member's share. The audited member cannot know in advance, since the
+secret is revealed only with the audit's result; the auditor cannot choose, since it committed before the
+beacon was known. The secret serves nothing else, so that the result reveals nothing about the beacon.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from fractions import Fraction
 
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
+from ..util.draws import draw
 
 # Numbers come from a range so large that the modulo bias is negligible.
 _DRAWN_BYTES = 16
@@ -51,23 +53,18 @@ def draw_audit(
     if not _happens(secret, beacon, b"whether", chance):
         return None
     # Members without votes, and those with votes.
-    groups: tuple[list[PeerId], list[PeerId]] = ([], [])
-    for peer, sequences in sorted(share_sizes.items()):
+    groups: tuple[dict[PeerId, int], dict[PeerId, int]] = ({}, {})
+    for peer, sequences in share_sizes.items():
         if peer != auditor and sequences > 0:
-            groups[peer in voters].append(peer)
+            groups[peer in voters][peer] = update_weights[peer]
     among_voters = bool(groups[True]) and (
         not groups[False] or _happens(secret, beacon, b"known", Fraction(1, 2))
     )
-    group = groups[among_voters]
-    total = sum(update_weights[peer] for peer in group)
-    if not total:
+    # Nobody's absence moves the draw between the others, so that no accomplices steer it.
+    peer = draw(groups[among_voters], _seed(secret, beacon, b"which"))
+    if peer is None:
         return None
-    point = _number(secret, beacon, b"which") % total
-    for peer in group:
-        if point < update_weights[peer]:
-            return AuditTarget(peer, _number(secret, beacon, b"sequence") % share_sizes[peer])
-        point -= update_weights[peer]
-    raise AssertionError("a number below the sum falls into one of its parts")
+    return AuditTarget(peer, _number(secret, beacon, b"sequence") % share_sizes[peer])
 
 
 def draw_sequences(name: bytes, share_size: int, most: int) -> tuple[int, ...]:
@@ -85,5 +82,8 @@ def _happens(secret: bytes, seed: bytes, what: bytes, chance: Fraction) -> bool:
 def _number(secret: bytes, seed: bytes, what: bytes) -> int:
     """Draw a number, uniform below 2^128, from the `secret`, the public `seed` and the purpose `what`:
     numbers for different purposes are independent."""
-    text = b"distro-node check draw\0" + what + b"\0" + secret + seed
-    return int.from_bytes(content_id(text)[:_DRAWN_BYTES], "big")
+    return int.from_bytes(content_id(_seed(secret, seed, what))[:_DRAWN_BYTES], "big")
+
+
+def _seed(secret: bytes, seed: bytes, what: bytes) -> bytes:
+    return b"distro-node check draw\0" + what + b"\0" + secret + seed

@@ -1,32 +1,34 @@
 """Leader schedule: which member's proposal may be voted for in which slot of a round.
 
-If every member has one vote, leaders rotate through a circle of members. Otherwise odd slots are led by
-members with votes, in proportion to their votes: a crowd of identities that do no work would otherwise
-lead nearly all slots and waste them. Even slots rotate through the circle of all members, so that
-members without votes can propose when all others are gone. The proposer has no influence on the
+If every member has one vote, members lead in an order that is drawn for each round. Otherwise odd slots
+are led by members with votes, drawn in proportion to their votes: a crowd of identities that do no work
+would otherwise lead nearly all slots and waste them. Even slots go through the order of all members, so
+that members without votes can propose when all others are gone. The proposer has no influence on the
 schedule.
+
+Nor has anybody that leaves and comes back: a member that is away gives up the slots that it would have
+led, and the order of the others stays (`util/draws`). When members stood in a circle or on a line, liars
+with a third of the votes led up to 95 % of the rounds by having some of them leave and return.
 
 A record names the slot in which it was first proposed, so the chain shows whose slots were skipped.
 Their leaders were away or too slow, or proposed a record that left out updates, for which no honest
 member votes. A member whose slots were skipped twice in a row is *passed over*: it leads none of the
 first slots for as many rounds as there are members, and after each further skipped slot for twice as
-many, up to a bound. Leading a slot to a record clears this. At most a third of the members are passed
-over at once, those with the most skipped slots: so most leaders are honest, whatever slots byzantine
-members manage to have skipped, and a period in which no leader succeeds costs no member more than the
-others. Once all others have led a slot of the round, members that are passed over lead again: they may
-be the last ones present.
+many, up to a bound. Leading a slot to a record clears this. A member that has just joined is passed over
+for as many rounds as there are members, too: a new identity is soon found that leads the next round. At
+most a third of the members are passed over at once, those with the most skipped slots and then those
+that joined last: so most leaders are honest, whatever slots byzantine members manage to have skipped,
+and a period in which no leader succeeds costs no member more than the others. Once all others have led a
+slot of the round, members that are passed over lead again: they may be the last ones present.
 """
 
 from __future__ import annotations
 
-import itertools
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
-from ...crypto.hashing import CONTENT_ID_BYTES, content_id
 from ...crypto.identity import PeerId
+from ..util.draws import draw, ranked
 from ..wire.membership import Membership, Votes
 from ..wire.messages import Record
 from ..wire.saved_state import Restorable, apart, fields, of, runs
@@ -52,9 +54,10 @@ class Leaders:
         passed_over: Collection[PeerId] = (),
     ) -> None:
         self._seed = swarm + round.to_bytes(8, "big")
-        self._circle = membership.circle(swarm, round)
-        self._first = tuple(peer for peer in self._circle if peer not in passed_over)
+        self._order = ranked(membership.peers, self._seed)
+        self._first = [peer for peer in self._order if peer not in passed_over]
         self._votes = votes
+        self._drawn: dict[int, PeerId] = {}
         self.passed_over = frozenset(passed_over)
         """Members that lead none of the first slots."""
 
@@ -62,44 +65,28 @@ class Leaders:
         if self._votes.equal:
             index = slot - 1
         elif slot % 2:
-            return self._drawn(slot)
+            if slot not in self._drawn:
+                self._drawn[slot] = self._draw(slot)
+            return self._drawn[slot]
         else:
             index = slot // 2 - 1
         if index < len(self._first):
             return self._first[index]
-        return self._circle[index % len(self._circle)]
+        return self._order[index % len(self._order)]
 
-    def _drawn(self, slot: int) -> PeerId:
-        """Return the member that leads a slot drawn by votes. The members' votes lie on a line, one
-        member after the other; the slot draws a point on it, and the member whose part contains the
-        point leads.
+    def _draw(self, slot: int) -> PeerId:
+        """Return the member that leads a slot drawn by votes.
 
-        The point is a fraction of the line's length, not a hash modulo the length: so a record that
-        gives a member one vote more or less moves the bounds by one vote and does not draw another
-        point. Otherwise the leader would try which audits to include.
+        A record that gives a member one vote more or less changes who is drawn in one case of as many as
+        there are votes. Otherwise the leader would try which audits to include.
         """
-        early = slot <= 2 * len(self._first)
-        voters, bounds = (self._first_line if early else None) or self._line
-        drawn = int.from_bytes(content_id(self._seed + slot.to_bytes(8, "big")), "big")
-        point = drawn * bounds[-1] >> 8 * CONTENT_ID_BYTES
-        return voters[bisect_right(bounds, point)]
-
-    @cached_property
-    def _line(self) -> tuple[list[PeerId], list[int]]:
-        """The members with votes and the end of each one's part of the line of votes. The order differs
-        in each round, so that nobody can choose an identity that catches the points of many rounds."""
-        return self._line_of(self._votes.by_peer)
-
-    @cached_property
-    def _first_line(self) -> tuple[list[PeerId], list[int]] | None:
-        """The same line without the members that are passed over; None if none of the others has
-        votes."""
-        voters = [peer for peer in self._votes.by_peer if peer not in self.passed_over]
-        return self._line_of(voters) if voters else None
-
-    def _line_of(self, peers: Collection[PeerId]) -> tuple[list[PeerId], list[int]]:
-        voters = sorted(peers, key=lambda peer: content_id(self._seed + peer))
-        return voters, list(itertools.accumulate(self._votes[peer] for peer in voters))
+        votes, seed = self._votes.by_peer, self._seed + slot.to_bytes(8, "big")
+        first: PeerId | None = None
+        if slot <= 2 * len(self._first):
+            first = draw({p: v for p, v in votes.items() if p not in self.passed_over}, seed)
+        leader = first or draw(votes, seed)
+        assert leader is not None, "votes that differ are positive"
+        return leader
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +121,20 @@ class LeaderHistory(Restorable):
     def passed_over(self, round: int) -> frozenset[PeerId]:
         """Return the members that lead none of the first slots of a round."""
         members = self._chain.membership(round)
-        candidates = {
-            peer: lead
+        skipped = {
+            peer: lead.skipped
             for peer, lead in self._rounds[round].items()
             if lead.back > round and peer in members
         }
-        if not candidates:
+        joined = {
+            peer: since for peer, since in members.since.items() if since > round - len(members)
+        }
+        if not skipped and not joined:
             return frozenset()
-        worst = sorted(candidates, key=lambda peer: (-candidates[peer].skipped, peer))
+        worst = sorted(
+            skipped.keys() | joined.keys(),
+            key=lambda peer: (-skipped.get(peer, 0), -joined.get(peer, 0), peer),
+        )
         return frozenset(worst[: (len(members) - 1) // _MOST_PASSED_OVER])
 
     def leaders(self, round: int) -> Leaders:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
 from .errors import ProtocolError
 from .messages import Record
@@ -117,17 +116,6 @@ class Membership:
     def one_each(self) -> Votes:
         """One vote for each member. Cached, since it is read in every round."""
         return Votes(dict.fromkeys(self.peers, 1), equal=True)
-
-    def circle(self, swarm: bytes, round: int) -> tuple[PeerId, ...]:
-        """Return the members ordered by hash, rotated so that the first one has the first turn in a
-        round.
-
-        A proposer has no influence on the order. If a record influenced who leads next, its maker would
-        vary the record until it led again.
-        """
-        circle = sorted(self.peers, key=lambda peer: content_id(swarm + peer))
-        first = round % len(circle)
-        return (*circle[first:], *circle[:first])
 
     def changed(self, change: MembershipChange) -> Membership:
         """Return the membership after this change, taken from a checked record; the same object if

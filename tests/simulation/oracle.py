@@ -18,6 +18,7 @@ from distro_node.protocol.chain.committees import CommitteeChain
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.committee.aggregate import ABSTENTION
 from distro_node.protocol.sampling.stream_cursor import StreamCursors
+from distro_node.protocol.util.draws import draw
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.membership import Membership, Votes
@@ -183,7 +184,6 @@ class Chains:
         # A ledger that contains the record, and its length when the record was its last.
         self._home: dict[RecordId, tuple[Ledger, int]] = {fresh.head: (fresh, 0)}
         self._judged: dict[tuple[RecordId, Certificate], Judgement] = {}
-        self._leaders: dict[RecordId, list[PeerId]] = {}
         # By record: the number of consecutive skipped slots that each member led, and until when it is
         # passed over for that.
         self._skipped: dict[RecordId, dict[PeerId, tuple[int, int]]] = {fresh.head: {}}
@@ -284,41 +284,33 @@ class Chains:
         membership = self.membership(parent)
         if membership is None:
             return None
-        members, swarm, round_ = len(membership), self._manifest.swarm, self._home[parent][1]
-        if parent not in self._leaders:
-            circle = sorted(membership.since, key=lambda peer: content_id(swarm + peer))
-            self._leaders[parent] = circle[round_ % members :] + circle[: round_ % members]
-        out = self._passed_over(parent, round_, membership)
-        circle, votes = self._leaders[parent], self.votes(parent)
-        first = [peer for peer in circle if peer not in out]
+        members, round_ = len(membership), self._home[parent][1]
+        seed = self._manifest.swarm + round_.to_bytes(8, "big")
+        order = sorted(membership.since, key=lambda peer: content_id(seed + peer))
+        votes, out = self.votes(parent), self._passed_over(parent, round_, membership)
+        first = [peer for peer in order if peer not in out]
         in_turn = [
             *first,
-            *(circle[turn % members] for turn in range(len(first), len(first) + slot)),
+            *(order[turn % members] for turn in range(len(first), len(first) + slot)),
         ]
         if votes.equal:
             return in_turn[slot - 1]
         if slot % 2 == 0:
             return in_turn[slot // 2 - 1]
         line = {p: v for p, v in votes.by_peer.items() if p not in out or slot > 2 * len(first)}
-        line = line or dict(votes.by_peer)
-        seed = swarm + round_.to_bytes(8, "big")
-        drawn = int.from_bytes(content_id(seed + slot.to_bytes(8, "big")), "big")
-        behind = drawn * sum(line.values()) >> 256
-        for peer in sorted(line, key=lambda peer: content_id(seed + peer)):
-            behind -= line[peer]
-            if behind < 0:
-                return peer
-        return None
+        return draw(line or votes.by_peer, seed + slot.to_bytes(8, "big"))
 
     def _passed_over(self, parent: RecordId, round_: int, membership: Membership) -> set[PeerId]:
         """Return the members that lead none of the first slots of the round after a record: at most a
-        third of all, those with most skipped slots."""
+        third of all, those with most skipped slots, then those that came last."""
+        since, members = membership.since, len(membership.since)
+        skipped = {peer: n for peer, (n, until) in self._skipped[parent].items() if until > round_}
         out = [
-            (-skipped, peer)
-            for peer, (skipped, until) in self._skipped[parent].items()
-            if until > round_ and peer in membership.since
+            (-skipped.get(peer, 0), -since[peer] if since[peer] > round_ - members else 0, peer)
+            for peer in since
+            if peer in skipped or since[peer] > round_ - members
         ]
-        return {peer for _, peer in sorted(out)[: (len(membership.since) - 1) // 3]}
+        return {peer for *_, peer in sorted(out)[: (members - 1) // 3]}
 
     def _skipped_after(self, record: Record, now: Membership) -> dict[PeerId, tuple[int, int]]:
         found = dict(self._skipped[record.parent])

@@ -89,7 +89,7 @@ def test_a_leader_whose_slots_come_to_nothing_is_passed_over() -> None:
     ledger, liar = swarm.nodes[0].member.view.ledger, swarm.nodes[3].peer
     over = [liar in ledger.leaders(number).passed_over for number in range(4, len(ledger))]
     assert sum(over) > len(over) / 2
-    # No honest member ever is, and from time to time the liar gets another try.
-    assert all(ledger.leaders(number).passed_over <= {liar} for number in range(len(ledger)))
+    # No honest member is that has not just joined, and from time to time the liar gets another try.
+    assert all(ledger.leaders(number).passed_over <= {liar} for number in range(8, len(ledger)))
     wasted = [ledger[number].record.slot > 1 for number in range(4, len(ledger))]
     assert 2 < sum(wasted) < len(wasted) / 8

@@ -59,18 +59,6 @@ def test_masks_of_another_membership(mask: bytes) -> None:
     assert caught.value.reason == "invalid"
 
 
-def test_everybody_leads_in_turn() -> None:
-    chain = Chain(7)
-    first = set()
-    for _ in range(7):
-        leaders = chain.leaders
-        assert sorted(leaders) == list(chain.membership.peers)
-        first.add(leaders[0])
-        chain.grow()
-        assert chain.leaders == (*leaders[1:], leaders[0])
-    assert first == set(chain.membership.peers)
-
-
 def test_no_proposer_chooses_who_leads_next() -> None:
     """Even with records that differ in what their maker may vary, here the tokens it claims."""
     chain = Chain(7)
