@@ -16,7 +16,8 @@ from distro_node.node.network.pubsub import HardenedPubsub
 from distro_node.node.network.push_tree import MAX_ANNOUNCED, PushTree
 from network.support import PATIENCE_SECONDS, networks, until
 
-# Private here: `_get_peers_to_send`: a peer that passes nothing on; `_quiet`: how much is kept.
+# Private here: `_get_peers_to_send`: a peer that passes nothing on; `_tree`, `_quiet`: which links are
+# quiet, and how much is kept of them.
 
 TOPIC = "/test/topic"
 

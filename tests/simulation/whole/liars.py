@@ -485,7 +485,7 @@ class LyingNetwork(SimulatedNetwork):
             departed=tuple(DepartureEntry(peer, "silent", 0, b"") for peer in others),
             snapshot=SnapshotEntry(due, content_id(b"alone"), size) if due else None,
             slot=slot,
-            secret=self.member.parts.secrets.reveal(ledger),
+            opening=self.member.parts.secrets.reveal(ledger),
         )
         mask = membership.mask(others)
         ballot = Ballot(round_, record.parent, slot, record.id, mask)

@@ -26,7 +26,11 @@ from distro_node.node.network.remote_addr import Remote
 from distro_node.node.network.requests import Handler, Requests
 from distro_node.node.network.scores import OffenceScores
 from distro_node.node.network.traffic import Traffic
-from libp2p.host.exceptions import StreamFailure
+from libp2p.custom_types import TProtocol
+from libp2p.network.exceptions import SwarmException
+from libp2p.protocol_muxer.exceptions import MultiselectError
+from libp2p.protocol_muxer.multiselect import Multiselect
+from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from simulation.whole.wires import End, Link, Stream, Wires
 
 # As much as the daemon's reader may lag.
@@ -68,7 +72,7 @@ class SimulatedNetwork:
         self._dial_policy = DialPolicy()
         self._listeners: list[Events] = []
         self._ends: dict[PeerId, list[End]] = {}
-        self._handlers: dict[str, Callable[[Any], Awaitable[None]]] = {}
+        self._handlers = Multiselect()
         self._numbers = itertools.count()
         self._seen: set[tuple[PeerId, int]] = set()
         self._topics: dict[str, tuple[Validator, trio.MemorySendChannel[tuple[PeerId, bytes]]]] = {}
@@ -249,45 +253,35 @@ class SimulatedNetwork:
         self._requests.serve(protocol, self.on_serve(protocol, handler), **limits)
 
     def set_stream_handler(self, protocol: str, handler: Callable[[Any], Awaitable[None]]) -> None:
-        self._handlers[protocol] = handler
+        self._handlers.add_handler(TProtocol(protocol), handler)
 
-    async def new_stream(self, identifier: Any, protocols: list[str]) -> Stream:
+    def get_network(self) -> SimulatedNetwork:
+        return self
+
+    async def new_stream(self, identifier: Any) -> Stream:
+        await trio.lowlevel.checkpoint()
         ends = [end for group in self._ends.values() for end in group]
         end = next((end for end in ends if end.peer_id == identifier), None)
         if end is None:
-            raise StreamFailure("no connection")
+            raise SwarmException("no connection")
         number = 2 * next(self._numbers) + end.dialled
         stream, there = Stream(end, number), end.other
-        agreed = trio.Event()
-        refused = False
-
-        def ask() -> None:
-            nonlocal refused
-            if there.home.is_open:
-                refused = not there.home.take(Stream(there, number), protocols[0])
-                there.send(30, agreed.set)
-
-        end.send(30, ask)
-        with trio.move_on_after(5.0):
-            while not agreed.is_set() and not end.event_shutting_down.is_set():
-                with trio.move_on_after(0.5):
-                    await agreed.wait()
-        if refused:
-            stream.break_off()
-            raise StreamFailure("refused") from ValueError("protocols not supported")
-        if not agreed.is_set():
-            await stream.reset()
-            raise StreamFailure("no answer")
+        end.send(12, lambda: there.home.take(Stream(there, number)))
         return stream
 
-    def take(self, stream: Stream, protocol: str) -> bool:
-        """Accept a stream opened by a peer; False if its protocol is unknown."""
-        handler = self._handlers.get(protocol)
-        if handler is None:
-            stream.break_off()
-            return False
-        self._context.copy().run(self._nursery.start_soon, handler, stream)
-        return True
+    def take(self, stream: Stream) -> None:
+        """Accept a stream opened by a peer."""
+        if self.is_open:
+            self._context.copy().run(self._nursery.start_soon, self._negotiate, stream)
+
+    async def _negotiate(self, stream: Any) -> None:
+        try:
+            _, handler = await self._handlers.negotiate(MultiselectCommunicator(stream))
+        except MultiselectError:
+            await stream.reset()
+            return
+        assert handler is not None
+        await handler(stream)
 
     # Gossip
 

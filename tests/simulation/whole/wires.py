@@ -272,6 +272,9 @@ class Stream:
         """Whether both sides have ended it, or one has reset it."""
         return self._broken or (self._read_ended and self._write_ended)
 
+    def set_protocol(self, protocol: str) -> None:
+        """Do nothing: nobody asks."""
+
     async def read(self, count: int) -> bytes:
         """Return at most `count` bytes, none at the end."""
         while not self._buffer or self._broken:
