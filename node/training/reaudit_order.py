@@ -49,13 +49,15 @@ def _can_be_settled(reputation: ReputationTable, low_audit: Audit) -> bool:
 
 def _order(
     reputation: ReputationTable, low_audit: Audit, now: int, rounds_taken: int
-) -> tuple[bool, int, bytes]:
+) -> tuple[bool, bool, int, bytes]:
     dispute = reputation.disputes[low_audit]
-    # Disputes that end before a re-audit would be done come last. The others are sorted by their number
-    # of re-audits: those with most are nearest to a settlement and come first. Among equals the hash
+    # Disputes that end before a re-audit would be done come last, and before them those about members
+    # whose updates do not count anyway. The others are sorted by their number of re-audits: those with
+    # most are nearest to a settlement and come first. Among equals the hash
     # decides: the smallest hash of all open disputes seldom changes while a member is still busy, so
     # fast and slow members choose the same one. The hash leaves out the score, which the first auditor
     # may choose.
     late = now + rounds_taken >= dispute.since + OPEN_ROUNDS
     name = content_id(encode([low_audit.round, low_audit.auditor, low_audit.peer]))
-    return late, -len(dispute.reaudits), name
+    is_out = not reputation.updates_count(low_audit.peer)
+    return late, is_out, -len(dispute.reaudits), name

@@ -455,7 +455,10 @@ class ReputationTable(Restorable):
         state.audited += 1
         if (auditor_state := self._states.get(audit.auditor)) is not None:
             auditor_state.audits_made += 1
-            auditor_state.scores.append(audit.sample)
+            # Scores of members without votes set no baseline once others can: one identity without work
+            # would fill the auditors' latest scores with low ones.
+            if self.founding or audit.peer in self.earned:
+                auditor_state.scores.append(audit.sample)
         bound = self.bound(audit.share)
         low = audit.score < bound
         self.totals = self.totals.after_audit(low=low)
@@ -501,9 +504,16 @@ class ReputationTable(Restorable):
                 if low_audit.peer not in self.earned:
                     state.sums = state.sums.dismissed()
                     state.dismissed = True
+                    self._drop_disputes(low_audit.peer)
             if not state.sums.updates_count:
                 state.vouched.clear()
         self._note_settlement(low_audit.auditor, contradicted=settled == "contradicted")
+
+    def _drop_disputes(self, peer: PeerId) -> None:
+        """End all other disputes about a member that is dismissed: nothing follows from them any more,
+        and those about others are settled sooner."""
+        for low_audit in [each for each in self._disputes if each.peer == peer]:
+            self._end(low_audit, "dropped")
 
     def _score(self, state: AuditState, audit: Audit, test: LevelTest) -> None:
         """Add an undisputed score to the level test, if members with such a share set a baseline for

@@ -20,6 +20,9 @@ import numpy.typing as npt
 _LARGEST = 1024
 _WIDEST = 8.0
 
+# No score that is computed comes near it. One that is made up would not fit where states are saved.
+_MOST_THOUSANDTHS = 1 << 40
+
 _Values = npt.NDArray[np.floating] | npt.NDArray[np.integer]
 
 
@@ -39,10 +42,12 @@ class SignSums:
 
     @property
     def thousandths(self) -> int:
-        """The score in thousandths, truncated towards 0, in integers: the same on every machine."""
+        """The score in thousandths, truncated towards 0 and to at most 2^40, in integers: the same on
+        every machine."""
         if not self.squares:
             return 0
         size = math.isqrt(1_000_000 * self.total * self.total // self.squares)
+        size = min(size, _MOST_THOUSANDTHS)
         return size if self.total >= 0 else -size
 
 

@@ -548,6 +548,43 @@ def test_high_scores_are_their_auditors_own(run: Run) -> None:
     assert run.accounts.baseline_score(SHARE) == usual
 
 
+def test_who_has_no_votes_does_not_set_the_usual_score(run: Run) -> None:
+    """One identity without work is audited as often as all others together: its low scores let five
+    members that did half of their work keep all their votes."""
+    run.shares = {**run.shares, NEW: SHARE}
+    usual = run.accounts.baseline_score(SHARE)
+    for _ in range(12):
+        for peer in PEERS[:8]:
+            run.audits(peer, NEW, score=LOW)
+    run.to_epoch()
+    assert not run.accounts.founding
+    assert run.accounts.baseline_score(SHARE) == usual
+    # Those of members with votes do.
+    for _ in range(3):
+        for number, peer in enumerate(PEERS[:8]):
+            rest = [PEERS[(number + step) % 8] for step in range(1, 8)]
+            run.audits(peer, *rest, score=GOOD - 3000)
+    run.to_epoch()
+    assert run.accounts.baseline_score(SHARE) < usual
+
+
+def test_a_dismissal_ends_the_other_disputes_about_a_member(run: Run) -> None:
+    """Each identity of a crowd without work had several, and those about others had to wait."""
+    run.shares = {**run.shares, NEW: SHARE}
+    run.close()
+    first, second, other = (
+        run.audit(ANN, NEW, LOW),
+        run.audit(BEN, NEW, LOW),
+        run.audit(PEERS[3], PEERS[4], LOW),
+    )
+    run.call(first, second, other)
+    reauditors = sorted(run.accounts.pending_reauditors(first))
+    run.close(again=tuple(Reaudit(peer, first, low=True) for peer in reauditors))
+    assert run.accounts[NEW].dismissed
+    assert set(run.accounts.disputes) == {other}
+    assert dict(run.accounts.ended) == {first: "failed", second: "dropped"}
+
+
 def test_a_true_low_score_in_a_share_that_is_not_low_is_held_against_nobody(run: Run) -> None:
     """A member that omits one of two sequences had every honest auditor contradicted."""
     before = run.accounts[ANN].sums.own_audits.sum

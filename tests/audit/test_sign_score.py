@@ -44,7 +44,7 @@ def test_thousandths_are_the_score_in_whole_numbers() -> None:
         assert abs(found.thousandths) <= abs(exact) + 1e-9
         assert SignSums(-found.total, squares).thousandths == -found.thousandths
     assert SignSums(5, 0).thousandths == 0
-    assert SignSums(-(1 << 62), 1).thousandths == -1000 << 62
+    assert SignSums(-(1 << 30), 1).thousandths == -1000 << 30
 
 
 def test_numbers_of_any_size_stay_exact() -> None:
@@ -78,3 +78,9 @@ def test_nothing_weighs_nothing() -> None:
 def test_arrays_must_fit() -> None:
     with pytest.raises(ValueError, match="weights"):
         sign_sums(np.ones(3, np.int8), np.ones(4, np.int16))
+
+
+def test_a_made_up_score_is_no_larger_than_what_is_saved() -> None:
+    """Of more than 64 bits, one audit kept all nodes from saving what they know of the chain."""
+    for total in (1 << 62, -(1 << 62)):
+        assert abs(SignSums(total, 1).thousandths) == 1 << 40

@@ -83,6 +83,7 @@ class World:
         accounts = SimpleNamespace(
             disputes=self.disputes,
             may_reaudit=lambda _me, first: first in self.disputes,
+            updates_count=lambda _peer: True,
             pending_reauditors=lambda first: {ME, CHECKER} - self.disputes[first].reaudits.keys(),
         )
         return _Ledger(self.chain.ledger, SimpleNamespace(reputation=accounts))
