@@ -57,7 +57,8 @@ from distro_node.protocol.audit.reputation import (
     ReputationTable,
     audit_probability,
 )
-from distro_node.protocol.chain.beacon import REVEALED_AFTER, SECRET_BYTES, next_value
+from distro_node.protocol.chain.beacon import REVEALED_AFTER, next_value
+from distro_node.protocol.chain.commitments import SECRET_BYTES, SecretPair
 from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.sampling.update_weights import by_share
 from distro_node.protocol.wire.membership import Membership, Votes
@@ -121,7 +122,7 @@ class Swarm:
         """How often liars skipped their slot."""
         self.attack = False
         self._values: list[bytes] = [next_value(SWARM, b"")]
-        self._secrets: dict[int, dict[PeerId, bytes]] = {}
+        self._secrets: dict[int, dict[PeerId, SecretPair]] = {}
         self._leaders: dict[tuple[int, int], Leaders] = {}
         self._held: list[Audit] = []
         self._said: list[Audit] = []
@@ -151,7 +152,8 @@ class Swarm:
         for peer in members:
             works = not (self.attack and peer in self.idle)
             self._updates[peer, now] = UpdateScores(works, self.random.gauss(0, 1))
-        self._secrets[now] = {p: self.random.randbytes(SECRET_BYTES) for p in self.peers}
+        draw = functools.partial(self.random.randbytes, SECRET_BYTES)
+        self._secrets[now] = {peer: SecretPair(draw(), draw()) for peer in self.peers}
         hostile, value = self._lead()
         audits, again = self._of_record(hostile=hostile)
         accounts.close(RecordedWork(now, shares, tuple(audits), tuple(again), value), members)
@@ -198,7 +200,8 @@ class Swarm:
         leaders, hostile = self._leaders[key], list[bytes]()
         secrets = self._secrets.get(round_ - REVEALED_AFTER, {})
         for slot in range(1, 99):
-            way = next_value(value, secrets.get(leaders[slot], b""))
+            pair = secrets.get(leaders[slot])
+            way = next_value(value, b"" if pair is None else pair.beacon)
             if not self.attack or leaders[slot] not in self.liars:
                 return hostile, way
             hostile.append(way)
@@ -256,7 +259,7 @@ class Swarm:
         shares = {p: share for p, share in self.shares.items() if p not in self.away}
         weights = _weights(tuple(shares.items()))
         chance = audit_probability(votes, peer, self._every)
-        return draw_audit(secrets[peer], lot, peer, shares, weights, votes, chance)
+        return draw_audit(secrets[peer].audit, lot, peer, shares, weights, votes, chance)
 
     def _audit(self, now: int, shares: dict[PeerId, int]) -> None:
         """Make the members' audits of the round that was just decided."""

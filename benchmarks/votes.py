@@ -32,7 +32,7 @@ from distro_node.protocol.audit.disputes import (
 )
 from distro_node.protocol.audit.lottery import draw_audit
 from distro_node.protocol.audit.reputation import Audit, Reaudit, RecordedWork, ReputationTable
-from distro_node.protocol.chain.beacon import SECRET_BYTES
+from distro_node.protocol.chain.commitments import SECRET_BYTES
 from distro_node.protocol.sampling.update_weights import by_share
 
 HONEST, CROWD = 20, 1000

@@ -43,8 +43,9 @@ from ..wire.messages import (
 )
 from ..wire.saved_state import Codec, Restorable, RestoreScope, apart, of, part, runs, table
 from .assignments import SampleAssignments
-from .beacon import Beacon, commitment
+from .beacon import Beacon
 from .chain_index import ChainFeature, ChainView, VoteSource, WeightRule
+from .commitments import opens, secret_of
 
 # In the last `_LATEST` rounds the state at the end of every epoch is kept; of the earlier states, one in
 # every `_SPACING` rounds.
@@ -184,16 +185,17 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         updates of `round`. If the result is below 1, these updates are not audited."""
         return round - self._ahead - DRAW_LAG_ROUNDS
 
-    def drawn(self, auditor: PeerId, secret: bytes, round: int) -> AuditTarget | None:
+    def drawn(self, auditor: PeerId, opening: bytes, round: int) -> AuditTarget | None:
         """Return which update of `round` a member's secret draws for an audit, and which sequence of its
-        share; None if it draws none, or if the member had not committed to this secret. The record whose
-        beacon draws (`_ahead` rounds earlier) must be decided."""
+        share; None if it draws none, or if the `opening` reveals no secret for audits to which the
+        member had committed. The record whose beacon draws (`_ahead` rounds earlier) must be
+        decided."""
         committed_in, drawn_in = self.commitment_round(round), round - self._ahead
-        if committed_in < 1 or not self._has_committed(auditor, secret, committed_in):
+        if committed_in < 1 or not self._has_committed(auditor, opening, committed_in):
             return None
         sizes, votes = self.share_sizes(round), self.votes(drawn_in + 1)
         return draw_audit(
-            secret,
+            secret_of(opening),
             self._beacon[drawn_in],
             auditor,
             sizes,
@@ -214,7 +216,7 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
         of round `now` may not hold it."""
         if not entry.round < now:
             raise ProtocolError("audit", f"an audit of round {entry.round} in round {now}")
-        target = self.drawn(entry.auditor, entry.secret, entry.round)
+        target = self.drawn(entry.auditor, entry.opening, entry.round)
         if target is None:
             raise ProtocolError("audit", "an audit that was not drawn")
         if self._chain.record(entry.round).update_by(target.peer) is None:
@@ -301,11 +303,11 @@ class AuditLedger(VoteSource, WeightRule, Restorable):
 
     # Private
 
-    def _has_committed(self, peer: PeerId, secret: bytes, round: int) -> bool:
+    def _has_committed(self, peer: PeerId, opening: bytes, round: int) -> bool:
         if not 0 < round < self._length:
             return False
         entry = self._chain.record(round).update_by(peer)
-        return entry is not None and entry.commitment == commitment(secret)
+        return entry is not None and opens(opening, "audit", entry.commitment)
 
     def _recorded_work(self, record: Record) -> RecordedWork:
         sizes = self.share_sizes(record.round) if record.updates else {}

@@ -5,11 +5,12 @@ own announcement, the peers that it admits) and try until the id suits it, and k
 members that collude with it. So everything that is drawn (audits, the auditors of a dispute, committees)
 is drawn by the beacon instead.
 
-Each update commits its author to a secret. The leader of a round reveals in its record the secret to
-which it committed `REVEALED_AFTER` rounds before, and the beacon is the hash of the previous beacon and
-that secret. The leader has nothing to choose: a record with another secret is not valid, nor one
-without a secret, unless the leader had no update in that round. The beacon depends on nothing else in
-the record.
+Each update commits its author to a secret for the beacon (`commitments`). The leader of a round reveals
+in its record the secret to which it committed `REVEALED_AFTER` rounds before, and the beacon is the hash
+of the previous beacon and that secret. The leader has nothing to choose: a record with another secret is
+not valid, nor one without a secret, unless the leader had no update in that round. The beacon depends on
+nothing else in the record. Nothing else that the leader sends reveals the secret: its audit is drawn by
+another one.
 
 *Bias.* The leader of a round is the first to know what beacon its secret gives, and may let its slot
 pass: then the leader of the next slot reveals. So each slot led by colluding members gives them one
@@ -35,14 +36,11 @@ from ..wire.manifest import Manifest
 from ..wire.messages import Record
 from ..wire.saved_state import Restorable, fields, ids
 from .chain_index import ChainView
+from .commitments import opens, secret_of
 from .leaders import LeaderHistory
 
-SECRET_BYTES = 16
-"""Length of a secret: enough to rule out brute force."""
-
 REVEALED_AFTER = 8
-"""Rounds from the update that commits its author to a secret to the record that reveals it. When it is
-revealed, the audit that the same secret draws is over, also with `overlap` (`audits`)."""
+"""Rounds from the update that commits its author to a secret to the record that reveals it."""
 
 
 class Beacon(Restorable):
@@ -72,7 +70,7 @@ class Beacon(Restorable):
 
     def follow(self, record: Record) -> None:
         """Add the beacon of the last `record`, which must have been checked."""
-        self._values.append(next_value(self._values[-1], record.secret))
+        self._values.append(next_value(self._values[-1], secret_of(record.opening)))
 
     def before(self, length: int, chain: ChainView) -> Beacon:
         """Return the beacons of the first `length` records, as an index of `chain`."""
@@ -82,13 +80,6 @@ class Beacon(Restorable):
 def next_value(value: bytes, secret: bytes) -> ContentId:
     """Return the beacon that follows `value` if the leader reveals this secret."""
     return content_id(b"distro-node beacon\0" + value + secret)
-
-
-def commitment(secret: bytes) -> ContentId:
-    """Return the commitment to a secret. Raises `ValueError` unless it has `SECRET_BYTES`."""
-    if len(secret) != SECRET_BYTES:
-        raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
-    return content_id(b"distro-node check secret\0" + secret)
 
 
 def check_commitment(announced: bytes, manifest: Manifest) -> None:
@@ -106,9 +97,9 @@ def check_reveal(record: Record, chain: ChainView, _verify: Verify) -> None:
     beacon = chain.find(Beacon)
     leader = chain.index(LeaderHistory).leaders(record.round)[record.slot]
     due = b"" if beacon is None else beacon.commitment_due(leader, record.round)
-    if not due and record.secret:
+    if not due and record.opening:
         raise ProtocolError("record", "a secret to which its leader had not committed")
-    if due and (not record.secret or commitment(record.secret) != due):
+    if due and not opens(record.opening, "beacon", due):
         raise ProtocolError(
             "record", "its leader does not reveal the secret to which it had committed"
         )

@@ -1,10 +1,10 @@
 """Auditor of one member: which audits it makes, and which audits of others it has received.
 
-With each announcement a member commits to a secret (`beacon_secrets`). A few rounds later the secret
-draws whether the member audits another one (`chain/audits`). The member computes the audited sequence in
-addition to its own share; once the other's update is decided and held, it scores the update and
-announces the result. If an audit finds another member's work low, this member may be called to re-audit
-it.
+With each announcement a member commits to a secret for its audit (`beacon_secrets`). A few rounds later
+the secret draws whether the member audits another one (`chain/audits`). The member computes the audited
+sequence in addition to its own share; once the other's update is decided and held, it scores the update
+and announces the result. If an audit finds another member's work low, this member may be called to
+re-audit it.
 
 Announced results wait until a leader puts them into a record. The memory for everything is bounded.
 """
@@ -119,9 +119,8 @@ class Auditor(MemberPart):
         base = work.commitment_round(training.round)
         if base < 1:
             return training
-        target = work.drawn(
-            self._me, self._secrets.secret(base, ledger.parent(base)), training.round
-        )
+        opening = self._secrets.of_round(base, ledger.parent(base)).opening("audit")
+        target = work.drawn(self._me, opening, training.round)
         share = None if target is None else ledger.assignments.share(training.round, target.peer)
         if target is None or share is None:
             return training
@@ -155,10 +154,10 @@ class Auditor(MemberPart):
         if target is None or work is None or what.squares == 0 or what.round >= len(ledger):
             return []
         base = work.commitment_round(what.round)
-        secret = self._secrets.secret(base, ledger.parent(base))
+        opening = self._secrets.of_round(base, ledger.parent(base)).opening("audit")
         parent = ledger.parent(what.round)
         message = AuditMessage(
-            what.round, parent, secret, what.total, what.squares, what.first_half
+            what.round, parent, opening, what.total, what.squares, what.first_half
         )
         return [("audit", message)]
 
@@ -320,7 +319,9 @@ def notes_of_changes(
 
 def _audit_entry(auditor: PeerId, message: AuditMessage, signature: bytes) -> AuditEntry:
     score = message.total, message.squares
-    return AuditEntry(auditor, message.round, message.secret, *score, signature, message.first_half)
+    return AuditEntry(
+        auditor, message.round, message.opening, *score, signature, message.first_half
+    )
 
 
 def _reaudit_entry(reauditor: PeerId, message: ReauditMessage, signature: bytes) -> ReauditEntry:

@@ -1,8 +1,9 @@
-"""Secrets of one member for the randomness beacon (`chain/beacon`).
+"""Secrets of one member for the randomness beacon (`chain/beacon`) and for its audits (`chain/audits`).
 
-With each announcement a member commits to a secret, which it derives from its key: no peer without the
-key can foresee it, and a restarted member derives the same one. When it leads a round some rounds later,
-it reveals the secret.
+With each announcement a member commits to two secrets, which it derives from its key: no peer without
+the key can foresee them, nor derive one from the other, and a restarted member derives the same ones.
+A few rounds later one of them draws the member's audit, and the audit's result reveals it. When the
+member leads a round some rounds after that, it reveals the other one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Callable
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
-from ..chain.beacon import REVEALED_AFTER, SECRET_BYTES, Beacon, commitment
+from ..chain.beacon import REVEALED_AFTER, Beacon
+from ..chain.commitments import SECRET_BYTES, SecretPair
 from ..chain.ledger import Ledger
 from ..wire.encoding import encode
 from ..wire.messages import RecordId
@@ -28,24 +30,30 @@ class BeaconSecrets:
         self._me = me
         self._sign = sign
 
-    def secret(self, round: int, parent: RecordId) -> bytes:
-        """Return the secret of a round after the record `parent`. Only this member's key can make it,
-        and it is the same each time."""
-        made = self._sign("secret", encode([round, parent]))
-        return content_id(made.signature)[:SECRET_BYTES]
+    def of_round(self, round: int, parent: RecordId) -> SecretPair:
+        """Return the secrets of a round after the record `parent`. Only this member's key can make them,
+        and they are the same each time."""
+        return SecretPair(
+            beacon=self._secret("beacon_secret", round, parent),
+            audit=self._secret("audit_secret", round, parent),
+        )
 
     def commitment(self, round: int, ledger: Ledger) -> bytes:
         """Return the commitment to announce in a round at the tip; empty if nothing is drawn."""
         if not ledger.manifest.draws_lots:
             return b""
-        return commitment(self.secret(round, ledger.head))
+        return self.of_round(round, ledger.head).commitment
 
     def reveal(self, ledger: Ledger) -> bytes:
-        """Return the secret to reveal in a record of the next round that this member proposes; empty if
-        none is due."""
+        """Return the opening for a record of the next round that this member proposes; empty if none is
+        due."""
         round_ = len(ledger)
         beacon = ledger.find(Beacon)
         if beacon is None or not beacon.commitment_due(self._me, round_):
             return b""
         base = round_ - REVEALED_AFTER
-        return self.secret(base, ledger.parent(base))
+        return self.of_round(base, ledger.parent(base)).opening("beacon")
+
+    def _secret(self, kind: str, round: int, parent: RecordId) -> bytes:
+        made = self._sign(kind, encode([round, parent]))
+        return content_id(made.signature)[:SECRET_BYTES]

@@ -198,7 +198,7 @@ def compose_record(
         witnesses=_witnesses(ledger, {entry.peer for entry in updates}),
         contributions=votes.root_due(snapshot),
         slot=slot,
-        secret=secrets.reveal(ledger),
+        opening=secrets.reveal(ledger),
         **of_features,
     )
 

@@ -31,10 +31,11 @@ Slot = Annotated[int, Range(1, 1 << 20)]
 # Sequences per day, at most about ten million per second.
 Capacity = Annotated[int, Range(0, 1 << 40)]
 Version = Annotated[int, Range(0, 1 << 16)]
-Secret = Annotated[bytes, Length(16, 16)]
-# The secret that a leader reveals; empty if the leader had committed to none.
-Revealed = Annotated[bytes, Length(0, 16)]
-# A content id, by which a member commits to a secret; empty in a swarm without a beacon.
+# A secret of 16 bytes, and the hash of the other secret of the same commitment (`chain/commitments`).
+Opening = Annotated[bytes, Length(48, 48)]
+# What a leader reveals; empty if the leader had committed to nothing.
+Revealed = Annotated[bytes, Length(0, 48)]
+# A content id, by which a member commits to two secrets; empty in a swarm without a beacon.
 Commitment = Annotated[bytes, Length(0, 32)]
 # The hash of all contributions (`audit/contributions`); empty if none is due.
 Root = Annotated[bytes, Length(0, 32)]
@@ -70,8 +71,9 @@ class Announcement:
 
     The update was trained on `tokens`, with the mean `loss` in nats per token. `capacity` is the number
     of sequences that the sender could train per day if rounds stay as the last ones were; 0 if unknown.
-    `max_version` is its highest protocol version; 0 states none. `commitment` binds the sender to a
-    secret that draws whose work it audits (`audit/lottery`).
+    `max_version` is its highest protocol version; 0 states none. `commitment` binds the sender to
+    two secrets (`chain/commitments`): one is its part of a later beacon, the other draws whose work it
+    audits (`audit/lottery`).
     """
 
     round: U63
@@ -125,13 +127,13 @@ class AuditScore:
 class AuditMessage:
     """Audit: how well the drawn member's update of `round` agrees with one of its sequences.
 
-    The secret determines the member and the sequence (`chain/audits`). The score is `total` /
-    √`squares`; `first_half` is the score of the sequence's first half alone, if there is one.
+    The secret in `opening` determines the member and the sequence (`chain/audits`). The score is
+    `total` / √`squares`; `first_half` is the score of the sequence's first half alone, if there is one.
     """
 
     round: U63
     parent: RecordRef
-    secret: Secret
+    opening: Opening
     total: Total
     squares: Squares
     first_half: AuditScore | None = field(default=None, metadata=ADDITION)
@@ -249,7 +251,7 @@ class AuditEntry:
 
     auditor: PeerId
     round: U63
-    secret: Secret
+    opening: Opening
     total: Total
     squares: Squares
     signature: Signature
@@ -258,7 +260,7 @@ class AuditEntry:
     def message(self, parent: RecordId) -> AuditMessage:
         """Return the audit as its sender signed it; `parent` is the record before its round."""
         return AuditMessage(
-            self.round, parent, self.secret, self.total, self.squares, self.first_half
+            self.round, parent, self.opening, self.total, self.squares, self.first_half
         )
 
 
@@ -311,8 +313,9 @@ class Record:
     """In swarms with audits, if there is a snapshot: hash of all contributions of the rounds before."""
     slot: Slot = field(default=1, metadata=ADDITION)
     """Slot in which the record was first proposed: all earlier slots were skipped (`chain/leaders`)."""
-    secret: Revealed = field(default=b"", metadata=ADDITION)
-    """In swarms with a beacon: the secret to which the slot's leader had committed (`chain/beacon`)."""
+    opening: Revealed = field(default=b"", metadata=ADDITION)
+    """In swarms with a beacon: it reveals the secret for the beacon to which the slot's leader had
+    committed (`chain/beacon`)."""
 
     @cached_property
     def id(self) -> RecordId:

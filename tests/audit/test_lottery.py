@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Collection
 from fractions import Fraction
 
-import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.lottery import AuditTarget, draw_audit, draw_sequences
-from distro_node.protocol.chain.beacon import SECRET_BYTES, commitment
+from distro_node.protocol.chain.commitments import SECRET_BYTES
 
 PEERS = [PeerId(content_id(b"%d" % number)) for number in range(6)]
 ALWAYS = Fraction(1)
@@ -20,14 +19,6 @@ DRAWS = 4000
 
 def secrets() -> list[bytes]:
     return [random.Random(number).randbytes(SECRET_BYTES) for number in range(DRAWS)]
-
-
-def test_a_secret_is_bound_by_its_commitment() -> None:
-    one, other = secrets()[:2]
-    assert commitment(one) == commitment(one) != commitment(other)
-    assert one not in commitment(one)
-    with pytest.raises(ValueError, match="has 16 bytes, not 15"):
-        commitment(one[:-1])
 
 
 def draw(

@@ -85,12 +85,17 @@ def test_who_was_vouched_for_votes_and_audits(chain: AuditedChain) -> None:
     chain.grow(audits=chain.audits())
 
 
-def _secret(chain: AuditedChain, who: PeerId) -> AuditEntry:
-    return chain.audit(who, secret=bytes(16))
+def _opening(chain: AuditedChain, who: PeerId) -> AuditEntry:
+    return chain.audit(who, opening=bytes(48))
 
 
-def _secret_of_another_round(chain: AuditedChain, who: PeerId) -> AuditEntry:
-    return chain.audit(who, secret=chain.secret(who, chain.round - 3 - DRAW_LAG_ROUNDS))
+def _opening_of_another_round(chain: AuditedChain, who: PeerId) -> AuditEntry:
+    return chain.audit(who, opening=chain.audit_opening(who, chain.round - 2))
+
+
+def _opening_for_the_beacon(chain: AuditedChain, who: PeerId) -> AuditEntry:
+    committed = chain.secrets(who, chain.work.commitment_round(chain.round - 1))
+    return chain.audit(who, opening=committed.opening("beacon"))
 
 
 def _too_old(chain: AuditedChain, who: PeerId) -> AuditEntry:
@@ -134,8 +139,9 @@ def _another_score(chain: AuditedChain, who: PeerId) -> AuditEntry:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (_secret, "was not drawn"),
-        (_secret_of_another_round, "was not drawn"),
+        (_opening, "was not drawn"),
+        (_opening_of_another_round, "was not drawn"),
+        (_opening_for_the_beacon, "was not drawn"),
         (_too_old, "too old"),
         (_to_come, "an audit of round"),
         (_twice, "is recorded already"),
@@ -173,7 +179,7 @@ def test_audits_are_sorted_and_unique(chain: AuditedChain) -> None:
     check_record(chain.record(audits=(first, second)), chain.ledger, chain.ledger.verify)
 
 
-def test_every_update_binds_its_author_to_a_secret(chain: AuditedChain) -> None:
+def test_every_update_binds_its_author_to_secrets(chain: AuditedChain) -> None:
     peers = chain.membership.peers
     for bound in (b"", bytes(31)):
         updates = [chain.update(peers[0], commitment=bound), *map(chain.update, peers[1:])]

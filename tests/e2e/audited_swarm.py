@@ -50,6 +50,6 @@ def audits_of(ledger: Ledger) -> Iterator[tuple[PeerId, PeerId, float]]:
     """Yield auditor, audited member and score of all audits in the chain."""
     for number in range(len(ledger)):
         for entry in ledger[number].record.audits:
-            drawn = ledger.index(AuditLedger).drawn(entry.auditor, entry.secret, entry.round)
+            drawn = ledger.index(AuditLedger).drawn(entry.auditor, entry.opening, entry.round)
             assert drawn is not None
             yield entry.auditor, drawn.peer, SignSums(entry.total, entry.squares).score

@@ -6,11 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from functools import cache
 
-import pytest
 from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS
 from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, Audit, EpochVotes
-from distro_node.protocol.chain import beacon
 from distro_node.protocol.member.auditor import (
     Auditor,
     AuditScored,
@@ -121,11 +119,6 @@ def test_some_old_reputation_tables_are_kept() -> None:
     while chain.round < 45 * EPOCH_ROUNDS:
         chain.grow(updates=[])
     assert sorted(chain.work._kept)[:2] == [0, 32 * EPOCH_ROUNDS]
-
-
-def test_a_secret_is_too_long_to_be_tried() -> None:
-    with pytest.raises(ValueError, match="secret"):
-        beacon.commitment(bytes(2))
 
 
 # One member

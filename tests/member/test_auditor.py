@@ -13,7 +13,6 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.disputes import DRAW_LAG_ROUNDS, OPEN_ROUNDS
 from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, FRESH, Audit
-from distro_node.protocol.chain.beacon import commitment
 from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.member.auditor import (
     Auditor,
@@ -130,13 +129,13 @@ def check_of(chain: AuditedChain, who: PeerId, score: int = GOOD) -> AuditMessag
 # Audits
 
 
-def test_a_restarted_member_is_bound_to_the_same_secret() -> None:
+def test_a_restarted_member_is_bound_to_the_same_secrets() -> None:
     chain = grown()
     for _ in range(2):
         seat = Seat(chain)
         seat.loads()
         (announcement,) = said(Announcement, seat.trains())
-        assert announcement.commitment == commitment(chain.secret(seat.me))
+        assert announcement.commitment == chain.secrets(seat.me).commitment
 
 
 def test_an_audit_from_its_draw_to_the_next_proposal() -> None:
@@ -288,8 +287,9 @@ def test_junk_is_refused() -> None:
     seat = Seat(chain, me)
     seat.loads()
     check = check_of(chain, auditor)
+    committed = chain.secrets(auditor, chain.work.commitment_round(check.round))
     wrong = {
-        "audit": [{"secret": bytes(16)}],
+        "audit": [{"opening": bytes(48)}, {"opening": committed.opening("beacon")}],
         "other_round": [{"round": chain.round}, {"round": chain.round - FRESH}],
         "wrong_parent": [{"parent": RecordId(content_id(b"another"))}],
     }
@@ -341,7 +341,7 @@ def test_what_waits_is_bounded() -> None:
     chain = grown()
     auditor = auditor_of(chain)
     parent = chain.ledger.head
-    check = AuditMessage(3, parent, bytes(16), GOOD, 1)
+    check = AuditMessage(3, parent, bytes(48), GOOD, 1)
     recheck = ReauditMessage(3, parent, chain.manifest.founder, (AuditScore(LOW, 1),))
     for number in range(8 * MAX_AUDITS):
         sender = PeerId(content_id(b"%d" % number))
@@ -387,5 +387,5 @@ def test_without_audits_nothing_happens() -> None:
     assert not said(
         ReauditMessage, seat.member.handle(ReauditDone(first, (AuditScore(LOW, 1),)), 0.0)
     )
-    check = AuditMessage(4, chain.ledger.parent(4), bytes(16), GOOD, 1)
+    check = AuditMessage(4, chain.ledger.parent(4), bytes(48), GOOD, 1)
     assert seat.refuses(chain.membership.peers[1], "audit", check) == "audit"

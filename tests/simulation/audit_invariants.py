@@ -135,7 +135,7 @@ class AuditInvariants:
                 idle=0 if worked or not counts else page.idle + (not lying - {entry.peer}),
             )
         for audit in record.audits:
-            drawn = work.drawn(audit.auditor, audit.secret, audit.round)
+            drawn = work.drawn(audit.auditor, audit.opening, audit.round)
             if drawn is None or SignSums(audit.total, audit.squares).thousandths < LEAST:
                 continue
             page = pages[drawn.peer]

@@ -42,16 +42,18 @@ class AuditedChain(Chain):
 
     def drawn(self, who: PeerId, round_: int) -> AuditTarget | None:
         """Return what a member audits in a round."""
-        secret = self.secret(who, max(0, self.work.commitment_round(round_)))
-        return self.work.drawn(who, secret, round_)
+        return self.work.drawn(who, self.audit_opening(who, round_), round_)
+
+    def audit_opening(self, who: PeerId, round_: int) -> bytes:
+        """Return what a member reveals with its audit of a round."""
+        return self.secrets(who, max(0, self.work.commitment_round(round_))).opening("audit")
 
     def audit(
         self, who: PeerId, round_: int | None = None, score: int = GOOD, **changes: Any
     ) -> AuditEntry:
         """Return a member's audit of a round, by default the last one."""
         number = self.round - 1 if round_ is None else round_
-        secret = self.secret(who, max(0, self.work.commitment_round(number)))
-        entry = AuditEntry(who, number, secret, score, 1, b"")
+        entry = AuditEntry(who, number, self.audit_opening(who, number), score, 1, b"")
         entry = dataclasses.replace(entry, **changes)
         parent = self.ledger.head if number >= self.round else self.ledger.parent(number)
         said = entry.message(parent)

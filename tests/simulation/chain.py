@@ -10,7 +10,8 @@ from unittest.mock import patch
 from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
-from distro_node.protocol.chain.beacon import REVEALED_AFTER, SECRET_BYTES, Beacon, commitment
+from distro_node.protocol.chain.beacon import REVEALED_AFTER, Beacon
+from distro_node.protocol.chain.commitments import SECRET_BYTES, SecretPair
 from distro_node.protocol.chain.fork_search import ChainComparison, FetchBackoff
 from distro_node.protocol.chain.indexed_chain import IndexedChain
 from distro_node.protocol.chain.ledger import Ledger
@@ -130,14 +131,17 @@ class Chain:
     def signature(self, who: int | PeerId, kind: str, message: Message) -> bytes:
         return self.envelope(who, kind, message).signature
 
-    def secret(self, who: int | PeerId, round_: int | None = None) -> bytes:
-        """Return the secret that draws an audit after a round, derived from the key as `member/auditor`
-        does."""
+    def secrets(self, who: int | PeerId, round_: int | None = None) -> SecretPair:
+        """Return the secrets to which a member commits in a round, derived from the key as
+        `member/beacon_secrets` does."""
         number = self.round if round_ is None else round_
         parent = self.ledger.head if number == self.round else self.ledger.parent(number)
-        body = encode([number, parent])
-        made = self._key(who).sign(signing_bytes("secret", self.manifest.swarm, body))
-        return content_id(made)[:SECRET_BYTES]
+        body, key, swarm = encode([number, parent]), self._key(who), self.manifest.swarm
+        beacon, audit = (
+            content_id(key.sign(signing_bytes(kind, swarm, body)))[:SECRET_BYTES]
+            for kind in ("beacon_secret", "audit_secret")
+        )
+        return SecretPair(beacon, audit)
 
     def announcement(self, who: int | PeerId, **changes: Any) -> Announcement:
         drawn = self.ledger.find(Beacon) is not None
@@ -150,7 +154,7 @@ class Chain:
             "loss": 2.5,
             "fingerprint": FINGERPRINT,
             "max_version": self.manifest.version,
-            "commitment": commitment(self.secret(who)) if drawn else b"",
+            "commitment": self.secrets(who).commitment if drawn else b"",
         }
         return Announcement(**(settings | changes))
 
@@ -213,17 +217,17 @@ class Chain:
             "admitted": tuple(sorted(admitted, key=lambda entry: entry.peer)),
             "departed": tuple(departed),
             "snapshot": None if due is None else self.snapshot(due),
-            "secret": self.reveal(slot),
+            "opening": self.reveal(slot),
             "slot": slot,
         }
         return Record(**(settings | changes))
 
     def reveal(self, slot: int = 1) -> bytes:
-        """Return the secret that a slot's leader puts into the next record."""
+        """Return the opening that a slot's leader puts into the next record."""
         beacon, leader = self.ledger.find(Beacon), self.ledger.leaders(self.round)[slot]
         if beacon is None or not beacon.commitment_due(leader, self.round):
             return b""
-        return self.secret(leader, self.round - REVEALED_AFTER)
+        return self.secrets(leader, self.round - REVEALED_AFTER).opening("beacon")
 
     def snapshot(self, round_: int) -> SnapshotEntry:
         return SnapshotEntry(round_, content_id(b"state"), 4 * self.manifest.elements)

@@ -216,15 +216,15 @@ RECORD = Record(
 )
 
 # With audits: one update with a commitment, and audits of all kinds.
-_SECRET = bytes(range(16))
+_OPENING = bytes(range(48))
 _SCORES = (AuditScore(-1, 2**62), AuditScore(2**62, 1))
 AUDITED_RECORD = dataclasses.replace(
     RECORD,
     updates=(dataclasses.replace(RECORD.updates[0], commitment=_id("secret")),),
-    audits=(AuditEntry(PEERS[0], 50, _SECRET, -(2**62), 25, _signature(10)),),
+    audits=(AuditEntry(PEERS[0], 50, _OPENING, -(2**62), 25, _signature(10)),),
     reaudits=(ReauditEntry(PEERS[2], 49, PEERS[1], _SCORES, _signature(11)),),
     slot=3,
-    secret=_SECRET,
+    opening=_OPENING,
 )
 FIRST_AUDITS = dataclasses.replace(AUDITED_RECORD, reaudits=())
 HALVED = dataclasses.replace(

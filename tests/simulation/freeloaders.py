@@ -15,7 +15,7 @@ from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.audits import AuditLedger
-from distro_node.protocol.chain.beacon import SECRET_BYTES
+from distro_node.protocol.chain.commitments import OPENING_BYTES
 from distro_node.protocol.member.effects import Effect, Publish, Train
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import (
@@ -180,11 +180,13 @@ class WorkLies:
             return
         round_ = len(ledger) - chance.randrange(1, min(20, len(ledger)))
         parent, base = ledger.parent(round_), max(0, work.commitment_round(round_))
-        own = member.parts.secrets.secret(base, ledger.parent(base))
-        secret = chance.choice((own, chance.randbytes(SECRET_BYTES)))
+        own = member.parts.secrets.of_round(base, ledger.parent(base))
+        opening = chance.choice(
+            (own.opening("audit"), own.opening("beacon"), chance.randbytes(OPENING_BYTES))
+        )
         for deviations in (0.0, HONEST):
             seen = score(deviations)
-            yield "audit", AuditMessage(round_, parent, secret, seen.total, seen.squares)
+            yield "audit", AuditMessage(round_, parent, opening, seen.total, seen.squares)
         for first in list(work.reputation.disputes)[:1]:
             scores = (score(chance.choice((0.0, HONEST))),) * chance.randrange(1, MAX_SEQUENCES + 1)
             parent = ledger.parent(first.round)
@@ -220,8 +222,8 @@ class WorkLies:
 
     def _forged_audit(self, round_: int) -> AuditEntry:
         liar = self._liar
-        secret = self._chance.randbytes(SECRET_BYTES)
-        forged = AuditEntry(liar.peer, round_, secret, 0, 1, b"")
+        opening = self._chance.randbytes(OPENING_BYTES)
+        forged = AuditEntry(liar.peer, round_, opening, 0, 1, b"")
         said = forged.message(liar.member.view.ledger.parent(round_))
         return dataclasses.replace(forged, signature=liar.sign("audit", encode(said)).signature)
 

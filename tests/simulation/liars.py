@@ -605,8 +605,8 @@ class Liar(Node):
             snapshot=self.member.parts.replica.snapshot,
         )
         for slot in range(1, 4):
-            secret = self.member.parts.secrets.reveal(self.member.view.ledger)
-            record = dataclasses.replace(record, slot=slot, secret=secret)
+            opening = self.member.parts.secrets.reveal(self.member.view.ledger)
+            record = dataclasses.replace(record, slot=slot, opening=opening)
             self._send("proposal", Proposal(slot, record))
 
     def _flood(self) -> None:
@@ -712,7 +712,7 @@ class Liar(Node):
                 departed=tuple(DepartureEntry(peer, "silent", 0, b"") for peer in others),
                 snapshot=self._snapshot_of(due, fingerprint) if due else None,
                 slot=(slot := own_slot(ledger, self.peer)),
-                secret=self.member.parts.secrets.reveal(ledger),
+                opening=self.member.parts.secrets.reveal(ledger),
             )
             ballot = Ballot(round_, record.parent, slot, record.id, membership.mask(others))
             signature = self.sign("finalize", encode(ballot)).signature
@@ -771,7 +771,7 @@ class Liar(Node):
                 ),
                 snapshot=SnapshotEntry(due, content_id(b"forged"), size) if due else None,
                 slot=(slot := own_slot(ledger, self.peer)),
-                secret=self.member.parts.secrets.reveal(ledger),
+                opening=self.member.parts.secrets.reveal(ledger),
             )
             mask = ledger.membership(round_).mask(entry.peer for entry in puppets)
             ballot = Ballot(round_, record.parent, slot, record.id, mask)

@@ -90,7 +90,7 @@ def test_entries_and_ballots_are_what_was_signed() -> None:
         ("announcement", {"loss": 2e30}),
         ("announcement", {"fingerprint": -1}),
         ("announcement", {"commitment": bytes(33)}),
-        ("audit", {"secret": bytes(15)}),
+        ("audit", {"opening": bytes(47)}),
         ("audit", {"total": 2**62 + 1}),
         ("audit", {"squares": 0}),
         ("audit", {"first_half": AuditScore(1, 0)}),
@@ -147,7 +147,7 @@ def test_a_thousand_updates_and_all_audits_fit_in_a_message() -> None:
         )
         for peer in peers
     )
-    audits = (AuditEntry(peer, most, bytes(16), 2**62, 2**62, signature) for peer in peers)
+    audits = (AuditEntry(peer, most, bytes(48), 2**62, 2**62, signature) for peer in peers)
     scores = (AuditScore(2**62, 2**62),) * MAX_SEQUENCES
     again = (ReauditEntry(peer, most, peer, scores, signature) for peer in peers[:MAX_REAUDITS])
     record = dataclasses.replace(
