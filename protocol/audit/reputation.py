@@ -27,7 +27,7 @@ where it was, and a member that left accused comes back accused.
 
 *During the founding* of a swarm the founder keeps more than two thirds of all votes: otherwise the
 first members to be audited could outvote it. The founding is over once the members with votes do more
-than two thirds of the work, and no third of the others by work has half of the others' votes.
+than two thirds of the work, and no third of the others by work has nine twentieths of their votes.
 
 *If no present member has votes*, since all voters are away, all count alike: each has one vote
 and may audit and vouch. That lasts until a voter returns or enough members have earned votes. During the
@@ -595,12 +595,13 @@ class ReputationTable(Restorable):
 
     def _are_enough(self, earned: Mapping[PeerId, int], work: Mapping[PeerId, int]) -> bool:
         """Whether the members with these votes do more than two thirds of the `work` of the last epoch,
-        and neither one of them nor any that do less than a third of it have half of the votes, the
-        founder's left out.
+        and neither one of them nor any that do less than a third of it have nine twentieths of the votes,
+        the founder's left out.
 
         Work is compared, not heads, so that a crowd that does little neither ends the founding nor
         prolongs it. Members that came first have more votes than they do of the work, and without the
-        second condition they would decide while the founder is away."""
+        second condition they would decide while the founder is away. Not half, because
+        those that vouch for each other alone still gain a little on the others at first."""
         present = self._members.intersection(earned)
         done = {peer: work.get(peer, 0) for peer in self._members}
         if len(present) < MIN_VOTERS or 3 * sum(done[p] for p in present) <= 2 * sum(done.values()):
@@ -613,7 +614,7 @@ class ReputationTable(Restorable):
         for peer in others:
             if 3 * (part + done[peer]) < whole:
                 part, held = part + done[peer], held + earned[peer]
-        return 2 * max(held, earned[others[0]]) < sum(earned[peer] for peer in others)
+        return 20 * max(held, earned[others[0]]) < 9 * sum(earned[peer] for peer in others)
 
 
 def audit_probability(votes: Mapping[PeerId, int], peer: PeerId, every: int) -> Fraction:
