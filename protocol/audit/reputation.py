@@ -600,8 +600,8 @@ class ReputationTable(Restorable):
 
         Work is compared, not heads, so that a crowd that does little neither ends the founding nor
         prolongs it. Members that came first have more votes than they do of the work, and without the
-        second condition they would decide while the founder is away. Not half, because
-        those that vouch for each other alone still gain a little on the others at first."""
+        second condition they would decide while the founder is away. Not half, because those that vouch
+        for each other alone still gain a little on the others at first."""
         present = self._members.intersection(earned)
         done = {peer: work.get(peer, 0) for peer in self._members}
         if len(present) < MIN_VOTERS or 3 * sum(done[p] for p in present) <= 2 * sum(done.values()):
