@@ -19,8 +19,8 @@ a crowd that does almost no work: if three members do nearly everything, a cap o
 of the votes to the other members, however little they have done. The share of work that one member can
 have is capped where work is assigned (`max_share`).
 
-A member whose audit fails before it has any votes is dismissed, which frees its place for one that
-works. It may come back once the chain has forgotten it, `WINDOW` rounds later.
+A member whose audit fails while it has no votes is dismissed, which frees its place for one that works.
+It may come back once the chain has forgotten it, `WINDOW` rounds later.
 
 An absent member has no votes but keeps its state: a laptop closed in the evening resumes in the morning
 where it was, and a member that left accused comes back accused.
@@ -157,7 +157,7 @@ class AuditState:
     audited: int = 0
     """Number of audits of its work."""
     dismissed: bool = False
-    """Whether it must leave: an audit failed before it had any votes."""
+    """Whether it must leave: an audit failed while it had no votes."""
     low: int = 0
     """Number of audits of its work with a low score."""
     failed: int = 0

@@ -16,7 +16,7 @@ from .audit_sums import AuditSums
 from .reputation import ReputationTable
 
 NoVotesReason = Literal["dismissed", "failed", "scores", "halves", "contradicted", "unconfirmed"]
-"""Why a member has no votes. "dismissed": an audit failed before it had any; "failed": audits have
+"""Why a member has no votes. "dismissed": an audit failed while it had none; "failed": audits have
 failed since it had some (in both cases its updates do not count, either); "scores": its scores are too
 low; "halves": one half of each sequence is missing from its updates; "contradicted": re-audits
 contradict its audits of others; "unconfirmed": too few members vouch for its work, or none for its
