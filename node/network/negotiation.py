@@ -2,8 +2,9 @@
 
 By multistream-select (https://github.com/multiformats/multistream-select), both ends of a new stream say
 its name, and the one that opened it proposes a protocol, which the other repeats. The library waits for
-each answer: two round trips before a request, half a second on some home lines. Here name, proposal and
-request go out together, and what the other end says of them is read before its reply.
+each answer: two round trips before a request, half a second on some home lines. To a peer that has
+agreed on the protocol before, name, proposal and request go out together, and its answer to them is read
+before its reply.
 """
 
 from __future__ import annotations

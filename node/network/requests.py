@@ -21,6 +21,7 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.exceptions import StreamError
 
 from ...crypto.identity import PeerId, short_peer
+from ...protocol.util.bounded_dict import BoundedTable
 from ...protocol.wire.errors import ProtocolError
 from .addresses import id_of, peer_of
 from .cancel_scopes import open_scope
@@ -62,6 +63,8 @@ _HANDLER_SECONDS = 60.0
 # kbit/s). A slower reader would occupy an upload slot for too long.
 _SLOWEST_BYTES_PER_SECOND = 8_000
 _REPLY_SECONDS = 30.0
+# Peers and protocols that are remembered: a dozen protocols of some hundred peers.
+_MAX_AGREED = 4096
 # Traffic that a round waits for.
 _URGENT = frozenset({"update", "relayed"})
 _INTERRUPTIONS = (StreamIdle, StreamEnded, StreamError, IOException, trio.TooSlowError, FlowBroken)
@@ -86,6 +89,8 @@ class Requests:
         self._refuses = refuses
         self._penalise = penalise
         self._priorities = UploadPriorities(traffic.upload)
+        # Protocols on which peers have agreed.
+        self._agreed: BoundedTable[tuple[PeerId, str], bool] = BoundedTable(_MAX_AGREED)
 
     def serve(
         self,
@@ -178,14 +183,20 @@ class Requests:
             raise RequestError("not_connected", short_peer(peer))
         stream: Any = None
         finished = False
+        # Only a peer that has once agreed on the protocol is sent the request with it: one that does not
+        # have it resets the stream when it reads the request, and its refusal is lost.
+        known = (peer, protocol) in self._agreed
         try:
             with trio.fail_after(timeout):
-                stream = await self._open(peer, protocol, self._open_unnegotiated)
+                opener = self._open_unnegotiated if known else self._open_negotiated
+                stream = await self._open(peer, protocol, opener)
                 await widen_window(stream, max_response)
-                await write_frame(stream, request, proposal(protocol), self._traffic.upload)
+                first = proposal(protocol) if known else b""
+                await write_frame(stream, request, first, self._traffic.upload)
                 await stream.close_write()
-                if not await read_agreement(stream, protocol, idle_timeout):
+                if known and not await read_agreement(stream, protocol, idle_timeout):
                     raise RequestError("refused", f"{short_peer(peer)} has no {protocol}")
+                self._agreed[peer, protocol] = True
                 status, response = await read_reply(
                     stream, max_response, idle_timeout, progress, self._traffic.download, into
                 )
@@ -207,8 +218,10 @@ class Requests:
         except (StreamEnded, StreamError, IOException, SwarmException) as error:
             raise RequestError("closed", str(error) or type(error).__name__) from None
         finally:
-            if stream is not None and not finished:
-                await reset(stream)
+            if not finished:
+                self._agreed.pop((peer, protocol), None)
+                if stream is not None:
+                    await reset(stream)
         if status is ReplyStatus.OK:
             return response
         if status is ReplyStatus.BUSY:

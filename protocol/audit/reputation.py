@@ -595,8 +595,8 @@ class ReputationTable(Restorable):
 
     def _are_enough(self, earned: Mapping[PeerId, int], work: Mapping[PeerId, int]) -> bool:
         """Whether the members with these votes do more than two thirds of the `work` of the last epoch,
-        and neither one of them nor any that do less than a third of it have nine twentieths of the votes,
-        the founder's left out.
+        and neither one of them nor any that do less than a third of it have nine twentieths of the
+        votes, the founder's left out.
 
         Work is compared, not heads, so that a crowd that does little neither ends the founding nor
         prolongs it. Members that came first have more votes than they do of the work, and without the

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import trio
@@ -27,9 +28,11 @@ from distro_node.node.network.requests import Handler, Requests
 from distro_node.node.network.scores import OffenceScores
 from distro_node.node.network.traffic import Traffic
 from libp2p.custom_types import TProtocol
+from libp2p.host.exceptions import StreamFailure
 from libp2p.network.exceptions import SwarmException
-from libp2p.protocol_muxer.exceptions import MultiselectError
+from libp2p.protocol_muxer.exceptions import MultiselectClientError, MultiselectError
 from libp2p.protocol_muxer.multiselect import Multiselect
+from libp2p.protocol_muxer.multiselect_client import MultiselectClient
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from simulation.whole.wires import End, Link, Stream, Wires
 
@@ -255,10 +258,19 @@ class SimulatedNetwork:
     def set_stream_handler(self, protocol: str, handler: Callable[[Any], Awaitable[None]]) -> None:
         self._handlers.add_handler(TProtocol(protocol), handler)
 
-    def get_network(self) -> SimulatedNetwork:
-        return self
+    def get_network(self) -> Any:
+        return SimpleNamespace(new_stream=self._open_stream)
 
-    async def new_stream(self, identifier: Any) -> Stream:
+    async def new_stream(self, identifier: Any, protocols: list[TProtocol]) -> Stream:
+        stream: Any = await self._open_stream(identifier)
+        try:
+            await MultiselectClient().select_one_of(protocols, MultiselectCommunicator(stream))
+        except MultiselectClientError as error:
+            await stream.reset()
+            raise StreamFailure("refused") from error
+        return stream
+
+    async def _open_stream(self, identifier: Any) -> Stream:
         await trio.lowlevel.checkpoint()
         ends = [end for group in self._ends.values() for end in group]
         end = next((end for end in ends if end.peer_id == identifier), None)
