@@ -262,7 +262,7 @@ def test_control_c_in_a_real_process(home: Path, tmp_path: Path) -> None:
         while running.poll() is None:
             running.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                running.wait(20.0)
+                running.wait(60.0)
     _, err = running.communicate()
     assert running.returncode == ExitCode.INTERRUPTED
     assert err == ""

@@ -22,17 +22,19 @@ from distro_node.node.network.dial_policy import AddressSource, DialPolicy, Scop
 from distro_node.node.network.errors import DialError
 from distro_node.node.network.events import Events, PeerDown, PeerUp
 from distro_node.node.network.gossip import MAX_MESSAGE_BYTES, Validator
+from distro_node.node.network.negotiation import proposal, read_agreement
 from distro_node.node.network.network import _OFFENCES
 from distro_node.node.network.remote_addr import Remote
 from distro_node.node.network.requests import Handler, Requests
 from distro_node.node.network.scores import OffenceScores
+from distro_node.node.network.streams import StreamEnded, StreamIdle
 from distro_node.node.network.traffic import Traffic
 from libp2p.custom_types import TProtocol
 from libp2p.host.exceptions import StreamFailure
 from libp2p.network.exceptions import SwarmException
-from libp2p.protocol_muxer.exceptions import MultiselectClientError, MultiselectError
+from libp2p.network.stream.exceptions import StreamError
+from libp2p.protocol_muxer.exceptions import MultiselectError
 from libp2p.protocol_muxer.multiselect import Multiselect
-from libp2p.protocol_muxer.multiselect_client import MultiselectClient
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from simulation.whole.wires import End, Link, Stream, Wires
 
@@ -262,13 +264,16 @@ class SimulatedNetwork:
         return SimpleNamespace(new_stream=self._open_stream)
 
     async def new_stream(self, identifier: Any, protocols: list[TProtocol]) -> Stream:
-        stream: Any = await self._open_stream(identifier)
+        (protocol,), stream = protocols, await self._open_stream(identifier)
         try:
-            await MultiselectClient().select_one_of(protocols, MultiselectCommunicator(stream))
-        except MultiselectClientError as error:
+            await stream.write(proposal(protocol))
+            if await read_agreement(stream, protocol, 5.0):
+                return stream
+        except (StreamIdle, StreamEnded, StreamError) as error:
             await stream.reset()
-            raise StreamFailure("refused") from error
-        return stream
+            raise StreamFailure("no answer") from error
+        await stream.reset()
+        raise StreamFailure("refused") from ValueError("protocols not supported")
 
     async def _open_stream(self, identifier: Any) -> Stream:
         await trio.lowlevel.checkpoint()
