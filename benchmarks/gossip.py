@@ -51,7 +51,7 @@ class Figures:
 
 @dataclass
 class Counts:
-    """What all nodes have sent, and when messages arrived."""
+    """What all nodes have sent."""
 
     copies: int = 0
     sent_bytes: int = 0

@@ -23,6 +23,7 @@ from command_line import new_parser, write_json
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.leaders import LeaderHistory
+from distro_node.protocol.util.draws import ranked
 from distro_node.protocol.wire.membership import Membership, MembershipChange
 
 SWARM = bytes(32)
@@ -48,7 +49,7 @@ class Figures:
 
 def circle(members: Membership, round_: int) -> PeerId:
     """Return the leader by the rule before."""
-    order = sorted(members.peers, key=lambda peer: content_id(SWARM + peer))
+    order = ranked(members.peers, SWARM)
     return order[round_ % len(order)]
 
 

@@ -21,6 +21,7 @@ from typing import Literal, get_args
 
 from ...crypto.hashing import CONTENT_ID_BYTES, content_id
 from ...crypto.identity import PeerId
+from ..util.draws import ranked
 
 Finding = Literal["low", "spot", "fine"]
 """What a re-audit finds of a share: "low" (`verdict.failed`); the audited sequence alone is a low
@@ -71,7 +72,7 @@ def draw_jury(votes: Mapping[PeerId, int], beacon: bytes) -> Jury:
     """
     if len(votes) <= JURY_SEATS:
         return Jury(dict(votes))
-    order = sorted(votes, key=lambda peer: content_id(beacon + peer))
+    order = ranked(votes, beacon)
     bounds = list(itertools.accumulate(votes[peer] for peer in order))
     # A fraction of the line, not a number modulo its length: that would differ with each vote.
     drawn = int.from_bytes(content_id(b"distro-node seats\0" + beacon), "big")

@@ -23,8 +23,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from ...crypto.hashing import ContentId, content_id
+from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
+from ..util.draws import ranked
 from .sections import committee_count
 
 Committee = tuple[PeerId, ...]
@@ -64,7 +65,7 @@ def draw_committees(
 ) -> tuple[Committee, ...]:
     """Return the committees of an epoch: as many as the members allow at `size` each, from one to
     `most`. Remaining members join one of them; the sizes differ by at most one."""
-    order = sorted(members, key=lambda peer: content_id(seed + peer))
+    order = ranked(members, seed)
     count = committee_count(len(order), size, most)
     return tuple(tuple(order[first::count]) for first in range(count))
 

@@ -119,7 +119,7 @@ class Auditor(MemberPart):
         base = work.commitment_round(training.round)
         if base < 1:
             return training
-        opening = self._secrets.of_round(base, ledger.parent(base)).opening("audit")
+        opening = self._secrets.opening("audit", base, ledger)
         target = work.drawn(self._me, opening, training.round)
         share = None if target is None else ledger.assignments.share(training.round, target.peer)
         if target is None or share is None:
@@ -154,7 +154,7 @@ class Auditor(MemberPart):
         if target is None or work is None or what.squares == 0 or what.round >= len(ledger):
             return []
         base = work.commitment_round(what.round)
-        opening = self._secrets.of_round(base, ledger.parent(base)).opening("audit")
+        opening = self._secrets.opening("audit", base, ledger)
         parent = ledger.parent(what.round)
         message = AuditMessage(
             what.round, parent, opening, what.total, what.squares, what.first_half

@@ -14,7 +14,7 @@ from ...crypto.envelope import Envelope
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
 from ..chain.beacon import REVEALED_AFTER, Beacon
-from ..chain.commitments import SECRET_BYTES, SecretPair
+from ..chain.commitments import SECRET_BYTES, Purpose, SecretPair
 from ..chain.ledger import Ledger
 from ..wire.encoding import encode
 from ..wire.messages import RecordId
@@ -51,8 +51,11 @@ class BeaconSecrets:
         beacon = ledger.find(Beacon)
         if beacon is None or not beacon.commitment_due(self._me, round_):
             return b""
-        base = round_ - REVEALED_AFTER
-        return self.of_round(base, ledger.parent(base)).opening("beacon")
+        return self.opening("beacon", round_ - REVEALED_AFTER, ledger)
+
+    def opening(self, purpose: Purpose, round: int, ledger: Ledger) -> bytes:
+        """Return what reveals one of the secrets to which this member committed in a decided round."""
+        return self.of_round(round, ledger.parent(round)).opening(purpose)
 
     def _secret(self, kind: str, round: int, parent: RecordId) -> bytes:
         made = self._sign(kind, encode([round, parent]))

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 
-from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
+from ..util.draws import ranked
 
 MOST = 2
 """The largest weight of an update."""
@@ -73,7 +73,7 @@ def audited_weights(
     if not voter_weight:
         return weights
     left = max(NEWCOMERS_WEIGHT, voter_weight // 2)
-    for peer in sorted(new, key=lambda peer: content_id(seed + peer)):
+    for peer in ranked(new, seed):
         if weights[peer] > left:
             weights[peer] = 0
         left -= weights[peer]
