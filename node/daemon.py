@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 import trio
 
 from .. import __version__
-from ..crypto.identity import Identity, peer_text
+from ..crypto.identity import Identity, PeerId, peer_text
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.swarm_id import swarm_text
 from .control.limits import BandwidthLimits
@@ -110,11 +110,10 @@ async def serve_owner(
 ) -> bool:
     """Serve the owner while one session follows another; return whether the run is over.
 
-    `open_session(settings, data, identity, network, telemetry)` creates a session. `invite` makes the
-    link that the page shows to all visitors. `model`: what the owner writes with on the page;
-    `directory` returns the public swarms that it shows. Raises `UserError`.
+    `open_session(settings, data, identity, network, telemetry)` creates a session. The page shows all
+    visitors the link that `invite` makes and the public swarms of `directory`, and lets the owner write
+    with `model`. Raises `UserError`.
     """
-    finished = False
     ticket = _decode_ticket(settings.invite.ticket)
     data = DataDir(settings.data_dir)
     data.create()
@@ -122,13 +121,8 @@ async def serve_owner(
         identity = open_identity(data, settings.passphrase)
         telemetry, traffic = Telemetry(identity.peer), TrafficTotals()
         stalls = stack.enter_context(_measured_stalls())
-        metrics = None
-        if settings.metrics_address:
-            open_metrics = partial(open_metrics_address, settings.metrics_address)
-            metrics = await _open_when_available(settings, open_metrics, stack)
-        page = await _open_when_available(
-            settings, partial(open_address, settings.dashboard), stack
-        )
+        metrics = await _open_metrics(settings, stack)
+        page = await _open_page(settings, stack)
         limits = BandwidthLimits(settings.line.max_upload, settings.line.max_download)
         schedule = WorkSchedule(settings.energy.active_hours)
         energy_manager = EnergyManager(settings.energy, schedule, telemetry, observes=observer)
@@ -138,16 +132,7 @@ async def serve_owner(
             link=lambda: url_and_token_link(page),
             schedule=schedule,
             telemetry=telemetry,
-            node=NodeStatus(
-                version=__version__,
-                peer=peer_text(identity.peer),
-                swarm=swarm_text(settings.swarm),
-                started=telemetry.started,
-                metrics=metrics_url(metrics) if metrics is not None else None,
-                dashboard=page.url if page is not None else None,
-                until_round=settings.until_round,
-                observer=observer,
-            ),
+            node=_node_status(settings, identity.peer, telemetry.started, metrics, page, observer),
             screen=settings.console.shows_screen,
             energy=energy_manager.status,
         )
@@ -172,8 +157,10 @@ async def serve_owner(
                 folder=data.root,
             )
 
-        async def check_listening() -> None:
-            await _when_available(settings, partial(_check_listening, settings), telemetry.report)
+        @contextlib.asynccontextmanager
+        async def opened() -> AsyncIterator[Session]:
+            async with _network(settings, limits, identity, traffic) as network:
+                yield open_session(settings, data, identity, network, telemetry)
 
         async with (
             supervisor.open(),
@@ -181,15 +168,50 @@ async def serve_owner(
             serve_metrics(metrics, NODE_METRICS, reading),
             _run_energy_manager(energy_manager),
         ):
-            while await supervisor.next_session(check_listening):
-                async with _network(settings, limits, identity, traffic) as network:
-                    session = open_session(settings, data, identity, network, telemetry)
-                    with supervisor.serving(session):
-                        await session.run(ticket)
-                finished = session.run_is_over
-                if not session.leave_requested:
-                    break
+            return await _run_sessions(settings, supervisor, opened, ticket, telemetry.report)
+
+
+async def _run_sessions(
+    settings: DaemonSettings,
+    supervisor: Supervisor,
+    opened: Callable[[], contextlib.AbstractAsyncContextManager[Session]],
+    ticket: bytes,
+    report: ReportProgress,
+) -> bool:
+    """Run one session after another until the owner leaves or the run is over; return whether it is."""
+
+    async def check_listening() -> None:
+        await _when_available(settings, partial(_check_listening, settings), report)
+
+    finished = False
+    while await supervisor.next_session(check_listening):
+        async with opened() as session:
+            with supervisor.serving(session):
+                await session.run(ticket)
+        finished = session.run_is_over
+        if not session.leave_requested:
+            break
     return finished
+
+
+def _node_status(
+    settings: DaemonSettings,
+    peer: PeerId,
+    started: float,
+    metrics: Address | None,
+    page: Address | None,
+    observer: bool,
+) -> NodeStatus:
+    return NodeStatus(
+        version=__version__,
+        peer=peer_text(peer),
+        swarm=swarm_text(settings.swarm),
+        started=started,
+        metrics=metrics_url(metrics) if metrics is not None else None,
+        dashboard=page.url if page is not None else None,
+        until_round=settings.until_round,
+        observer=observer,
+    )
 
 
 @contextlib.contextmanager
@@ -202,6 +224,18 @@ def _measured_stalls() -> Iterator[Durations]:
         yield stalls
     finally:
         trio.lowlevel.remove_instrument(meter)
+
+
+async def _open_metrics(settings: DaemonSettings, stack: contextlib.ExitStack) -> Address | None:
+    """Open the address of the metrics, if they are wanted, as `_open_when_available` does."""
+    if not settings.metrics_address:
+        return None
+    bind = partial(open_metrics_address, settings.metrics_address)
+    return await _open_when_available(settings, bind, stack)
+
+
+async def _open_page(settings: DaemonSettings, stack: contextlib.ExitStack) -> Address | None:
+    return await _open_when_available(settings, partial(open_address, settings.dashboard), stack)
 
 
 async def _open_when_available(

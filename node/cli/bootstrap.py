@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from json import dumps
+from typing import TYPE_CHECKING
 
 from ..errors import ExitCode, UserError
 from ..settings.components import ConsoleSettings, PeeringSettings
@@ -15,6 +16,9 @@ from ..util.operating_system import ENDING_SIGNALS
 from ..util.standard_streams import announce
 from .options import Json, find_passphrase
 from .settings_parameters import with_settings
+
+if TYPE_CHECKING:
+    from ..bootstrap import BootstrapSettings
 
 
 @with_settings
@@ -36,33 +40,64 @@ def bootstrap(options: BootstrapOptions, json: Json = False) -> None:
             --dashboard-plain
     """
     data = DataDir(options.data_dir)
-    observer_settings = None
-    if options.serve_result and options.observe is None:
-        raise UserError(
-            ExitCode.USAGE,
-            "--serve-result is given without a swarm",
-            "name the swarm with --observe LINK",
-        )
-    if options.observe is not None:
-        observer_settings = ObserverSettings(
-            invite=options.observe,
-            data_dir=data.root,
-            # The members of a swarm connect to its bootstrap peer, whichever of them starts first.
-            peering=PeeringSettings(wait=True, mdns=False),
-            serve_result=options.serve_result,
-            metrics_address=None,
-            dashboard=options.dashboard,
-            console=ConsoleSettings(screen=False),
-        )
+    observed = _observed_swarm(options)
     passphrase = find_passphrase(data, options.passphrase_file)
     # libp2p is imported only now, so that --help is fast.
     import trio
 
-    from ..bootstrap import BootstrapSettings, run_bootstrap
-    from ..network.errors import BadAddress, PortInUse
-    from ..network.explain import explain_network
+    from ..bootstrap import BootstrapSettings
     from ..storage.data_dir import open_identity
     from ..telemetry.loop_lag import freeze_permanent_objects
+
+    data.create()
+    with data.lock():
+        log = options.console
+        configure_logging(log_format=log.log_format, level=log.log_level, folder=data.logs)
+        settings = BootstrapSettings(
+            identity=open_identity(data, passphrase),
+            line=options.line,
+            metrics_address=options.metrics_address,
+            relay=options.relay.limits,
+            relayed=data.relayed,
+            socket=data.socket,
+            observe=observed,
+            list_swarms=options.list_swarms,
+        )
+        freeze_permanent_objects()
+        trio.run(_run_until_signal, settings, functools.partial(_print_addresses, json))
+
+
+def _observed_swarm(options: BootstrapOptions) -> ObserverSettings | None:
+    """Return how to observe the swarm whose page is served; None if there is no such swarm. Raises
+    `UserError` (`USAGE`)."""
+    if options.observe is None:
+        if options.serve_result:
+            raise UserError(
+                ExitCode.USAGE,
+                "--serve-result is given without a swarm",
+                "name the swarm with --observe LINK",
+            )
+        return None
+    return ObserverSettings(
+        invite=options.observe,
+        data_dir=options.data_dir,
+        # The members of a swarm connect to its bootstrap peer, whichever of them starts first.
+        peering=PeeringSettings(wait=True, mdns=False),
+        serve_result=options.serve_result,
+        metrics_address=None,
+        dashboard=options.dashboard,
+        console=ConsoleSettings(screen=False),
+    )
+
+
+async def _run_until_signal(
+    settings: BootstrapSettings, ready: Callable[[Sequence[str]], None]
+) -> None:
+    import trio
+
+    from ..bootstrap import run_bootstrap
+    from ..network.errors import BadAddress, PortInUse
+    from ..network.explain import explain_network
 
     async def stop_on_signal(scope: trio.CancelScope) -> None:
         # A bootstrap peer is ended by a signal. While it closes, a second signal ends it
@@ -72,32 +107,13 @@ def bootstrap(options: BootstrapOptions, json: Json = False) -> None:
                 scope.cancel()
                 return
 
-    async def serve(settings: BootstrapSettings) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(stop_on_signal, nursery.cancel_scope)
-            try:
-                await run_bootstrap(settings, ready=functools.partial(_print_addresses, json))
-            except (BadAddress, PortInUse) as error:
-                raise explain_network(error) from None
-            nursery.cancel_scope.cancel()
-
-    data.create()
-    with data.lock():
-        log = options.console
-        configure_logging(log_format=log.log_format, level=log.log_level, folder=data.logs)
-        identity = open_identity(data, passphrase)
-        settings = BootstrapSettings(
-            identity=identity,
-            line=options.line,
-            metrics_address=options.metrics_address,
-            relay=options.relay.limits,
-            relayed=data.relayed,
-            socket=data.socket,
-            observe=observer_settings,
-            list_swarms=options.list_swarms,
-        )
-        freeze_permanent_objects()
-        trio.run(serve, settings)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stop_on_signal, nursery.cancel_scope)
+        try:
+            await run_bootstrap(settings, ready=ready)
+        except (BadAddress, PortInUse) as error:
+            raise explain_network(error) from None
+        nursery.cancel_scope.cancel()
 
 
 def _print_addresses(json: bool, addresses: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ peer is sent until all earlier writes are on the disk.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -70,6 +70,7 @@ from ..training.supervisor import TrainerSupervisor
 from .aggregator_task import open_own_updates
 from .attendance import attendance_of
 from .audit_report import count_audits
+from .own_updates import OwnUpdates
 from .progress_report import report_state
 from .sign_vote_exchange import open_sign_votes
 from .sync import Synchronizer
@@ -127,36 +128,13 @@ class Runner:
         )
         self._count_audits()
         self._signed: SignedLog[bytes] = SignedLog()
-        signed = swarm_store.signed()
-        for envelope in signed:
-            # The messages belong to this round or, if the ledger's end was lost, to a later one.
-            raw = envelope.encode()
-            self._signed.note(round_of(decode_message(envelope)), raw, len(raw))
-        self.member.restore(signed, trio.current_time())
+        self._restore(swarm_store.signed())
         self._topic = f"distro/{manifest.swarm.hex()}"
         # Gossip messages between validation and handling, by their bytes. One that is evicted is opened
         # again.
         self._validated: BoundedTable[bytes, MessageReceived] = BoundedTable(_MOST_VALIDATED)
         self._outgoing, self._to_publish = trio.open_memory_channel[Envelope](1024)
-        parts = open_sign_votes(
-            manifest, self.member.view, network, swarm_store.sign_votes, telemetry
-        )
-        self._updates = UpdateExchange(
-            manifest=manifest,
-            member=self.member.view,
-            network=network,
-            store=store,
-            fetcher=fetcher,
-            relays=relays,
-            telemetry=telemetry,
-            ids=update_ids,
-            report=self._dispatch,
-            expect=self._expect,
-            parts=parts,
-        )
-        self._own_updates = open_own_updates(
-            manifest, store, self._updates, parts, self._dispatch, self._spawn
-        )
+        self._updates, self._own_updates = self._open_updates(store, fetcher, relays, update_ids)
         self._shutdown_timer = ShutdownTimer()
         self._sync = Synchronizer(
             network, manifest, self.member.view, swarm_store.written, on_served=self.note_served
@@ -172,6 +150,43 @@ class Runner:
         """Does the re-audits that the member is called to; without it the member declines them."""
         self.finished = trio.Event()
         """Set once a polite leave is complete, or has timed out."""
+
+    def _open_updates(
+        self,
+        store: BlobStore,
+        fetcher: BlobFetcher,
+        relays: Relays,
+        ids: BoundedTable[ContentId, None],
+    ) -> tuple[UpdateExchange, OwnUpdates]:
+        """Return what fetches the others' updates, and what publishes the node's own."""
+        manifest, view = self._manifest, self.member.view
+        parts = open_sign_votes(
+            manifest, view, self._network, self._swarm_store.sign_votes, self.telemetry
+        )
+        updates = UpdateExchange(
+            manifest=manifest,
+            member=view,
+            network=self._network,
+            store=store,
+            fetcher=fetcher,
+            relays=relays,
+            telemetry=self.telemetry,
+            ids=ids,
+            report=self._dispatch,
+            expect=self._expect,
+            parts=parts,
+        )
+        return updates, open_own_updates(
+            manifest, store, updates, parts, self._dispatch, self._spawn
+        )
+
+    def _restore(self, signed: Sequence[Envelope]) -> None:
+        """Hand the member what it had signed before this node's last stop."""
+        for envelope in signed:
+            # The messages belong to this round or, if the ledger's end was lost, to a later one.
+            raw = envelope.encode()
+            self._signed.note(round_of(decode_message(envelope)), raw, len(raw))
+        self.member.restore(signed, trio.current_time())
 
     async def run(
         self,

@@ -149,14 +149,7 @@ class TrainingSession:
         self.optimizer = LocalOptimizer(
             self.part.layout, self.part.parameters, own, self.options.state
         )
-        self._local_steps = (
-            LocalSteps(self.part.layout, self.part.parameters, self.options.state)
-            if manifest.rounds.local_steps > 1
-            else None
-        )
-        if self._local_steps is not None and policy.clipping is not None:
-            # The node refuses this before it starts a trainer.
-            raise TrainerFailed("internal", "local steps have no differential privacy")
+        self._local_steps = self._own_steps()
         self.micro_batch = self._planned_micro_batch = choice.micro_batch
         self._fitted_in_a_row, self._before_growing = 0, _BEFORE_GROWING
         self._just_grew = False
@@ -173,6 +166,15 @@ class TrainingSession:
         self._compiled = False
         self._loaded = False
         self._base_loaded = manifest.adapter is None
+
+    def _own_steps(self) -> LocalSteps | None:
+        """Return what takes the local steps of a round; None if a round has one step."""
+        if self.manifest.rounds.local_steps == 1:
+            return None
+        if self._policy.clipping is not None:
+            # The node refuses this before it starts a trainer.
+            raise TrainerFailed("internal", "local steps have no differential privacy")
+        return LocalSteps(self.part.layout, self.part.parameters, self.options.state)
 
     def prove(self) -> None:
         """Prove that this process computes the manifest's model (`probe`). This overwrites the
