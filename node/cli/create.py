@@ -6,77 +6,24 @@ import functools
 from importlib import resources
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ...protocol.wire.swarm_id import Invite, invite_text, swarm_text
 from ..errors import ExitCode, UserError
-from .options import (
-    Bootstrap,
-    DataDirectory,
-    Json,
-    PassphraseFile,
-    bootstrap_addresses,
-    data_directory,
-    find_passphrase,
-    parameters_text,
-)
+from ..storage.data_dir import DataDir
+from .command_settings import CreateOptions
+from .options import Json, find_passphrase, parameters_text
+from .settings_parameters import with_settings
 
 if TYPE_CHECKING:
     from ...protocol.wire.manifest import Manifest
     from ..create.new_swarm import NewSwarm
-    from ..storage.data_dir import DataDir
 
 
-def create(
-    manifest: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="MANIFEST.toml", readable=False, help="The file that describes the run."
-        ),
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data",
-            metavar="PATH",
-            help="Training data: a file or directory of text, JSON lines, CSV or Parquet (also "
-            "compressed), a saved data set, or hf://OWNER/NAME; may be repeated.",
-        ),
-    ] = None,
-    bootstrap: Bootstrap = None,
-    data_dir: DataDirectory = None,
-    passphrase_file: PassphraseFile = None,
-    json: Json = False,
-    dry: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Create no swarm; only print the expected data, rounds, time and traffic.",
-        ),
-    ] = False,
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device",
-            metavar="DEVICE",
-            help="Device on which --dry-run measures a round and the task dpo compares pairs with the "
-            "initial model: auto, cpu, cuda, …",
-        ),
-    ] = "auto",
-    public: Annotated[
-        bool,
-        typer.Option(
-            "--public",
-            help="List the swarm for strangers: its members publish it at bootstrap peers that list "
-            "swarms, where `distro-node swarms` finds it.",
-        ),
-    ] = False,
-    example: Annotated[
-        bool, typer.Option("--example", help="Print a commented manifest file to start from.")
-    ] = False,
-) -> None:
+@with_settings
+def create(options: CreateOptions, json: Json = False) -> None:
     """Create a swarm.
 
     Reads the description of the run from MANIFEST.toml, turns your texts into training data,
@@ -89,10 +36,10 @@ def create(
         distro-node create my-swarm.toml --data corpus.parquet --dry-run
         distro-node create my-swarm.toml --data corpus.parquet
     """
-    if example:
+    if options.example:
         typer.echo(_example(), nl=False)
         return
-    if manifest is None:
+    if options.manifest is None:
         raise UserError(
             ExitCode.USAGE,
             "no manifest file is given",
@@ -105,20 +52,19 @@ def create(
     from ..create.new_swarm import CreateSettings, create_swarm, dry_run
     from .stage_display import stage_display
 
-    introducers = bootstrap_addresses(bootstrap)
-    home = data_directory(data_dir)
+    home, dry = DataDir(options.data_dir), options.dry_run
     settings = CreateSettings(
-        manifest=manifest,
-        data=tuple(map(_data_place, data or ())),
+        manifest=options.manifest,
+        data=tuple(map(_data_place, options.data)),
         data_dir=home.root,
-        passphrase=None if dry else find_passphrase(home, passphrase_file),
-        device=device,
-        public=public,
+        passphrase=None if dry else find_passphrase(home, options.passphrase_file),
+        device=options.device,
+        public=options.public,
     )
     with stage_display() as progress:
         make = dry_run if dry else create_swarm
         made = trio.run(functools.partial(make, settings, progress))
-    link = invite_text(Invite(swarm=made.manifest.swarm, bootstrap=introducers))
+    link = invite_text(Invite(swarm=made.manifest.swarm, bootstrap=options.bootstrap))
     if json:
         typer.echo(dumps(_trial_facts(made) if dry else _facts(made, home, link)))
         return
@@ -134,7 +80,7 @@ def create(
             f"The report in {home.logs / 'create.json'} names the bad rows, at most the first "
             "thousand."
         )
-    _explain_start(made.manifest, home, link, linked=bool(introducers))
+    _explain_start(made.manifest, home, link, linked=bool(options.bootstrap))
 
 
 def _trial_facts(made: NewSwarm) -> dict[str, Any]:

@@ -10,69 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import ExitCode, UserError
-from ..training.gguf_formats import GgufType
+from ..storage.data_dir import DataDir
 from ..util.sanitize import harmless
-from .options import (
-    BestState,
-    DataDirectory,
-    Json,
-    RoundState,
-    data_directory,
-    joined_swarm,
-    state_selector,
-)
+from .command_settings import ExportOptions
+from .options import DataDirectory, Json, data_directory, joined_swarm
+from .settings_parameters import with_settings
 from .stage_display import stage_display
 
 if TYPE_CHECKING:
     from ..results.verify import Verified
 
 
-def export(
-    swarm: Annotated[
-        str, typer.Argument(metavar="SWARM", help="The swarm-id, or a link to the swarm.")
-    ],
-    to: Annotated[
-        Path,
-        typer.Option("--to", metavar="DIRECTORY", readable=False, help="Where to write the model."),
-    ],
-    round: RoundState = None,
-    best: BestState = False,
-    merged: Annotated[
-        bool,
-        typer.Option(
-            "--merged",
-            help="For a swarm that trains adapters: write the full model with the adapters merged into "
-            "it, not the adapters alone.",
-        ),
-    ] = False,
-    gguf: Annotated[
-        bool,
-        typer.Option(
-            "--gguf",
-            help="Write one GGUF file for llama.cpp, Ollama and LM Studio, and not a directory for "
-            "transformers.",
-        ),
-    ] = False,
-    quantise: Annotated[
-        GgufType | None,
-        typer.Option(
-            "--quantise",
-            metavar="TYPE",
-            help="With --gguf: the type of the weights: f32, f16, bf16 or q8_0 (a quarter of f32). "
-            "Default: f16.",
-        ),
-    ] = None,
-    push: Annotated[
-        str | None,
-        typer.Option(
-            "--push",
-            metavar="OWNER/NAME",
-            help="Also upload the model to the Hugging Face Hub under this name.",
-        ),
-    ] = None,
-    data_dir: DataDirectory = None,
-    json: Json = False,
-) -> None:
+@with_settings
+def export(options: ExportOptions, json: Json = False) -> None:
     """Write the trained model to a directory.
 
     Writes the newest parameters that this node has, or those after a given round, in the format of
@@ -86,26 +36,24 @@ def export(
         distro-node export swarm-… --to my-model
         distro-node export swarm-… --to my-model --gguf --quantise q8_0
     """
-    if quantise is not None and not gguf:
-        raise UserError(ExitCode.USAGE, "--quantise needs --gguf", "give both, or neither")
+    gguf, push = options.gguf_type, options.push
     if push is not None:
         # Before the export, which may take minutes.
         from ..results.hub_upload import check_push
 
         check_push(push)
-    data = data_directory(data_dir)
-    identifier = joined_swarm(swarm, data)
+    data = DataDir(options.data_dir)
     import trio
 
     from ..results.export import ExportSettings, export_swarm
 
     settings = ExportSettings(
-        swarm=identifier,
+        swarm=joined_swarm(options.swarm, data),
         data_dir=data.root,
-        to=to.absolute(),
-        selector=state_selector(round, best),
-        merged=merged,
-        gguf=(quantise or GgufType.F16) if gguf else None,
+        to=options.to.absolute(),
+        selector=options.state.selector,
+        merged=options.merged,
+        gguf=gguf,
     )
     with stage_display() as progress:
         done = trio.run(export_swarm, settings, progress)

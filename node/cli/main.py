@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -137,9 +139,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SystemExit:
         raise
     except BaseException as error:
-        code = explain(error)
-        drop_unwritten()
+        with _ended_by_interrupt():
+            code = explain(error)
+            drop_unwritten()
         sys.exit(code)
+
+
+@contextlib.contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """Let a Ctrl-C end the process at once, where it would interrupt no work and print a traceback."""
+    if threading.current_thread() is not threading.main_thread():
+        # Only the main thread is interrupted, and may choose how.
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _print_version(wanted: bool) -> None:

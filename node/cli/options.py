@@ -17,7 +17,7 @@ from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, dec
 from ...protocol.wire.swarm_id import Invite, swarm_text
 from ..errors import ExitCode, UserError
 from ..settings.components import ConsoleSettings, LineSettings, PeeringSettings
-from ..settings.tree import PASSPHRASE_VARIABLE, DaemonSettings, StateSelector
+from ..settings.tree import PASSPHRASE_VARIABLE, DaemonSettings
 from ..settings.values import absolute_path, default_data_dir, parse_bootstrap, parse_target
 from ..storage.data_dir import DataDir
 from ..telemetry.logs import configure_logging
@@ -34,30 +34,6 @@ PassphraseFile = Annotated[Path | None, option_of(DaemonSettings, "passphrase_fi
 Bootstrap = Annotated[list[str] | None, option_of(PeeringSettings, "bootstrap")]
 Listen = Annotated[list[str] | None, option_of(LineSettings, "listen")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-RoundState = Annotated[
-    int | None,
-    typer.Option(
-        "--round",
-        metavar="ROUND",
-        min=0,
-        help="Use the model's state after this round, if this node still has it. [default: the "
-        "newest]",
-    ),
-]
-BestState = Annotated[
-    bool,
-    typer.Option(
-        "--best/--newest", help="Use the stored state with the lowest held-out loss, or the newest."
-    ),
-]
-SwarmOption = Annotated[
-    str | None,
-    typer.Option(
-        "--swarm",
-        metavar="SWARM",
-        help="The swarm-id, or a link to the swarm. [default: the only one that this node knows]",
-    ),
-]
 
 
 def data_directory(given: Path | None) -> DataDir:
@@ -68,15 +44,6 @@ def data_directory(given: Path | None) -> DataDir:
 def bootstrap_addresses(given: Sequence[str] | None) -> tuple[str, ...]:
     """Check `--bootstrap`. Raises `UserError` (`BAD_ADDRESS`)."""
     return tuple(map(parse_bootstrap, given or ()))
-
-
-def state_selector(round_: int | None, best: bool) -> StateSelector:
-    """Return the selected state. Raises `UserError` (`USAGE`)."""
-    if round_ is not None and best:
-        raise UserError(
-            ExitCode.USAGE, "--round and --best name two states", "give one of them, or neither"
-        )
-    return StateSelector(round=round_, best=best)
 
 
 def stored_manifests(data: DataDir) -> list[Manifest]:

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ..errors import ExitCode, UserError
-from ..settings.components import LogLevel, TrainerSettings
-from ..settings.values import (
-    DEFAULT_MODEL_ADDRESS,
-    address_text,
-    parse_device,
-    parse_model_address,
-    parse_size,
-)
+from ..settings.components import LogLevel
+from ..settings.tree import NEWEST
 from ..storage.data_dir import DataDir
 from ..telemetry.logs import configure_logging
 from ..util.standard_streams import announce as announce_line
-from .options import (
-    BestState,
-    DataDirectory,
-    RoundState,
-    data_directory,
-    only_swarm,
-    read_secret,
-    state_selector,
-)
-from .settings_parameters import option_of
+from .command_settings import ServeOptions
+from .options import only_swarm, read_secret
+from .settings_parameters import with_settings
 
 if TYPE_CHECKING:
     from ..dashboard.address import Address
@@ -39,94 +24,8 @@ _LINKS = ("swarm-", "distro:")
 _SHORTEST_KEY = 16
 
 
-def serve(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="SWARM|DIRECTORY",
-            help="The swarm-id, a link to the swarm, or the directory of an exported model. [default: "
-            "the only swarm that this node knows]",
-        ),
-    ] = None,
-    address: Annotated[
-        str,
-        typer.Option("--address", metavar="HOST:PORT", help="Where the model is served."),
-    ] = address_text(DEFAULT_MODEL_ADDRESS),
-    key_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--key-file",
-            metavar="FILE",
-            readable=False,
-            help="A file whose first line is the key that programs have to send. [default: none at a "
-            "loopback address, elsewhere a new one each time]",
-        ),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option(
-            "--tls-cert",
-            metavar="FILE",
-            readable=False,
-            help="A certificate (PEM), to serve over TLS: needed at an address that others reach.",
-        ),
-    ] = None,
-    tls_key: Annotated[
-        Path | None,
-        typer.Option(
-            "--tls-key", metavar="FILE", readable=False, help="The certificate's key (PEM)."
-        ),
-    ] = None,
-    plain: Annotated[
-        bool,
-        typer.Option("--plain", help="Serve without TLS even at an address that others can reach."),
-    ] = False,
-    round: RoundState = None,
-    best: BestState = False,
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            "--max-tokens",
-            metavar="N",
-            min=1,
-            max=1 << 20,
-            help="The most tokens of an answer, whatever a program asks for.",
-        ),
-    ] = 512,
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            "--time-limit",
-            metavar="SECONDS",
-            min=1,
-            max=86_400,
-            help="How long an answer may be written; then it ends as it is.",
-        ),
-    ] = 300,
-    queue: Annotated[
-        int,
-        typer.Option(
-            "--queue",
-            metavar="N",
-            min=0,
-            max=64,
-            help="Requests that wait while one is answered; more are refused.",
-        ),
-    ] = 8,
-    memory: Annotated[
-        str,
-        typer.Option(
-            "--memory",
-            metavar="SIZE",
-            help="The most main memory that an answer may take beside the model.",
-        ),
-    ] = "2GB",
-    threads: Annotated[int, option_of(TrainerSettings, "threads", help="CPU threads to use.")] = 1,
-    device: Annotated[
-        str, option_of(TrainerSettings, "device", help="What to compute on, as with `join`.")
-    ] = "cpu",
-    data_dir: DataDirectory = None,
-) -> None:
+@with_settings
+def serve(options: ServeOptions) -> None:
     """Serve the model to programs that speak OpenAI's interface.
 
     Answers `/v1/chat/completions` (of a model with a chat template), `/v1/completions` and `/v1/models`,
@@ -139,11 +38,8 @@ def serve(
         curl http://127.0.0.1:9467/v1/completions -H 'Content-Type: application/json' \\
             -d '{"model": "swarm-…", "prompt": "Once upon"}'
     """
-    place = parse_model_address(address)
-    key = None if key_file is None else _key_in(key_file)
-    most = parse_size(memory)
-    data = data_directory(data_dir)
-    source = _source(model, data, round, best, threads, parse_device(device))
+    key = None if options.key_file is None else _key_in(options.key_file)
+    source = _source(options)
     import trio
 
     from ..dashboard.address import Encryption
@@ -159,26 +55,24 @@ def serve(
 
     settings = ServeSettings(
         source=source,
-        address=place,
-        encryption=Encryption(certificate=tls_cert, key=tls_key, plain=plain),
+        address=options.address,
+        encryption=Encryption(
+            certificate=options.tls_cert, key=options.tls_key, plain=options.plain
+        ),
         token=key,
-        most_tokens=max_tokens,
-        limits=ServiceLimits(queue=queue, seconds=time_limit, memory=most),
+        most_tokens=options.max_tokens,
+        limits=ServiceLimits(
+            queue=options.queue, seconds=options.time_limit, memory=options.memory
+        ),
     )
     trio.run(run_server, settings, announce)
 
 
-def _source(
-    model: str | None,
-    data: DataDir,
-    round_: int | None,
-    best: bool,
-    threads: int,
-    device: str,
-) -> ModelSource:
-    selected = state_selector(round_, best)
+def _source(options: ServeOptions) -> ModelSource:
+    """Return the model to serve: a directory's, or a stored swarm's. Raises `UserError`."""
     from ..serve.model_source import DirectorySource, SwarmSource
 
+    model, selected = options.model, options.state.selector
     if model is not None and not model.strip().lower().startswith(_LINKS):
         directory = Path(model).expanduser().absolute()
         if not model.strip() or not directory.is_dir():
@@ -187,15 +81,21 @@ def _source(
                 f"{model!r} is neither a directory nor a link to a swarm",
                 "give the directory of an exported model, a swarm-id (swarm-…) or a link (distro:…)",
             )
-        if best or round_ is not None:
+        if selected != NEWEST:
             raise UserError(
                 ExitCode.USAGE,
                 "a directory has one state of a model",
                 "leave --round and --best out, or name the swarm",
             )
-        return DirectorySource(directory=directory, threads=threads, device=device)
-    swarm = only_swarm(model, data, "name one")
-    return SwarmSource(data=data, swarm=swarm, selector=selected, threads=threads, device=device)
+        return DirectorySource(directory=directory, threads=options.threads, device=options.device)
+    data = DataDir(options.data_dir)
+    return SwarmSource(
+        data=data,
+        swarm=only_swarm(model, data, "name one"),
+        selector=selected,
+        threads=options.threads,
+        device=options.device,
+    )
 
 
 def _key_in(file: Path) -> str:

@@ -16,7 +16,9 @@ from ..errors import ExitCode, UserError
 from ..service.manager import ServiceManager, this_manager
 from ..service.units import Service, arguments_problem
 from ..settings.values import NamedSwarm, parse_join_target, parse_target
+from .command_settings import ServiceOptions
 from .options import Json
+from .settings_parameters import with_settings
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _COMMANDS = ("join", "bootstrap")
@@ -32,37 +34,11 @@ class Action(StrEnum):
     STATUS = "status"
 
 
+@with_settings
 def service(
     ctx: typer.Context,
     action: Annotated[Action, typer.Argument(help="The action.")],
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="-- COMMAND…",
-            help="For install: `join` or `bootstrap` with its arguments, as in a terminal.",
-        ),
-    ] = None,
-    name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="The service's name.")
-    ] = "distro-node",
-    system: Annotated[
-        bool,
-        typer.Option(
-            "--system/--user",
-            help="Install it for the whole system, sandboxed and under its own user, or for your user.",
-        ),
-    ] = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Replace or remove the service's file even if it was edited; a copy of it is kept next "
-            "to it.",
-        ),
-    ] = False,
-    show: Annotated[
-        bool, typer.Option("--show", help="Only show the file that would be written.")
-    ] = False,
+    options: ServiceOptions,
     json: Json = False,
 ) -> None:
     """Run a node as a service of the system.
@@ -75,23 +51,23 @@ def service(
         distro-node service install -- join 'distro:swarm-…?bootstrap=…' --max-upload 5Mbit
         distro-node service status
     """
+    name = options.name
     if not _NAME.fullmatch(name):
         raise UserError(
             ExitCode.USAGE,
             f"{name!r} is not a valid service name",
             "use up to 63 lower-case letters, digits and hyphens with --name",
         )
-    arguments = list(command or ())
-    if action is not Action.INSTALL and arguments:
+    if action is not Action.INSTALL and options.command:
         raise UserError(
             ExitCode.USAGE, f"{action} takes no command", "give the command to `install` only"
         )
     if action is Action.INSTALL:
-        _install(ctx, _service(ctx, arguments, name, system), force, show, json)
+        _install(ctx, _service(ctx, options), options, json)
         return
-    manager = this_manager(system=system)
+    manager = this_manager(system=options.system)
     if action is Action.REMOVE:
-        path = manager.remove(name, force=force)
+        path = manager.remove(name, force=options.force)
         typer.echo(
             dumps({"file": str(path)}) if json else f"The service is stopped; removed {path}."
         )
@@ -106,12 +82,12 @@ def service(
         typer.echo(f"The service is {found.state}; its file is {found.file}{edited}.")
 
 
-def _install(ctx: typer.Context, what: Service, force: bool, show: bool, json: bool) -> None:
-    if show:
+def _install(ctx: typer.Context, what: Service, options: ServiceOptions, json: bool) -> None:
+    if options.show:
         typer.echo(_manager_to_show(what).content(what), nl=False)
         return
     manager = this_manager(system=what.system)
-    path = manager.install(what, force=force)
+    path = manager.install(what, force=options.force)
     if json:
         typer.echo(dumps({"file": str(path)}))
         return
@@ -143,9 +119,10 @@ def _unexpected_run(_: Any) -> Any:
     raise AssertionError("no command is run to show a unit")
 
 
-def _service(ctx: typer.Context, arguments: list[str], name: str, system: bool) -> Service:
+def _service(ctx: typer.Context, options: ServiceOptions) -> Service:
     """Return the service that runs a command, after checking the command. Raises `UserError`, or the
     usage errors of Click."""
+    arguments, name = list(options.command), options.name
     if not arguments or arguments[0] not in _COMMANDS:
         raise UserError(
             ExitCode.USAGE,
@@ -164,7 +141,7 @@ def _service(ctx: typer.Context, arguments: list[str], name: str, system: bool) 
         if not {"--wait", "--no-wait"} & set(arguments):
             # At boot the network may not be up yet; a service can wait.
             arguments = [*arguments, "--wait"]
-    if system:
+    if options.system:
         if given.get("data_dir") is not None:
             raise UserError(
                 ExitCode.USAGE,
@@ -179,7 +156,10 @@ def _service(ctx: typer.Context, arguments: list[str], name: str, system: bool) 
                 "--system",
             )
     return Service(
-        name=name, command=arguments[0], command_line=(*_program(), *arguments), system=system
+        name=name,
+        command=arguments[0],
+        command_line=(*_program(), *arguments),
+        system=options.system,
     )
 
 

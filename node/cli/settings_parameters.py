@@ -55,7 +55,7 @@ def option_of(component: type, field: str, *, help: str | None = None) -> Any:
 
 def _parameter(each: Setting) -> inspect.Parameter:
     kind: Any = list[each.value_type] if each.multiple else each.value_type
-    default = inspect.Parameter.empty if each.declaration.argument else each.default
+    default = inspect.Parameter.empty if each.required else each.default
     if default is None:
         kind = kind | None
     return inspect.Parameter(
@@ -68,15 +68,18 @@ def _parameter(each: Setting) -> inspect.Parameter:
 
 def _information(each: Setting, help: str | None) -> Any:
     declaration = each.declaration
+    # The code that reads a path checks it: its error names the file, and has its own exit code.
+    readable = each.value_type is not Path
     if declaration.argument:
-        return typer.Argument(metavar=declaration.metavar, help=help or declaration.help)
+        return typer.Argument(
+            metavar=declaration.metavar, help=help or declaration.help, readable=readable
+        )
     return typer.Option(
         each.flags,
         metavar=declaration.metavar,
         min=declaration.low,
         max=declaration.high,
-        # The code that reads a path checks it: its error names the file, and has its own exit code.
-        readable=each.value_type is not Path,
+        readable=readable,
         help=help or declaration.help,
         rich_help_panel=declaration.group,
     )

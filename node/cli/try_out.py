@@ -6,118 +6,27 @@ import sys
 from contextlib import AsyncExitStack, suppress
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
+from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.structure import to_plain
 from ..errors import ExitCode, UserError
-from ..settings.components import TrainerSettings
-from ..settings.values import parse_device
+from ..storage.data_dir import DataDir
 from ..util.sanitize import UNREADABLE, harmless, harmless_piece
-from .options import (
-    BestState,
-    DataDirectory,
-    Json,
-    RoundState,
-    SwarmOption,
-    data_directory,
-    only_swarm,
-    state_selector,
-)
-from .settings_parameters import option_of
+from .command_settings import EvaluateOptions, GenerateOptions
+from .options import Json, only_swarm
+from .settings_parameters import with_settings
 from .stage_display import stage_display
 
 if TYPE_CHECKING:
     from ..results.generate import Writer
     from ..telemetry.task_scores import TaskScores
 
-_Device = Annotated[
-    str, option_of(TrainerSettings, "device", help="The device to compute on, as with `join`.")
-]
-_Seed = Annotated[
-    int,
-    typer.Option(
-        "--seed",
-        metavar="N",
-        min=0,
-        max=2**32 - 1,
-        help="Seed of the random numbers: the same seed gives the same result.",
-    ),
-]
 
-
-def generate(
-    prompt: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PROMPT",
-            help="The text to continue or to answer. Without it the command asks for prompts.",
-        ),
-    ] = None,
-    grid: Annotated[
-        Path | None,
-        typer.Option(
-            "--grid",
-            metavar="FILE.png",
-            readable=False,
-            help="For a swarm that trains on images: generate some and write them to this file.",
-        ),
-    ] = None,
-    images: Annotated[
-        int,
-        typer.Option(
-            "--images", metavar="N", min=1, max=1024, help="Number of images, with --grid."
-        ),
-    ] = 16,
-    steps: Annotated[
-        int,
-        typer.Option(
-            "--steps",
-            metavar="N",
-            min=1,
-            max=10_000,
-            help="Sampling steps per image, with --grid: more take longer and look better.",
-        ),
-    ] = 50,
-    swarm: SwarmOption = None,
-    round: RoundState = None,
-    best: BestState = False,
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            "--max-tokens",
-            metavar="N",
-            min=1,
-            max=1 << 20,
-            help="Maximum number of tokens to generate.",
-        ),
-    ] = 200,
-    temperature: Annotated[
-        float,
-        typer.Option(
-            "--temperature",
-            metavar="T",
-            min=0.0,
-            max=10.0,
-            help="Sampling temperature: 0 always takes the most likely token; higher is more random.",
-        ),
-    ] = 0.8,
-    top_p: Annotated[
-        float,
-        typer.Option(
-            "--top-p",
-            metavar="P",
-            min=0.0,
-            max=1.0,
-            help="Draw among the most likely tokens alone: as few as have this probability together.",
-        ),
-    ] = 1.0,
-    seed: _Seed = 0,
-    threads: Annotated[int, option_of(TrainerSettings, "threads", help="CPU threads to use.")] = 1,
-    device: _Device = "cpu",
-    data_dir: DataDirectory = None,
-) -> None:
+@with_settings
+def generate(options: GenerateOptions) -> None:
     """Generate text or images with the model.
 
     A model trained on conversations answers PROMPT; one trained to fill gaps fills the gaps in it; any
@@ -132,36 +41,26 @@ def generate(
         distro-node generate "Once upon"
         distro-node generate --grid images.png
     """
-    data = data_directory(data_dir)
+    data, prompt = DataDir(options.data_dir), options.prompt
     if prompt is not None:
         _check_text(prompt)
-    if grid is not None:
+    if options.grid is not None:
         if prompt is not None:
             raise UserError(ExitCode.USAGE, "--grid takes no PROMPT", "leave one of the two out")
-        _draw(
-            grid,
-            swarm=only_swarm(swarm, data),
-            data_dir=data.root,
-            selector=state_selector(round, best),
-            count=images,
-            steps=steps,
-            seed=seed,
-            threads=threads,
-            device=parse_device(device),
-        )
+        _draw(options.grid, only_swarm(options.swarm, data), options)
         return
     from ..results.generate import GenerateSettings, open_writer
 
     settings = GenerateSettings(
-        swarm=only_swarm(swarm, data),
+        swarm=only_swarm(options.swarm, data),
         data_dir=data.root,
-        selector=state_selector(round, best),
-        seed=seed,
-        temperature=temperature,
-        top_p=top_p,
-        max_tokens=max_tokens,
-        threads=threads,
-        device=parse_device(device),
+        selector=options.state.selector,
+        seed=options.seed,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        max_tokens=options.max_tokens,
+        threads=options.threads,
+        device=options.device,
     )
     import trio
 
@@ -222,64 +121,8 @@ async def _converse(writer: Writer) -> None:
         _show("\n")
 
 
-def evaluate(
-    tasks: Annotated[
-        str,
-        typer.Option(
-            "--tasks",
-            metavar="TASKS",
-            help="Tasks to evaluate, separated by commas: names from lm-eval, task files (.yaml), or "
-            "gpt4all for the six tasks of GPT4All's benchmark table. For a model that names classes, "
-            "or learns from pairs of answers: heldout, its accuracy on held-out data.",
-        ),
-    ],
-    swarm: SwarmOption = None,
-    round: RoundState = None,
-    best: BestState = False,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            metavar="N",
-            min=1,
-            help="Maximum number of questions per task. [default: all]",
-        ),
-    ] = None,
-    fewshot: Annotated[
-        int | None,
-        typer.Option(
-            "--fewshot",
-            metavar="N",
-            min=0,
-            max=1024,
-            help="Examples before each question. [default: the task's own number; none for gpt4all]",
-        ),
-    ] = None,
-    chat: Annotated[
-        bool | None,
-        typer.Option(
-            "--chat/--no-chat",
-            help="Ask through the model's chat template. [default: if the swarm trains on "
-            "conversations]",
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int,
-        typer.Option("--batch-size", metavar="N", min=1, max=65536, help="Questions per batch."),
-    ] = 1,
-    seed: _Seed = 0,
-    threads: Annotated[
-        int | None,
-        option_of(
-            TrainerSettings,
-            "threads",
-            help="CPU threads to use. [default: as many as there are cores]",
-        ),
-    ] = None,
-    device: _Device = "cpu",
-    data_dir: DataDirectory = None,
-    json: Json = False,
-) -> None:
+@with_settings
+def evaluate(options: EvaluateOptions, json: Json = False) -> None:
     """Evaluate the model on tasks of lm-eval.
 
     The scores name the round and the record of the evaluated model. They are kept in the swarm's history
@@ -289,26 +132,23 @@ def evaluate(
     \b
         distro-node evaluate --tasks gpt4all
     """
-    data = data_directory(data_dir)
-    named = tuple(each.strip() for each in tasks.split(",") if each.strip())
-    if not named:
-        raise UserError(ExitCode.USAGE, "no task is given", "give one, for example --tasks gpt4all")
     import trio
 
     from ..results.evaluate import EvaluateSettings, evaluate_swarm
 
+    data = DataDir(options.data_dir)
     settings = EvaluateSettings(
-        swarm=only_swarm(swarm, data),
+        tasks=options.task_names,
+        swarm=only_swarm(options.swarm, data),
         data_dir=data.root,
-        tasks=named,
-        selector=state_selector(round, best),
-        limit=limit,
-        fewshot=fewshot,
-        chat=chat,
-        batch_size=batch_size,
-        device=parse_device(device),
-        threads=threads,
-        seed=seed,
+        selector=options.state.selector,
+        limit=options.limit,
+        fewshot=options.fewshot,
+        chat=options.chat,
+        batch_size=options.batch_size,
+        device=options.device,
+        threads=options.threads,
+        seed=options.seed,
     )
     scores = trio.run(evaluate_swarm, settings, stage_display)
     if json:
@@ -345,13 +185,24 @@ def _check_text(prompt: str) -> None:
         ) from None
 
 
-def _draw(file: Path, **settings: Any) -> None:
+def _draw(file: Path, swarm: SwarmId, options: GenerateOptions) -> None:
     import trio
 
     from ..results.image_grid import GridSettings, draw_grid
 
+    settings = GridSettings(
+        swarm=swarm,
+        data_dir=options.data_dir,
+        to=file.absolute(),
+        selector=options.state.selector,
+        count=options.images,
+        steps=options.steps,
+        seed=options.seed,
+        threads=options.threads,
+        device=options.device,
+    )
     with stage_display() as progress:
-        drawn = trio.run(draw_grid, GridSettings(to=file.absolute(), **settings), progress)
+        drawn = trio.run(draw_grid, settings, progress)
     typer.echo(f"Wrote images of the model after round {drawn.round:,} to {file}")
     if drawn.classes:
         typer.echo(f"  from left to right: {', '.join(map(harmless, drawn.classes))}")

@@ -82,10 +82,16 @@ class Setting:
 
     @property
     def flags(self) -> str:
-        """The option as a user types it; for a switch, with its opposite."""
-        if self.value_type is not bool:
+        """The option as a user types it; for a switch, with its opposite if it has one."""
+        opposite = self.declaration.opposite
+        if self.value_type is not bool or opposite == "":
             return f"--{self.name}"
-        return f"--{self.name}/--{self.declaration.opposite or f'no-{self.name}'}"
+        return f"--{self.name}/--{opposite or f'no-{self.name}'}"
+
+    @property
+    def required(self) -> bool:
+        """Whether a user has to give it."""
+        return self.declaration.default is _UNSET and self.declaration.default_factory is None
 
     def value(self, given: Any) -> Any:
         """Return the field's value for an option's value. Raises `UserError` if that is invalid."""
@@ -116,8 +122,8 @@ def setting(
     the machine. `parse` turns the option's value (each value, if it has several) into the field's, or
     raises `UserError`; `value_type` is the type of its input, by default str. `name` is the option's
     name if it differs from the field's, and `opposite` the name of the switch that turns it off if that
-    is not no-`name`. An `argument` is given by position: it has no option, and cannot be in the
-    configuration file.
+    is not no-`name`; empty: there is none. An `argument` is given by position: it has no option, and
+    cannot be in the configuration file.
     """
     return _field(
         Declaration(

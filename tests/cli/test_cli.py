@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import errno
 import importlib.metadata
 import json
@@ -11,6 +10,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import types
@@ -250,22 +250,37 @@ def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
     assert running.stderr.read() == ""
 
 
-def test_control_c_in_a_real_process(home: Path, tmp_path: Path) -> None:
-    # A named pipe as the manifest: opening it blocks until there is a writer, here for ever.
-    pipe = tmp_path / "pipe.toml"
-    os.mkfifo(pipe)
-    running = process("create", pipe)
-    # Opening the other end returns once the process has come that far. Repeatedly, because Python
-    # may notice a signal and still enter the read it was about to start; but not while the process
-    # ends, when a second signal has its default effect.
-    with pipe.open("wb"):
-        while running.poll() is None:
+def test_control_c_in_a_real_process(home: Path) -> None:
+    # A bootstrap peer that takes a connection and never says a word.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}/p2p/{PEER}"
+        running = process("swarms", "--bootstrap", address)
+        silent.settimeout(60.0)
+        connection, _ = silent.accept()
+        with connection:
             running.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                running.wait(60.0)
-    _, err = running.communicate()
+            _, err = running.communicate(timeout=60.0)
     assert running.returncode == ExitCode.INTERRUPTED
     assert err == ""
+
+
+def test_control_c_while_a_command_ends_interrupts_nothing(
+    command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would print a traceback."""
+    failing(monkeypatch, ZeroDivisionError("of mine"))
+    handlers = []
+
+    def explain(_: BaseException) -> int:
+        handlers.append(signal.getsignal(signal.SIGINT))
+        return ExitCode.BUG
+
+    # As an attribute of its package, `main` is the function.
+    monkeypatch.setattr(sys.modules["distro_node.node.cli.main"], "explain", explain)
+    before = signal.getsignal(signal.SIGINT)
+    assert command("join", TEXT).code == ExitCode.BUG
+    assert handlers == [signal.SIG_DFL]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_control_c_before_anything_is_loaded() -> None:
