@@ -1,9 +1,10 @@
 """Beside peers: DDP, torchft, hivemind, Flower and this program train one model on one machine.
 
-    python benchmarks/peers.py [NAME …] [--environment DIR] [--steps N] [--json FILE]
+    python benchmarks/peers.py [NAME …] [--size demo|15M] [--environment DIR] [--steps N] [--json FILE]
 
-Four members on loopback train the demo's model on its text, from the same initial parameters, on 8,192
-tokens a step; each process has one thread. For each system the script prints, over the same steps:
+Four members on loopback train the demo's model, or one of 15 million parameters, on the demo's text,
+from the same initial parameters, on 8,192 tokens a step; each process has one thread. For each system
+the script prints, over the same steps:
 
 - processor milliseconds a token, of all processes of the system;
 - kB sent a member and step: all that passed the loopback interface of a network namespace of its own,
@@ -24,6 +25,7 @@ import importlib.metadata
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -49,6 +51,16 @@ MEMBERS = 4
 SEQUENCES = 16
 LENGTH = 128
 STEP_TOKENS = MEMBERS * SEQUENCES * LENGTH
+# The model in the demo's manifest, and what stands in its place.
+SIZES: dict[str, dict[str, int]] = {
+    "demo": {},
+    "15M": {
+        "hidden_size": 384,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 6,
+    },
+}
 # Steps before the measurement, while optimizers and connections settle.
 _WARMUP_STEPS = 10
 _POLL_SECONDS = 0.1
@@ -106,7 +118,7 @@ class Contestant(ABC):
     @abstractmethod
     def steps(self, member: int) -> list[dict[str, Any]]:
         """Return a member's steps that counted its samples: `step`, `loss`, `tokens` and `digest`, which
-        is equal where all parameters are."""
+        is equal where all parameters are, or None."""
 
     @abstractmethod
     def roots(self) -> list[psutil.Process]:
@@ -392,8 +404,12 @@ def _sample(contestant: Contestant, watch: Watch, members: Sequence[int]) -> _Sa
 
 
 def _equal(contestant: Contestant, members: Sequence[int]) -> bool:
-    """Whether these members had equal parameters after the last ten steps that all of them have."""
-    digests = [{s["step"]: s["digest"] for s in contestant.steps(member)} for member in members]
+    """Whether these members had equal parameters after the last ten steps that all of them have, of
+    those with a digest."""
+    digests = [
+        {s["step"]: s["digest"] for s in contestant.steps(member) if s["digest"] is not None}
+        for member in members
+    ]
     common = sorted(set.intersection(*map(set, digests)))[-10:]
     return bool(common) and all(len({of[step] for of in digests}) == 1 for step in common)
 
@@ -414,7 +430,7 @@ def contestants(python: Path) -> dict[str, Any]:
     }
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path, size: str) -> None:
     """Make the text, the tokenizer, the tokens and the initial model, which all systems share."""
     import numpy as np
     import torch
@@ -429,6 +445,8 @@ def prepare(folder: Path) -> None:
     collect_text(texts)
     write_tokenizer(texts, folder / "swarm" / "tokenizer.json")
     text = manifest_text(plan).replace("total_rounds = 60", "total_rounds = 100000")
+    for name, number in SIZES[size].items():
+        text = re.sub(rf"^{name} = \d+$", f"{name} = {number}", text, flags=re.MULTILINE)
     (folder / "swarm" / "swarm.toml").write_text(text)
     tokenizer = Tokenizer.from_file(str(folder / "swarm" / "tokenizer.json"))
     tokens = [
@@ -513,6 +531,7 @@ def main() -> None:
     """Measure the systems that the command line names."""
     parser = new_parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="all, if none is given")
+    parser.add_argument("--size", choices=SIZES, default="demo", help="the model")
     parser.add_argument("--environment", type=Path, default=Path(tempfile.gettempdir()) / "peers")
     parser.add_argument("--steps", type=int, default=50, help="steps that are measured")
     options = parser.parse_args()
@@ -530,7 +549,7 @@ def main() -> None:
     results = []
     with tempfile.TemporaryDirectory(prefix="peers-") as place:
         root = Path(place)
-        prepare(root / "shared")
+        prepare(root / "shared", options.size)
         print(_HEADER, flush=True)
         for name in names:
             folder = root / name
@@ -547,7 +566,12 @@ def main() -> None:
             results.append(asdict(figures))
             print(_row(figures), flush=True)
             # After each, because all of them take half an hour.
-            found = {"versions": _versions(python), "members": MEMBERS, "systems": results}
+            found = {
+                "versions": _versions(python),
+                "members": MEMBERS,
+                "size": options.size,
+                "systems": results,
+            }
             write_json(options.json, found)
 
 
