@@ -11,6 +11,9 @@
 ARG BASE=nvidia/cuda:13.0.2-runtime-ubuntu24.04
 FROM ${BASE} AS build
 
+# So that two builds give the same files: no paths of a build in compiled code, no times in bytecode.
+ENV CFLAGS="-O2 -g0" PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0
+
 # The distribution's mirrors keep only the newest build of a package: a pinned one stops building.
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -27,7 +30,7 @@ RUN --mount=type=cache,target=/var/cache/pip \
     /opt/distro-node/bin/pip install --cache-dir /var/cache/pip --no-compile \
         --require-hashes --requirement node.lock \
     && /opt/distro-node/bin/pip install --cache-dir /var/cache/pip --no-compile --no-deps . \
-    && /opt/distro-node/bin/python3 -m compileall -q --invalidation-mode unchecked-hash /opt/distro-node
+    && /opt/distro-node/bin/python3 -m compileall -q -f --invalidation-mode unchecked-hash /opt/distro-node
 
 
 FROM ${BASE}

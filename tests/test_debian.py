@@ -9,10 +9,10 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from debian import MIRROR, run
 from distro_node import __version__
 from distro_node.node.cli.main import COMMANDS
 from distro_node.node.config import command_options, load_defaults
@@ -20,7 +20,6 @@ from distro_node.node.service.units import Service, systemd_unit
 
 # What it takes to build the package and to install it into a Debian of its own.
 TOOLS = ("debootstrap", "dpkg-deb", "chroot", "gcc")
-MIRROR = "http://deb.debian.org/debian"
 
 
 @pytest.fixture(scope="module")
@@ -84,18 +83,6 @@ def test_the_scripts_are_shell(debian: Path, name: str) -> None:
     assert re.search(r"^set -eu?$", text, re.MULTILINE)
     done = subprocess.run(["sh", "-n", debian / name], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def run(command: Sequence[str | Path]) -> str:
-    done = subprocess.run(
-        list(map(str, command)),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"},
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
 
 
 @pytest.mark.soak

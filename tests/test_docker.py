@@ -1,13 +1,16 @@
 """The images, the compose file and the dashboards: everything they mention exists.
 
-There is no container engine here. These tests check what breaks such files in practice: a path, a
-command, an option or a metric that was renamed elsewhere.
+Most of these tests need no container engine: they check what breaks such files in practice, a path, a
+command, an option or a metric that was renamed elsewhere. The slow one at the end builds and runs an
+image with buildah. Its base is made by debootstrap, so that no registry is needed.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import json
+import os
 import re
 import shlex
 import shutil
@@ -20,6 +23,8 @@ from typing import Any
 
 import pytest
 import yaml
+from debian import MIRROR, run
+from distro_node import __version__
 from distro_node.node.telemetry.bootstrap_metrics import BOOTSTRAP_METRICS, BootstrapReading
 from distro_node.node.telemetry.families import registry_of
 from distro_node.node.telemetry.metrics import NODE_METRICS
@@ -486,3 +491,56 @@ def test_comments_of_dockerfiles_name_commands_that_work(docker: Path) -> None:
         (line,) = re.findall(r"^#   (docker build .*)$", text, re.MULTILINE)
         words = shlex.split(line)
         assert words[words.index("--file") + 1] == f"docker/{name}"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+@pytest.mark.skipif(
+    os.geteuid() != 0 or any(shutil.which(tool) is None for tool in ("buildah", "debootstrap")),
+    reason="takes root, buildah and debootstrap",
+)
+def test_a_bootstrap_image_is_built_alike_twice_and_runs(checkout: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    packages = "python3,python3-venv,python3-dev,ca-certificates"
+    run(["debootstrap", "--variant=minbase", f"--include={packages}", "bookworm", base, MIRROR])
+    (tmp_path / "base.Dockerfile").write_text("FROM scratch\nCOPY base /\n", encoding="utf-8")
+    store = (
+        "--storage-driver",
+        "vfs",
+        "--root",
+        tmp_path / "images",
+        "--runroot",
+        tmp_path / "run",
+    )
+    buildah = ("buildah", *store)
+    build = (*buildah, "build", "--isolation", "chroot", "--no-cache")
+    run([*build, "--file", tmp_path / "base.Dockerfile", "--tag", "localhost/base", tmp_path])
+    # The package index that this machine uses, and whom it trusts.
+    places = filter(Path.exists, (Path("/etc/pip.conf"), Path("/etc/ssl/certs")))
+    shared = [f"--volume={place}:{place}:ro" for place in places]
+    file = checkout / "docker" / "bootstrap.Dockerfile"
+    found = []
+    for tag in ("localhost/first", "localhost/second"):
+        arguments = ("--build-arg", "BASE=localhost/base", *shared, "--file", file, "--tag", tag)
+        run([*build, *arguments, checkout])
+        container = run([*buildah, "from", tag]).strip()
+        installed = Path(run([*buildah, "mount", container]).strip()) / "opt" / "distro-node"
+        found.append(
+            {
+                path.relative_to(installed): hashlib.sha256(path.read_bytes()).digest()
+                for path in installed.rglob("*")
+                if path.is_file() and not path.is_symlink()
+            }
+        )
+    first, second = found
+    assert first == second
+    assert len(first) > 1000
+
+    within = (*buildah, "run", "--isolation", "chroot", container, "--")
+    assert run([*within, "id", "--user"]).strip() == "10001"
+    assert run([*within, "distro-node", "--version"]).strip() == f"distro-node {__version__}"
+    # What an engine does to stop it: the image's signal. It ends well.
+    stopped = ("timeout", "--preserve-status", "--signal", "INT", "20")
+    peer = ("distro-node", "bootstrap", "--json", "--listen", "/ip4/127.0.0.1/tcp/0")
+    addresses = json.loads(run([*within, *stopped, *peer]))["addresses"]
+    assert addresses[0].startswith("/ip4/127.0.0.1/tcp/")
