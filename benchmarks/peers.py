@@ -69,6 +69,8 @@ _MINUTE = 60.0
 _NEWCOMER_SECONDS = 120.0
 _PACKAGES = ("torch", "torchft", "hivemind", "flwr")
 _WORKERS = Path(__file__).resolve().parent / "peer_workers"
+# The other systems measure no held-out loss.
+_NO_EVALUATION = ("--evaluate-every", "1000000")
 _INSIDE = "DISTRO_PEERS_INSIDE"
 
 
@@ -266,12 +268,12 @@ class Ours(Contestant):
         swarm.create()
         self._nodes = [swarm.node("founder"), *(swarm.node(f"node{i}") for i in range(1, MEMBERS))]
         for node in self._nodes:
-            node.start()
+            node.start(*_NO_EVALUATION)
 
     def start_newcomer(self) -> None:
         node = self._swarm.node(f"node{MEMBERS}")
         self._nodes.append(node)
-        node.start()
+        node.start(*_NO_EVALUATION)
 
     def kill(self, member: int) -> None:
         self._nodes[member].program.destroy()
