@@ -41,7 +41,7 @@ from distro_node.node.telemetry.metrics import NODE_METRICS
 from distro_node.node.telemetry.own_rounds import RoundAttendance
 from distro_node.node.telemetry.status import EventStatus, MemberStatus, encode_status
 from distro_node.node.telemetry.telemetry import Telemetry
-from distro_node.node.training import client
+from distro_node.node.training import trainer_pipe
 from distro_node.node.util.progress import Progress
 from distro_node.node.util.sanitize import MAX_CHARACTERS, harmless, harmless_piece
 from distro_node.protocol.wire.manifest import SwarmId
@@ -210,7 +210,7 @@ def test_warnings_of_libraries_go_to_the_log(tmp_path: Path) -> None:
 def test_what_the_trainer_and_its_libraries_write(capsys, tmp_path: Path) -> None:
     configure_logging(folder=tmp_path)
     read, write = os.pipe()
-    thread = threading.Thread(target=client._log_output, args=(read,))
+    thread = threading.Thread(target=trainer_pipe._log_output, args=(read,))
     thread.start()
     with open(write, "wb") as words:
         words.write(EVIL.encode("utf-8", "surrogatepass") + b"\xff\xfe\n" + b"y" * 100_000)

@@ -67,7 +67,7 @@ from simulation.chain import Chain
 from storage.faulty_disk import FaultyDisk, Step, places
 from transformers.utils import logging as transformers_logging
 
-# Private here: `_store_manifest`, `trainer_process`, `_spawn_client`: their callers start a trainer,
+# Private here: `_store_manifest`, `trainer_process`: their callers start a trainer,
 # which takes seconds for each step; `_render`: a key as an earlier version wrote it; `_open`: a log on a
 # full disk.
 ERRORS = {
@@ -481,7 +481,7 @@ def trainer_folders(root: Path) -> None:
             pass
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client, "_spawn_client", spawned)
+        patch.setattr(client, "open_pipe", spawned)
         trio.run(begin)
 
 

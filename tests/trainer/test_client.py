@@ -16,7 +16,7 @@ from distro_node.crypto.hashing import ContentId
 from distro_node.node.settings.components import TrainerSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.audit_score import AssignedSample
-from distro_node.node.training import client as client_module
+from distro_node.node.training import trainer_pipe
 from distro_node.node.training.client import (
     TrainerClient,
     TrainerDied,
@@ -172,7 +172,7 @@ async def test_cancelled_calls_leave_it_usable_and_a_stuck_one_is_killed(
             for sequences in (1, 2, 3):
                 nursery.start_soon(trainer.evaluate, sequences)
 
-        monkeypatch.setattr(client_module, "_EXIT_SECONDS", 0.2)
+        monkeypatch.setattr(trainer_pipe, "_EXIT_SECONDS", 0.2)
         os.kill(trainer.pid, signal.SIGSTOP)
     assert ended(trainer.pid)
 
