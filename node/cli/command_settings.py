@@ -20,7 +20,7 @@ from ..training.gguf_formats import GgufType
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateOptions:
+class SelectedState:
     """Which state of a model a command uses."""
 
     round: int | None = setting(
@@ -73,7 +73,7 @@ class GenerateOptions:
         metavar="SWARM",
         help="The swarm-id, or a link to the swarm. [default: the only one that this node knows]",
     )
-    state: StateOptions = StateOptions()
+    state: SelectedState = SelectedState()
     max_tokens: int = setting(
         200, metavar="N", low=1, high=1 << 20, help="Maximum number of tokens to generate."
     )
@@ -120,7 +120,7 @@ class EvaluateOptions:
         "or learns from pairs of answers: heldout, its accuracy on held-out data.",
     )
     swarm: str | None = redeclared(GenerateOptions, "swarm")
-    state: StateOptions = StateOptions()
+    state: SelectedState = SelectedState()
     limit: int | None = setting(
         None, metavar="N", low=1, help="Maximum number of questions per task. [default: all]"
     )
@@ -190,7 +190,7 @@ class ServeOptions:
         opposite="",
         help="Serve without TLS even at an address that others can reach.",
     )
-    state: StateOptions = StateOptions()
+    state: SelectedState = SelectedState()
     max_tokens: int = setting(
         512,
         metavar="N",
@@ -231,7 +231,7 @@ class ExportOptions:
         metavar="SWARM", argument=True, help="The swarm-id, or a link to the swarm."
     )
     to: Path = setting(metavar="DIRECTORY", help="Where to write the model.")
-    state: StateOptions = StateOptions()
+    state: SelectedState = SelectedState()
     merged: bool = setting(
         False,
         opposite="",
