@@ -40,7 +40,8 @@ class Family:
     def running(self) -> list[str]:
         """Return the command lines of those still running."""
         lines = []
-        for process in self.seen:
+        # A copy: the thread that looks for processes goes on adding some.
+        for process in list(self.seen):
             with suppress(psutil.Error):
                 if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                     lines.append(" ".join(process.cmdline()))
