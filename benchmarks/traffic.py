@@ -39,7 +39,7 @@ def measure(folder: Path, steps: int) -> dict[str, float]:
     """Return kB a member and step by purpose, and the numbers of messages, writes and packets."""
     counts = folder / "counts"
     counts.mkdir()
-    prepare(folder)
+    prepare(folder, "demo")
     os.environ |= {"PYTHONPATH": str(_TRACED), "TRACED_NODE": str(counts)}
     # A copy of a loaded process would not import what counts.
     program.start_node = lambda *_, **__: None

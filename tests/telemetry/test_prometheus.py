@@ -264,6 +264,8 @@ def test_panels_have_data_and_alerts_fire(checkout: Path, tmp_path: Path, swarm:
         for rule in group["rules"]
         for found in re.finditer(r"\b(?:distro_[a-z_]+|up)\b(?:\{[^}]*\})?", rule["expr"])
     }
+    # These members have no private data.
+    questions = {each for each in questions if "distro_privacy_epsilon" not in each}
     with contextlib.closing(
         Prometheus(tmp_path / "prometheus", docker, [*swarm.members, swarm.bootstrap])
     ) as prometheus:

@@ -177,6 +177,7 @@ async def test_cancelled_calls_leave_it_usable_and_a_stuck_one_is_killed(
     assert ended(trainer.pid)
 
 
+@pytest.mark.usefixtures("cold_trainers")
 async def test_a_killed_trainer_is_reported(tmp_path: Path) -> None:
     manifest, chunks = make_manifest(tmp_path)
     # Around the whole block, to show that the exception arrives unchanged, in no group.

@@ -252,6 +252,9 @@ class BlobFetcher:
                 download.scope.cancel()
                 if self._downloads.get(cid) is download:
                     del self._downloads[cid]
+                    if download.data is None:
+                        # The next fetch may begin before the attempts have ended.
+                        self._partials.put(cid, download.partial)
         if download.error is not None:
             raise download.error
         if download.data is None:
@@ -269,7 +272,8 @@ class BlobFetcher:
                     download.changed = trio.Event()
                 # One attempt has won; cancel the others.
                 nursery.cancel_scope.cancel()
-        if download.data is None:
+        if download.data is None and download.cid not in self._downloads:
+            # With what came until the attempts ended.
             self._partials.put(download.cid, download.partial)
         download.done.set()
 
