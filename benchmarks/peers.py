@@ -406,8 +406,8 @@ def _sample(contestant: Contestant, watch: Watch, members: Sequence[int]) -> _Sa
 
 
 def _equal(contestant: Contestant, members: Sequence[int]) -> bool:
-    """Whether these members had equal parameters after the last ten steps that all of them have, of
-    those with a digest."""
+    """Whether these members had equal parameters after the last ten steps with a digest that all of
+    them have."""
     digests = [
         {s["step"]: s["digest"] for s in contestant.steps(member) if s["digest"] is not None}
         for member in members

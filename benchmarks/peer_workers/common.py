@@ -75,8 +75,8 @@ class Worker:
         ]
 
     def report(self, step: int, loss: float, tokens: int | None = None) -> None:
-        """Write down a step that counted this member's samples; for every fifth, a checksum of all
-        parameters, too, so that it takes none of the others' time."""
+        """Write down a step that counted this member's samples. Every fifth has a checksum of all
+        parameters: its processor time counts as the system's."""
         digest = None
         if step % 5 == 0:
             digest = 0

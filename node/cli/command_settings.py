@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import ExitCode, UserError
 from ..settings.components import PeeringSettings, TrainerSettings
 from ..settings.setting import redeclared, setting
-from ..settings.tree import DaemonSettings, StateSelector
+from ..settings.tree import NEWEST, DaemonSettings, StateSelector
 from ..settings.values import (
     DEFAULT_MODEL_ADDRESS,
     address_text,
@@ -17,32 +17,6 @@ from ..settings.values import (
     parse_size,
 )
 from ..training.gguf_formats import GgufType
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelectedState:
-    """Which state of a model a command uses."""
-
-    round: int | None = setting(
-        None,
-        metavar="ROUND",
-        low=0,
-        help="Use the model's state after this round, if this node still has it. [default: the newest]",
-    )
-    best: bool = setting(
-        False,
-        opposite="newest",
-        help="Use the stored state with the lowest held-out loss, or the newest.",
-    )
-
-    @property
-    def selector(self) -> StateSelector:
-        """The selected state. Raises `UserError` (`USAGE`) if two are named."""
-        if self.round is not None and self.best:
-            raise UserError(
-                ExitCode.USAGE, "--round and --best name two states", "give one of them, or neither"
-            )
-        return StateSelector(round=self.round, best=self.best)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +47,7 @@ class GenerateOptions:
         metavar="SWARM",
         help="The swarm-id, or a link to the swarm. [default: the only one that this node knows]",
     )
-    state: SelectedState = SelectedState()
+    state: StateSelector = NEWEST
     max_tokens: int = setting(
         200, metavar="N", low=1, high=1 << 20, help="Maximum number of tokens to generate."
     )
@@ -120,7 +94,7 @@ class EvaluateOptions:
         "or learns from pairs of answers: heldout, its accuracy on held-out data.",
     )
     swarm: str | None = redeclared(GenerateOptions, "swarm")
-    state: SelectedState = SelectedState()
+    state: StateSelector = NEWEST
     limit: int | None = setting(
         None, metavar="N", low=1, help="Maximum number of questions per task. [default: all]"
     )
@@ -190,7 +164,7 @@ class ServeOptions:
         opposite="",
         help="Serve without TLS even at an address that others can reach.",
     )
-    state: SelectedState = SelectedState()
+    state: StateSelector = NEWEST
     max_tokens: int = setting(
         512,
         metavar="N",
@@ -231,7 +205,7 @@ class ExportOptions:
         metavar="SWARM", argument=True, help="The swarm-id, or a link to the swarm."
     )
     to: Path = setting(metavar="DIRECTORY", help="Where to write the model.")
-    state: SelectedState = SelectedState()
+    state: StateSelector = NEWEST
     merged: bool = setting(
         False,
         opposite="",

@@ -51,7 +51,7 @@ def export(options: ExportOptions, json: Json = False) -> None:
         swarm=joined_swarm(options.swarm, data),
         data_dir=data.root,
         to=options.to.absolute(),
-        selector=options.state.selector,
+        selector=options.state,
         merged=options.merged,
         gguf=gguf,
     )

@@ -72,7 +72,7 @@ def _source(options: ServeOptions) -> ModelSource:
     """Return the model to serve: a directory's, or a stored swarm's. Raises `UserError`."""
     from ..serve.model_source import DirectorySource, SwarmSource
 
-    model, selected = options.model, options.state.selector
+    model, selected = options.model, options.state
     if model is not None and not model.strip().lower().startswith(_LINKS):
         directory = Path(model).expanduser().absolute()
         if not model.strip() or not directory.is_dir():

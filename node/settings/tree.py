@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import Invite
+from ..errors import ExitCode, UserError
 from .components import (
     ConsoleSettings,
     DashboardSettings,
@@ -247,11 +248,28 @@ class FitSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class StateSelector:
-    """Selects a state of the model: the one after `round`, the `best`, or by default the newest."""
+    """Selects a state of the model: the one after `round`, the `best`, or by default the newest.
 
-    round: int | None = None
-    best: bool = False
-    """Whether to select the available state with the lowest held-out loss."""
+    Raises `UserError` (`USAGE`) if two are named.
+    """
+
+    round: int | None = setting(
+        None,
+        metavar="ROUND",
+        low=0,
+        help="Use the model's state after this round, if this node still has it. [default: the newest]",
+    )
+    best: bool = setting(
+        False,
+        opposite="newest",
+        help="Use the stored state with the lowest held-out loss, or the newest.",
+    )
+
+    def __post_init__(self) -> None:
+        if self.round is not None and self.best:
+            raise UserError(
+                ExitCode.USAGE, "--round and --best name two states", "give one of them, or neither"
+            )
 
 
 NEWEST = StateSelector()
