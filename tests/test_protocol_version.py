@@ -88,7 +88,7 @@ async def version_error(root: Path, monkeypatch: pytest.MonkeyPatch, version: in
         nursery.start_soon(Introducer(member, identity(2), swarm, address).run)
         introducer = Introducer(newcomer, identity(3), swarm, address)
         nursery.start_soon(introducer.run)
-        await until(lambda: member.peer in introducer.peer_records.keys() & newcomer.connected())
+        await until(lambda: member.peer in introducer.known.records.keys() & newcomer.connected())
         fetcher = BlobFetcher(newcomer, BlobStore(root))
         search = ManifestSearch(
             lambda: list(newcomer.connected()), introducer, fetcher, lambda *_: None

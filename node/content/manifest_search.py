@@ -97,7 +97,7 @@ class ManifestSearch:
             swarm=swarm,
             connected=frozenset(self._connected()),
             asked=failure.outcomes,
-            known={peer: introducer.outcomes(peer) for peer in introducer.peer_records},
+            known={peer: introducer.outcomes(peer) for peer in introducer.known.records},
         )
 
     async def _first_contact(self) -> None:

@@ -130,7 +130,7 @@ async def _examine_speed(
         )
     rate = received / seconds
     layout = manifest_layout(manifest)
-    others = max(1, len(introducer.peer_records))
+    others = max(1, len(introducer.known.records))
     others_text = "1 member" if others == 1 else f"{others} members"
     size = exchange_size(manifest.features).received(layout, others + 1)
     needed = size / rate

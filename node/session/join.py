@@ -311,7 +311,7 @@ async def _has_peers(context: JoinContext) -> bool:
     """Wait a moment for the network to find a peer; return whether it did."""
     deadline = trio.current_time() + PEER_WAIT_SECONDS
     while trio.current_time() < deadline:
-        if any(peer in context.introducer.peer_records for peer in context.network.connected()):
+        if any(peer in context.introducer.known.records for peer in context.network.connected()):
             return True
         await trio.sleep(_POLL_SECONDS)
     return False

@@ -128,5 +128,5 @@ class SwarmPeering:
         connected = self._network.connected()
         if not self._shares_network:
             return list(connected)
-        known = {*self.introducer.peer_records, *self.introducer.bootstrap_peers}
+        known = {*self.introducer.known.records, *self.introducer.bootstrap_peers}
         return [peer for peer in connected if peer in known]

@@ -227,8 +227,8 @@ async def _introduced(data: bytes) -> object:
         line.addresses = _addresses()
         introducer = Introducer(line, identity(0), SWARM)
         await introducer._introduce(STRANGER.peer)
-        for peer in introducer.peer_records:
-            introducer.address_source(peer)
+        for peer in introducer.known.records:
+            introducer.known.source(peer)
         nursery.cancel_scope.cancel()
 
 

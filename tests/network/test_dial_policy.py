@@ -243,7 +243,7 @@ async def test_a_liar_far_away_sends_us_nowhere_near(
     async with third_party() as (victim, port), liar(port) as address:
         async with introduced(address, known) as introducer:
             await until(lambda: len(introducer._dial_outcomes) > 300)
-            assert len(introducer.peer_records) > 60
+            assert len(introducer.known.records) > 60
         assert not victim.knocks
         # Nor after a restart, when they would be our own knowledge.
         assert not known.exists() or not json.loads(known.read_text())["records"]
@@ -266,5 +266,5 @@ async def test_who_was_met_is_remembered_wherever_it_is(
                 max_response=MAX_RESPONSE_BYTES,
                 timeout=5,
             )
-            assert other.peer in introducer.peer_records
+            assert other.peer in introducer.known.records
         assert len(json.loads(known.read_text())["records"]) == 1

@@ -24,6 +24,7 @@ from distro_node.node.network.discovery.introductions import (
     IntroductionService,
     NoBootstrap,
 )
+from distro_node.node.network.discovery.known_peers import KnownPeers
 from distro_node.node.network.errors import BadAddress, RequestError
 from distro_node.node.network.exchange.blobs import BlobFetcher, serve_blobs
 from distro_node.node.network.network import Network, open_network
@@ -34,14 +35,13 @@ from distro_node.protocol.wire.introductions import (
     IntroductionRequest,
     Registry,
     decode_response,
+    open_peer_record,
     seal_peer_record,
 )
 from distro_node.protocol.wire.manifest import SwarmId
 from network.support import LOOPBACK, identity, networks, star, until
 
-# Private here: `_remembered_records`, `_registry`, `_introduced`, `_save`: what a node knows before it
-# dials any peer.
-# Private here: `_receive`, `_received`: how long a record is valid, which takes ten minutes to see.
+# Private here: `_registry`, `_introduced`, `_save`: what a node knows before it dials any peer.
 
 SWARM = SwarmId(bytes(range(32)))
 OTHER = SwarmId(bytes(32))
@@ -121,7 +121,7 @@ async def test_nodes_find_each_other_and_outlive_the_bootstrap_peer(tmp_path: Pa
             providers=lambda: [a.network.peer],
             timeout=20,
         )
-        assert set(a.introducer.peer_records) == {each.network.peer for each in nodes[1:]}
+        assert set(a.introducer.known.records) == {each.network.peer for each in nodes[1:]}
         # A newcomer that knows a member can do without the bootstrap peer, too.
         async with node(5, a.network.addresses) as newcomer:
             await until(lambda: len(newcomer.network.connected()) == 4)
@@ -135,7 +135,7 @@ async def test_swarms_are_not_mixed_up() -> None:
         other = await stack.enter_async_context(node(3, addresses, swarm=OTHER))
         await other.introducer.first_contact(10)
         await until(lambda: all(len(each.network.connected()) == 2 for each in ours))
-        assert other.introducer.peer_records == {}
+        assert other.introducer.known.records == {}
         assert len(other.network.connected()) == 1
         bootstrap.scope.cancel()
 
@@ -149,7 +149,7 @@ async def test_a_node_returns_by_the_peers_it_remembers(tmp_path: Path) -> None:
         async with node(2, addresses, known) as b:
             await until(lambda: len(b.network.connected()) == 2)
             await until(
-                lambda: b.introducer._registry.peer_records(SWARM, trio.current_time()) != []
+                lambda: b.introducer.known._registry.peer_records(SWARM, trio.current_time()) != []
             )
         bootstrap.scope.cancel()
         await bootstrap.stopped.wait()
@@ -176,17 +176,17 @@ async def test_a_node_whose_clock_was_once_ahead_gets_back_in(
                 2, addresses, message_numbers=MonotonicCounter(path, clock=now + ahead)
             ) as wrong:
                 me = wrong.network.peer
-                await until(lambda: me in other.introducer.peer_records)
-                refused = other.introducer.peer_records[me]
+                await until(lambda: me in other.introducer.known.records)
+                refused = other.introducer.known.records[me]
             await until(lambda: me not in other.network.connected())
             if disk == "lost":
                 path.unlink()
             async with node(
                 2, addresses, message_numbers=MonotonicCounter(path, clock=now + 60)
             ) as right:
-                await until(lambda: other.introducer.peer_records[me].number > refused.number)
+                await until(lambda: other.introducer.known.records[me].number > refused.number)
                 here = tuple(right.network.addresses)
-                await until(lambda: other.introducer.peer_records[me].addresses == here)
+                await until(lambda: other.introducer.known.records[me].addresses == here)
                 await until(lambda: me in other.network.connected())
         bootstrap.scope.cancel()
     warnings = [
@@ -195,20 +195,25 @@ async def test_a_node_whose_clock_was_once_ahead_gets_back_in(
     assert len(warnings) == (1 if disk == "lost" else 0)
 
 
-async def test_what_is_newer_holds_no_longer_for_being_contradicted() -> None:
+def test_what_is_newer_holds_no_longer_for_being_contradicted() -> None:
     """Before: each older record that was refused extended the newer one by another ten minutes."""
-    async with networks(1) as (network,):
-        introducer = Introducer(network, identity(1), SWARM)
-        newer, older = (
-            introductions.open_peer_record(seal_peer_record(identity(2), SWARM, [], number), SWARM)
-            for number in (3600, 60)
-        )
-        introducer._receive(newer, AddressSource(None, Scope.WORLD))
-        then = introducer._received[newer.peer].received_at
-        await trio.sleep(0.01)
-        introducer._receive(older, AddressSource(None, Scope.WORLD))
-        assert introducer._received[newer.peer].record == newer
-        assert introducer._received[newer.peer].received_at == then
+    now, world = 0.0, AddressSource(None, Scope.WORLD)
+    known = KnownPeers(
+        SWARM, identity(1).peer, Registry(), None, clock=lambda: now, sources=lambda _: world
+    )
+    newer, older = (
+        open_peer_record(seal_peer_record(identity(2), SWARM, [], number), SWARM)
+        for number in (3600, 60)
+    )
+    assert known.receive(newer, world)
+    now = 500.0
+    assert not known.receive(older, world)
+    assert known.records == {newer.peer: newer}
+    now = 601.0
+    known.forget_old({newer.peer})
+    assert known.records == {newer.peer: newer}
+    known.forget_old(set())
+    assert known.records == {}
 
 
 @pytest.mark.parametrize(
@@ -231,7 +236,7 @@ async def test_a_damaged_memory_is_ignored(tmp_path: Path, content: bytes) -> No
     known.write_bytes(content)
     async with networks(1) as (network,):
         introducer = Introducer(network, identity(1), SWARM, [], known)
-        assert introducer._remembered_records == []
+        assert introducer.known.remembered == []
         # Nothing worth remembering came in its place, so it is not touched.
         await introducer._save()
         assert known.read_bytes() == content

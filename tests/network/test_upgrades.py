@@ -27,13 +27,13 @@ class Attempts:
         self.dialled: list[str] = []
         self.punched: list[PeerId] = []
         self.public_endpoints: tuple[tuple[str, int], ...] = ()
-        self.peer_records = {
-            peer: SimpleNamespace(addresses=(DEAD, "/p2p/relay/p2p-circuit/p2p/peer"))
-        }
+        relayed = SimpleNamespace(addresses=(DEAD, "/p2p/relay/p2p-circuit/p2p/peer"))
+        self.records: dict[PeerId, Any] = {peer: relayed}
+        self.known = self
         target: Any = network
         target.connect = self.connect
 
-    def address_source(self, peer: PeerId) -> AddressSource:
+    def source(self, peer: PeerId) -> AddressSource:
         return AddressSource(peer, Scope.WORLD)
 
     async def connect(
@@ -90,6 +90,6 @@ async def test_what_is_new_is_tried_soon_however_often_the_old_was_in_vain(
     async with trying(smaller=True) as (attempts, peer):
         # By now the next turn is more than a second away, and so on.
         await until(lambda: len(attempts.dialled) >= 8)
-        attempts.peer_records[peer] = SimpleNamespace(addresses=(DEAD, NEW))
+        attempts.records[peer] = SimpleNamespace(addresses=(DEAD, NEW))
         await until(lambda: NEW in attempts.dialled)
         assert len(attempts.dialled) <= 12

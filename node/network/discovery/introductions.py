@@ -31,13 +31,14 @@ from ....protocol.wire.introductions import (
 )
 from ....protocol.wire.manifest import SwarmId
 from ...storage.monotonic_counter import MonotonicCounter
-from ..addresses import endpoint, parse_dial, split_circuit, through_relay
+from ..addresses import parse_dial, through_relay
 from ..cancel_scopes import shielded
-from ..dial_policy import AddressSource, Scope, nearer, scope_of
+from ..dial_policy import AddressSource, Scope
 from ..errors import BadAddress, DialError, RequestError
 from ..events import PeerDown
 from ..network import Network
 from .introduction_service import PROTOCOL, IntroductionService
+from .known_peers import MAX_KNOWN, KnownPeers
 from .peers_file import PeersFile
 from .version_query import query_versions
 
@@ -45,10 +46,6 @@ log = logging.getLogger(__name__)
 
 # Up to this size a swarm is fully connected; in larger ones gossip is forwarded.
 MAX_CONNECTED = 64
-# Bounds of the records learned from introductions: their number, and how long one is kept if no peer
-# sends it again and its own peer is not connected.
-_MAX_INTRODUCED = 512
-_INTRODUCED_SECONDS = 600.0
 # Queued suggestions: addresses of peers that were found by mDNS in the local network.
 _MAX_SUGGESTIONS = 64
 _REQUEST_TIMEOUT_SECONDS = 5.0
@@ -122,7 +119,6 @@ class Introducer:
         self._identity = identity
         self._swarm = swarm
         self._bootstrap = {address: parse_dial(address)[1] for address in bootstrap}
-        self._peers_file = PeersFile(peers_path, swarm) if peers_path is not None else None
         self._message_numbers = message_numbers or MonotonicCounter()
         self._newer_record_logged = False
         self._suggestion_seconds = suggestion_seconds
@@ -133,45 +129,22 @@ class Introducer:
         if registry is None:
             registry = Registry()
             IntroductionService(network, registry, {swarm})
-        # Records that peers sent about themselves, in their requests for introductions.
-        self._registry = registry
-        # Records that we received from others, in answers to our own requests or from the disk.
-        self._received: BoundedTable[PeerId, _ReceivedRecord] = BoundedTable(_MAX_INTRODUCED)
-        self._dial_outcomes: BoundedTable[str, _DialOutcome] = BoundedTable(_MAX_INTRODUCED)
+        self.known = KnownPeers(
+            swarm,
+            network.peer,
+            registry,
+            PeersFile(peers_path, swarm) if peers_path is not None else None,
+            clock=trio.current_time,
+            sources=network.source_of,
+        )
+        """The other peers of the swarm."""
+        self._dial_outcomes: BoundedTable[str, _DialOutcome] = BoundedTable(MAX_KNOWN)
         # Set once a peer has answered our first introduction.
         self._introduced = trio.Event()
         # Set by `_wake_tasks`, which then puts a new event in its place.
         self._changed = trio.Event()
         self._dialling: set[PeerId] = set()
         self._retries: Backoff[PeerId] = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
-        loaded = self._peers_file.load() if self._peers_file is not None else []
-        self._remembered_records = [record for record in loaded if record.peer != network.peer]
-
-    @property
-    def peer_records(self) -> dict[PeerId, PeerRecord]:
-        """The newest known peer record of each other peer of the swarm."""
-        result = {peer: received.record for peer, received in self._received.items()}
-        for record in self._registry.peer_records(self._swarm, trio.current_time()):
-            result[record.peer] = record
-        result.pop(self._network.peer, None)
-        return result
-
-    def address_source(self, peer: PeerId) -> AddressSource | None:
-        """Return the source of a peer's addresses, which limits where we dial it; None if they come from
-        our own disk, which sets no limit, or if the peer is unknown."""
-        received, registered = self._received.get(peer), None
-        for record in self._registry.peer_records(self._swarm, trio.current_time()):
-            if record.peer == peer:
-                registered = _ReceivedRecord(record, 0.0, self._network.source_of(peer))
-        if registered is None:
-            return received.source if received is not None else None
-        # If two sources give the same addresses, the nearer one counts.
-        same = received is not None and received.record.addresses == registered.record.addresses
-        return (
-            nearer(registered.source, received.source)
-            if received is not None and same
-            else registered.source
-        )
 
     @property
     def bootstrap_peers(self) -> frozenset[PeerId]:
@@ -186,12 +159,12 @@ class Introducer:
         """Return the protocol versions that connected peers of the swarm report; if none is connected,
         the bootstrap peers' own."""
         connected = self._network.connected()
-        members = connected & self.peer_records.keys()
+        members = connected & self.known.records.keys()
         return await query_versions(self._network, members or connected & self.bootstrap_peers)
 
     def outcomes(self, peer: PeerId) -> dict[str, str]:
         """Return the result of the last dial of each address that a peer announces."""
-        record = self.peer_records.get(peer)
+        record = self.known.records.get(peer)
         addresses = () if record is None else record.addresses
         return {
             address: self._dial_outcomes.get(address, _NO_OUTCOME).outcome for address in addresses
@@ -206,7 +179,7 @@ class Introducer:
     @property
     def has_peers_to_dial(self) -> bool:
         """Whether there is a bootstrap peer or a remembered peer to dial."""
-        return bool(self._bootstrap or self._remembered_records)
+        return bool(self._bootstrap or self.known.remembered)
 
     @property
     def waits_for_suggestions(self) -> bool:
@@ -220,7 +193,7 @@ class Introducer:
         without success, or after `timeout` seconds.
         """
         suggestions_until = trio.current_time() + self._suggestion_seconds
-        expected = [*self._bootstrap, *(a for r in self._remembered_records for a in r.addresses)]
+        expected = [*self._bootstrap, *(a for r in self.known.remembered for a in r.addresses)]
         with trio.move_on_after(timeout):
             while not self._introduced.is_set():
                 all_tried = all(
@@ -256,7 +229,7 @@ class Introducer:
         with self._network.peer_events() as events:
             async for event in events:
                 if isinstance(event, PeerDown) and (
-                    event.peer in self.bootstrap_peers or event.peer in self.peer_records
+                    event.peer in self.bootstrap_peers or event.peer in self.known.records
                 ):
                     self._wake_tasks()
 
@@ -300,7 +273,7 @@ class Introducer:
         pause = _Pause(lambda: self._changed)
         while True:
             connected = self._network.connected()
-            members = [peer for peer in self.peer_records if peer in connected]
+            members = [peer for peer in self.known.records if peer in connected]
             for peer in random.sample(members, min(_MEMBERS_ASKED, len(members))):
                 await self._introduce(peer)
             await pause.wait()
@@ -351,18 +324,7 @@ class Introducer:
             self._wake_tasks()
 
     def _receive(self, record: PeerRecord, source: AddressSource) -> None:
-        kept: AddressSource | None = source
-        known = self._received.get(record.peer)
-        if known is not None and known.record.number > record.number:
-            # An older record does not refresh the age of the known one either: so a peer that has lost
-            # its record numbers is accepted once the known record has expired.
-            return
-        self._received.pop(record.peer, None)
-        if known is not None and known.record.addresses == record.addresses:
-            # If a nearer source confirms the addresses, they may be dialled within that source's range.
-            kept = nearer(known.source, source)
-        self._received[record.peer] = _ReceivedRecord(record, trio.current_time(), kept)
-        if known is None or known.record.addresses != record.addresses:
+        if self.known.receive(record, source):
             # The new address may be a reservation at a relay: so dial it now rather than when the next
             # retry is due.
             self._retries.pop(record.peer, None)
@@ -377,13 +339,13 @@ class Introducer:
     async def _dial_unconnected(self, nursery: trio.Nursery) -> None:
         """Keep dialling the known peers that are not connected, up to `MAX_CONNECTED`, and announce
         changes of our own addresses."""
-        for record in self._remembered_records:
-            self._received[record.peer] = _ReceivedRecord(record, trio.current_time(), None)
+        self.known.recall()
         announced, own_addresses, checked_at = self._network.announcements, (), float("-inf")
         while True:
             now = trio.current_time()
             connected = self._network.connected()
-            self._forget(now, connected)
+            self.known.forget_old(connected)
+            self._forget_retries(connected)
             if announced != self._network.announcements:
                 # We have a new address to announce.
                 announced = self._network.announcements
@@ -416,17 +378,10 @@ class Introducer:
     def _by_due_time(self) -> list[tuple[PeerId, PeerRecord]]:
         # Peers whose next dial is due earliest come first: those with the fewest failures, so that
         # invented peers cannot delay real ones.
-        return sorted(self.peer_records.items(), key=lambda item: self._retries.due(item[0]))
+        return sorted(self.known.records.items(), key=lambda item: self._retries.due(item[0]))
 
-    def _forget(self, now: float, connected: Collection[PeerId]) -> None:
-        for peer in [
-            p
-            for p, received in self._received.items()
-            if received.received_at + _INTRODUCED_SECONDS < now
-        ]:
-            if peer not in connected:
-                del self._received[peer]
-        records = self.peer_records
+    def _forget_retries(self, connected: Collection[PeerId]) -> None:
+        records = self.known.records
         for peer in [p for p in self._retries if p in connected or p not in records]:
             del self._retries[peer]
 
@@ -435,12 +390,12 @@ class Introducer:
         try:
             # Through relays last, because they use another peer's bandwidth.
             addresses = sorted(record.addresses, key=through_relay)
-            await self._race(addresses, self.address_source(peer))
+            await self._race(addresses, self.known.source(peer))
             if peer in self._network.connected():
                 await self._introduce(peer)
         finally:
             self._dialling.discard(peer)
-            # After a success as well: `_forget` drops this pause once the peer is connected.
+            # After a success as well: `_forget_retries` drops this pause once the peer is connected.
             self._retries.failed(peer, trio.current_time(), random.uniform(0.7, 1.0))
 
     async def _race(self, addresses: Sequence[str], source: AddressSource | None) -> None:
@@ -485,20 +440,8 @@ class Introducer:
         """Store our record number, and the peers that are worth a dial after a restart, the connected
         ones first."""
         await trio.to_thread.run_sync(self._message_numbers.keep)
-        if self._peers_file is not None:
-            connected = self._network.connected()
-            known = [record for record in self.peer_records.values() if self._may_remember(record)]
-            known.sort(key=lambda record: record.peer not in connected)
-            await trio.to_thread.run_sync(self._peers_file.save, known)
-
-    def _may_remember(self, record: PeerRecord) -> bool:
-        # A record read from disk has no source that limits where we dial its peer. So a record with an
-        # address nearer than its source, which that source may not make us dial, is stored only while
-        # its peer is connected.
-        source = self.address_source(record.peer)
-        if source is None or record.peer in self._network.connected():
-            return True
-        return all(_scope(address) >= source.scope for address in record.addresses)
+        records = self.known.to_remember(self._network.connected())
+        await trio.to_thread.run_sync(self.known.save, records)
 
 
 @dataclass(frozen=True)
@@ -510,28 +453,6 @@ class _DialOutcome:
 
 
 _NO_OUTCOME = _DialOutcome("no answer yet", 0)
-
-
-@dataclass(frozen=True)
-class _ReceivedRecord:
-    """A peer record, the time we received it, and its source, None for our own disk."""
-
-    record: PeerRecord
-    received_at: float
-    source: AddressSource | None
-
-
-def _scope(address: str) -> Scope:
-    """Return how near an address may lead; for an address through a relay, how near the relay's address
-    may lead. A name may resolve to any address, so it counts as nearest."""
-    try:
-        direct = address if (circuit := split_circuit(address)) is None else circuit[0]
-        target = parse_dial(direct)[0]
-        if next(iter(target.protocols())).name in ("ip4", "ip6"):
-            return scope_of(endpoint(target)[0])
-    except ValueError:
-        pass
-    return Scope.MACHINE
 
 
 class _Pause:

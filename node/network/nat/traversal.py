@@ -37,7 +37,7 @@ class NatTraversal:
         punching = HolePunching(network, self._reachability.observed_in)
         self._upgrades = Upgrades(network, introducer, punching)
         self._upnp = upnp
-        network.knows = lambda peer: peer in introducer.peer_records
+        network.knows = lambda peer: peer in introducer.known.records
         DialBack(network)
 
     async def run(self) -> None:
@@ -106,7 +106,7 @@ class NatTraversal:
         direct = self._network.connected() - self._network.relayed()
         families = (
             versions_of(record.addresses)
-            for peer, record in self._introducer.peer_records.items()
+            for peer, record in self._introducer.known.records.items()
             if peer not in direct
         )
         return any(versions and versions.isdisjoint(reached) for versions in families)

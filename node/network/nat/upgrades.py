@@ -78,7 +78,7 @@ class Upgrades:
             yield "punch", self._punching.public_endpoints
 
     def _addresses(self, peer: PeerId) -> tuple[str, ...]:
-        record = self._introducer.peer_records.get(peer)
+        record = self._introducer.known.records.get(peer)
         return tuple(a for a in record.addresses if not through_relay(a)) if record else ()
 
     def _is_due(self, peer: PeerId, way: Way, known: Hashable, now: float) -> bool:
@@ -107,7 +107,7 @@ class Upgrades:
             self._retries.failed((peer, way), began, random.uniform(0.7, 1.0))
 
     async def _dial_all(self, peer: PeerId) -> None:
-        source = self._introducer.address_source(peer)
+        source = self._introducer.known.source(peer)
         async with trio.open_nursery() as nursery:
             for address in self._addresses(peer):
                 nursery.start_soon(self._dial, address, source, nursery.cancel_scope)
