@@ -70,7 +70,7 @@ _NEWCOMER_SECONDS = 120.0
 _PACKAGES = ("torch", "torchft", "hivemind", "flwr")
 _WORKERS = Path(__file__).resolve().parent / "peer_workers"
 # The other systems measure no held-out loss.
-_NO_EVALUATION = ("--evaluate-every", "1000000")
+NO_EVALUATION = ("--evaluate-every", "1000000")
 _INSIDE = "DISTRO_PEERS_INSIDE"
 
 
@@ -261,19 +261,19 @@ class Ours(Contestant):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._swarm = _demo_swarm(folder / "nodes", folder / "swarm")
+        self._swarm = demo_swarm(folder / "nodes", folder / "swarm")
 
     def start(self) -> None:
         swarm = self._swarm
         swarm.create()
         self._nodes = [swarm.node("founder"), *(swarm.node(f"node{i}") for i in range(1, MEMBERS))]
         for node in self._nodes:
-            node.start(*_NO_EVALUATION)
+            node.start(*NO_EVALUATION)
 
     def start_newcomer(self) -> None:
         node = self._swarm.node(f"node{MEMBERS}")
         self._nodes.append(node)
-        node.start(*_NO_EVALUATION)
+        node.start(*NO_EVALUATION)
 
     def kill(self, member: int) -> None:
         self._nodes[member].program.destroy()
@@ -457,7 +457,7 @@ def prepare(folder: Path, size: str) -> None:
         for token in tokenizer.encode(path.read_text()).ids
     ]
     np.save(folder / "tokens.npy", np.array(tokens, dtype=np.uint16))
-    with _demo_swarm(folder / "made", folder / "swarm") as swarm:
+    with demo_swarm(folder / "made", folder / "swarm") as swarm:
         swarm.create()
         store = swarm.node("founder").blobs
         session = TrainingSession(swarm.manifest, store, torch.device("cpu"))
@@ -467,7 +467,7 @@ def prepare(folder: Path, size: str) -> None:
         session.model.save_pretrained(folder / "model")
 
 
-def _demo_swarm(root: Path, made: Path) -> Swarm:
+def demo_swarm(root: Path, made: Path) -> Swarm:
     """Return a swarm with the founder's file, the text and the tokenizer in `made`."""
     swarm = Swarm(root)
     shutil.copytree(made / "texts", root / "texts", dirs_exist_ok=True)

@@ -1,11 +1,16 @@
 """llama.cpp computes from a GGUF file what transformers computes from the model, and reads texts alike.
 
-Needs llama.cpp: `pip install cyllama`, which brings it compiled.
+llama.cpp is built from the source in `llama-cpp-python`, with a compiler and CMake, unless
+`llama_cpp` is installed.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
+import os
+import subprocess
+import sys
+from importlib import import_module, invalidate_caches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +23,6 @@ from trainer.small_models import SMALL_MODELS
 from transformers import PreTrainedModel
 
 pytest.importorskip("gguf")
-pytest.importorskip("cyllama")
 from trainer.gguf_examples import (
     EXAMPLES,
     SAMPLES,
@@ -29,42 +33,62 @@ from trainer.gguf_examples import (
     write_example,
 )
 
-pytestmark = pytest.mark.soak
+_RELEASE = "0.3.36"
+_LONGEST = 64
+_FLOAT32 = 0  # GGML_TYPE_F32 in ggml.h
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def llama_cpp(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have `llama_cpp` importable."""
+    if find_spec("llama_cpp") is not None:
+        return
+    folder = tmp_path_factory.mktemp("llama-cpp")
+    packages = [f"llama-cpp-python=={_RELEASE}", "diskcache"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--no-deps", f"--target={folder}", *packages],
+        env=os.environ | {"CMAKE_ARGS": "-DLLAVA_BUILD=OFF"},
+        check=True,
+    )
+    sys.path.append(str(folder))
+    invalidate_caches()
 
 
 class LlamaCpp:
     """A model opened by llama.cpp."""
 
     def __init__(self, path: Path) -> None:
-        self._library: Any = import_module("cyllama.llama.llama_cpp")
-        self._library.disable_logging()
-        parameters = self._library.LlamaModelParams()
-        parameters.n_gpu_layers = 0
-        # Its context asks the model for a number that release 0.2 has in the vocabulary alone.
-        kind: Any = type("Model", (self._library.LlamaModel,), {})
-        self._model = kind(path_model=str(path), params=parameters)
-        self._vocabulary = self._model.get_vocab()
-        kind.n_vocab = self._vocabulary.n_vocab
+        # Float32 throughout, as in transformers.
+        self._model: Any = import_module("llama_cpp").Llama(
+            str(path),
+            n_gpu_layers=0,
+            n_ctx=_LONGEST,
+            n_threads=1,
+            n_threads_batch=1,
+            logits_all=True,
+            flash_attn=False,
+            type_k=_FLOAT32,
+            type_v=_FLOAT32,
+            verbose=False,
+        )
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """Return the logits after each token."""
-        parameters = self._library.LlamaContextParams()
-        parameters.n_ctx, parameters.n_threads = 64, 1
-        # Float32 throughout, as in transformers.
-        parameters.flash_attn_type = parameters.type_k = parameters.type_v = 0
-        context = self._library.LlamaContext(model=self._model, params=parameters)
-        batch = self._library.LlamaBatch(n_tokens=len(tokens), embd=0, n_seq_max=1)
-        batch.set_batch(tokens, 0, True)
-        context.decode(batch)
-        return np.array([context.get_logits_ith(i)[:] for i in range(len(tokens))])
+        self._model.reset()
+        self._model.eval(tokens)
+        return np.array(self._model.scores[: len(tokens)])
 
     def cut(self, text: str) -> list[int]:
         """Return a text's tokens, without any around it."""
-        return list(self._vocabulary.tokenize(text, False, True)) if text else []
+        return (
+            list(self._model.tokenize(text.encode(), add_bos=False, special=True)) if text else []
+        )
 
     def end(self) -> int:
         """Return the token that ends a text."""
-        return self._vocabulary.token_eos()
+        return int(self._model.token_eos())
 
 
 # The largest difference of a logit, in standard deviations of all logits. For Gemma's activation
