@@ -163,11 +163,11 @@ def train_members(study: Study, seed: int, rate: float, arguments: Any) -> dict[
             prints = {member.apply(round_, bodies, step, True) for member in members}
             if len(prints) > 1:
                 sys.exit(f"the members disagree after round {round_}")
-        found = members[0].accuracy(len(heldout))
+        found = members[0].computation.accuracy(len(heldout))
         assert found is not None
         return {
             "accuracy": found[0],
-            "loss": members[0].evaluate(len(heldout)),
+            "loss": members[0].computation.evaluate(len(heldout)),
             "held_out": len(heldout),
             "bytes_a_round": sent / arguments.rounds,
             "parameters": manifest.elements,

@@ -257,13 +257,13 @@ def session(report: Report) -> None:
             ]
             for member in both:
                 member.load(chunks)
-            before, equal = both[0].evaluate(8), 0
+            before, equal = both[0].computation.evaluate(8), 0
             for round_ in range(1, 11):
                 shares = [range(8 * (2 * round_ + me), 8 * (2 * round_ + me + 1)) for me in (0, 1)]
                 bodies = [m.train(round_, s).body for m, s in zip(both, shares, strict=True)]
                 equal += len({m.apply(round_, bodies, RATE, own_counted=True) for m in both}) == 1
             same = len({member.snapshot().encode() for member in both}) == 1
-            losses = [round(before, 3), round(both[1].evaluate(8), 3)]
+            losses = [round(before, 3), round(both[1].computation.evaluate(8), 3)]
             report.add(
                 "session", **{name: {"equal_rounds": equal, "of": 10, "equal_snapshots": same}}
             )
@@ -353,7 +353,7 @@ def throughput(report: Report, size: Size) -> None:
         share = [i % 128 for i in range(sequences if report.tiny else 4 * sequences)]
         forecast = needs(member._workload(), device_kind(device), member.options, sequences).device
         clean(device)
-        seconds = best_seconds(device, lambda: member.gradient(1, share), 2)
+        seconds = best_seconds(device, lambda: member.computation.gradient(1, share), 2)
         rate = len(share) * size.sequence / seconds
         flops, reached = sequence_flops(member.manifest), matmul_flops(device)
         report.add(
@@ -370,10 +370,10 @@ def throughput(report: Report, size: Size) -> None:
                 allocated_bytes=torch.cuda.max_memory_allocated(device),
                 reserved_bytes=torch.cuda.max_memory_reserved(device),
             )
-        report.add(part, gradient=occupation(device, lambda: member.gradient(1, share)))
+        report.add(part, gradient=occupation(device, lambda: member.computation.gradient(1, share)))
         if device.type == "cuda" and size is SMALL:
             words = member.compile_layers(Compile.ON)
-            compiled = best_seconds(device, lambda: member.gradient(1, share), 2)
+            compiled = best_seconds(device, lambda: member.computation.gradient(1, share), 2)
             report.add(
                 part,
                 compiling=words,
@@ -447,7 +447,7 @@ def end_of_memory(report: Report) -> None:
         allowed = (torch.cuda.memory_allocated(device) + 5e9) / total
         torch.cuda.set_per_process_memory_fraction(min(1.0, allowed), device)
         started = time.monotonic()
-        member.gradient(1, range(64))
+        member.computation.gradient(1, range(64))
         report.add(
             "memory",
             began_with=32,
@@ -456,7 +456,7 @@ def end_of_memory(report: Report) -> None:
         )
         torch.cuda.set_per_process_memory_fraction(1.0, device)
         for _ in range(80):
-            member.gradient(1, range(2))
+            member.computation.gradient(1, range(2))
         report.add("memory", grew_back_to=member.micro_batch)
 
 

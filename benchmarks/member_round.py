@@ -91,7 +91,7 @@ def our_seconds(
             session.updates.forget()
             session.apply(next(rounds), others, 1e-4, own_counted=False)
 
-        gradient = least_cpu_seconds(lambda: session.gradient(1, share), repeats)
+        gradient = least_cpu_seconds(lambda: session.computation.gradient(1, share), repeats)
         trained = least_cpu_seconds(train, repeats)
         return {
             "gradient": gradient,

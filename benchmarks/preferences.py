@@ -275,7 +275,7 @@ class Trial:
         counts = len(self.rows), len(self.held)
         first = opened(manifest(*map(np.zeros, counts)))
         found = [
-            np.array(first.margins(range(count), heldout=held))
+            np.array(first.computation.margins(range(count), heldout=held))
             for held, count in zip((False, True), counts, strict=True)
         ]
         spec = manifest(*found)
@@ -290,7 +290,7 @@ class Trial:
             lr = rate_at(rate, step, rounds)
             states = {session.apply(step + 1, bodies, lr, True) for session in sessions}
             assert len(states) == 1, "the members' parameters differ"
-        loss = sessions[0].evaluate(HELDOUT)
+        loss = sessions[0].computation.evaluate(HELDOUT)
         result = measured(self.gains(sessions[0].model))
         # The program's own loss, with stored margins, is that of plain torch.
         assert math.isclose(loss, result.loss, rel_tol=1e-3), (loss, result.loss)

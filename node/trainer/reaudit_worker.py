@@ -40,12 +40,12 @@ def run_reaudit(
         raise TrainerFailed("internal", f"the audited update does not decode: {error}") from None
     if not session.optimizer.steps:
         _initialise_second_moment(session, round_number, others)
-    session.gradient(round_number, others)
+    session.computation.gradient(round_number, others)
     own = session.part.gradients()
     agreements = []
     for sample in samples:
         # This leaves `own` unchanged: the parameters get new gradient tensors.
-        session.gradient(round_number, [sample])
+        session.computation.gradient(round_number, [sample])
         changes = coefficient_changes(
             [session.part.gradients()],
             own,
@@ -66,7 +66,7 @@ def _initialise_second_moment(
     """Initialise an auditor's empty second moment from these samples, one by one. A gradient that is
     not finite is left out, because it would stay in the second moment for ever."""
     for sample in others:
-        loss, _ = session.gradient(round_number, [sample])
+        loss, _ = session.computation.gradient(round_number, [sample])
         gradients = session.part.gradients()
         if session.part.everywhere(math.isfinite(loss) and all_finite(gradients)):
             session.optimizer.accumulate(gradients)

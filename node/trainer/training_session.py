@@ -7,15 +7,11 @@ parameters of a session in use.
 
 from __future__ import annotations
 
-import copy
-import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -39,24 +35,20 @@ from ..training.memory_plan import FreeMemory, choose, plan_line
 from ..training.task_names import WITHOUT_DROPOUT
 from .audit_cache import AuditCache, SavedGradient, gradient_change
 from .audit_score import AssignedSample, at_positions, coefficient_changes, signs_agreement
+from .computation import Computation
 from .device import (
-    available_bytes,
-    copies_while_computing,
     device_kind,
     free_bytes,
     free_memory,
-    is_out_of_memory,
     limit_memory,
     narrow_type,
     spills_to_main_memory,
-    synchronize,
 )
 from .memory.model_shard import ModelShard, WholeModelShard
 from .models.adapters import build_trained, frozen_parameters, read_base
 from .models.compilation import compile_if_faster
-from .models.model import check_inputs, disable_dropout, enable_checkpointing, layers_of
+from .models.model import check_inputs, disable_dropout, layers_of
 from .models.probe import prove
-from .optimizer.dp_gradient import private_gradient
 from .optimizer.exact_step import apply_step
 from .optimizer.local_steps import LocalSteps
 from .optimizer.mixed_precision import MixedPrecision, all_finite
@@ -65,13 +57,7 @@ from .optimizer.update_bodies import update_bodies
 from .optimizer.update_decoder import UpdateDecoder
 from .tasks.data import Corpus
 from .tasks.tasks import (
-    Batch,
-    HasAccuracy,
-    HasBeginnings,
-    HasMargins,
-    Loss,
     NeedsBlobs,
-    StoredSample,
     open_task,
 )
 
@@ -79,16 +65,6 @@ _log = logging.getLogger(__name__)
 
 # The greatest loss that an announcement can carry; a diverged model's loss is reported as this.
 _LARGEST_LOSS = 1e30
-
-# After memory ran out: the number of consecutive computations that must fit before a larger
-# micro-batch is tried again. It doubles, up to the bound, each time the larger one does not fit.
-_BEFORE_GROWING = 16
-_LONGEST_BEFORE_GROWING = 1024
-
-T = TypeVar("T")
-
-Measure = Callable[[PreTrainedModel, Mapping[str, torch.Tensor]], Loss]
-"""A sum over the answers to a batch, and their number."""
 
 
 class TrainingSession:
@@ -100,6 +76,8 @@ class TrainingSession:
 
     computes_exactly = True
     """Whether the model can compute in float32."""
+    computes_alone = True
+    """Whether this process computes without waiting for others."""
 
     def __init__(
         self,
@@ -123,9 +101,7 @@ class TrainingSession:
         # cannot use float16, which needs one.
         narrow = narrow_type(device)
         unscaled = policy.clipping is not None
-        self._precision = MixedPrecision(
-            device, None if unscaled and narrow == torch.float16 else narrow
-        )
+        precision = MixedPrecision(device, None if unscaled and narrow == torch.float16 else narrow)
         room = self._room(memory)
         choice = choose(self._workload(), device_kind(device), room, micro_batch, options)
         if memory is not None or spills_to_main_memory(device):
@@ -133,6 +109,7 @@ class TrainingSession:
         self.memory = plan_line(choice, room)
         """How memory is used and what that costs, in words for people."""
         self.options = choice.options
+        """How memory is used, as it was planned."""
         self.model, self.parameters = self._build(store)
         if manifest.task in WITHOUT_DROPOUT:
             disable_dropout(self.model)
@@ -150,22 +127,40 @@ class TrainingSession:
             self.part.layout, self.part.parameters, own, self.options.state
         )
         self._local_steps = self._own_steps()
-        self.micro_batch = self._planned_micro_batch = choice.micro_batch
-        self._fitted_in_a_row, self._before_growing = 0, _BEFORE_GROWING
-        self._just_grew = False
-        self._computing_bytes = sum(part.device for part in choice.needs.phases[0])
-        if self.options.checkpointing:
-            enable_checkpointing(self.model)
         self.stop_steps = StopSteps()
         """The round whose local steps end after the present one, because the node leaves."""
         self.left_out = 0
         """Number of updates that the outlier filter left out of the last step."""
         shards = None if policy.blobs is None else (BlobStore(Path(policy.blobs)), policy.shards)
-        self._corpus = Corpus(data, store, shards)
+        self._computation = Computation(
+            model=self.model,
+            parameters=self.parameters,
+            task=self.task,
+            part=self.part,
+            device=device,
+            precision=precision,
+            data=data,
+            corpus=Corpus(data, store, shards),
+            clipping=policy.clipping,
+            micro_batch=choice.micro_batch,
+            checkpointing=self.options.checkpointing,
+            computing_bytes=sum(part.device for part in choice.needs.phases[0]),
+            restarts=self.computes_alone,
+        )
         self._audit_cache = AuditCache()
-        self._compiled = False
         self._loaded = False
         self._base_loaded = manifest.adapter is None
+
+    @property
+    def computation(self) -> Computation:
+        """What computes losses and gradients with the parameters."""
+        self._need_parameters()
+        return self._computation
+
+    @property
+    def micro_batch(self) -> int:
+        """How many samples are computed at once."""
+        return self._computation.micro_batch
 
     def _own_steps(self) -> LocalSteps | None:
         """Return what takes the local steps of a round; None if a round has one step."""
@@ -180,7 +175,8 @@ class TrainingSession:
         """Prove that this process computes the manifest's model (`probe`). This overwrites the
         parameters, so it must come before `load`."""
         self._loaded = False
-        narrow = None if self._precision.dtype is None else self._precision.autocast
+        precision = self._computation.precision
+        narrow = None if precision.dtype is None else precision.autocast
         exactly = self.computes_exactly
         prove(
             self.manifest, self.model, self.task, self.part, exactly=exactly, narrow_context=narrow
@@ -197,9 +193,12 @@ class TrainingSession:
         None if compilation was not tried."""
         if setting is Compile.OFF or (setting is Compile.AUTO and self.device.type != "cuda"):
             return None
-        found = compile_if_faster(layers_of(self.model), self._compute_zeros, self.micro_batch)
-        self._compiled = found.faster
-        self._clear_gradients()
+        computation = self._computation
+        found = compile_if_faster(
+            layers_of(self.model), computation.compute_zeros, computation.micro_batch
+        )
+        computation.compiled = found.faster
+        computation.clear_gradients()
         return found.summary
 
     def load(self, chunks: Sequence[ContentId]) -> int:
@@ -230,7 +229,7 @@ class TrainingSession:
         loss, counted = 0.0, 0
         # Gradients may be left from a share that was abandoned because some of its data was missing on
         # disk.
-        self._clear_gradients()
+        self._computation.clear_gradients()
         # With differential privacy a round without data must look like any other, so noise is sent.
         noisy = self._policy.clipping is not None
         gradients: Sequence[torch.Tensor | None]
@@ -240,14 +239,14 @@ class TrainingSession:
             loss, counted, gradients = self._take_local_steps(steps, round_number, samples, rate)
         else:
             if samples or noisy:
-                loss, counted = self.gradient(round_number, samples)
+                loss, counted = self._computation.gradient(round_number, samples)
             gradients = self.as_moved(self.part.gradients() if counted or noisy else [])
         self._audit_cache.drop_own()
         if audits and counted and math.isfinite(loss) and self._has_room_to_audit():
             self._audit_cache.keep_own(round_number, SavedGradient(gradients, self.device))
         seconds = time.perf_counter() - started
         made = self.finish(round_number, loss, counted, gradients, seconds)
-        self._clear_gradients()
+        self._computation.clear_gradients()
         return made
 
     def audit(self, round_number: int, audited: AssignedSample) -> bool:
@@ -258,16 +257,16 @@ class TrainingSession:
         own = self._audit_cache.take_own(round_number)
         if own is None:
             return False
-        self.gradient(round_number, [audited.sample])
+        self._computation.gradient(round_number, [audited.sample])
         # The gradient of the beginning will overwrite this one.
         gradients: list[Iterable[torch.Tensor | None]]
         gradients = [SavedGradient(self.part.gradients(), self.device)]
-        if self.gradient(round_number, [audited.sample], beginning=True)[1]:
+        if self._computation.gradient(round_number, [audited.sample], beginning=True)[1]:
             gradients.append(self.part.gradients())
         layout, spec = self.part.layout, self.manifest.optimizer
         changes = coefficient_changes(gradients, own, audited.share, layout, spec, self.optimizer)
         self._audit_cache.keep(round_number, gradient_change(changes))
-        self._clear_gradients()
+        self._computation.clear_gradients()
         return True
 
     def judge(self, round_number: int, body: bytes) -> Judgement | None:
@@ -297,39 +296,6 @@ class TrainingSession:
         wanted = AUDIT_BYTES * self.manifest.elements
         return self.part.everywhere(free_bytes(torch.device("cpu")) >= wanted)
 
-    def shadow(self) -> TrainingSession:
-        """Return a session with a copy of the parameters, which `apply` does not change; it only
-        computes gradients.
-
-        If the device has no room for a float32 copy in addition to what computing a gradient takes, the
-        copy and its gradient are in bfloat16. Together they take as much as the session's own float32
-        gradient, which the memory plan counts and which does not exist meanwhile. Frozen weights are
-        shared.
-        """
-        self._need_parameters()
-        self._clear_gradients()
-        elements = sum(parameter.numel() for parameter in self.parameters)
-        room = available_bytes(self.device)
-        dtype = torch.float32
-        if room < 4 * elements + self._computing_bytes:
-            dtype = torch.bfloat16
-            _log.info("memory is short: work of several rounds is computed on a bfloat16 copy")
-        copied = copy.copy(self)
-        known: dict[int, object] = {
-            id(each): each for each in self.model.parameters() if not each.requires_grad
-        }
-        for each in self.parameters:
-            known[id(each)] = torch.nn.Parameter(each.detach().to(dtype, copy=True))
-        copied.model, copied.parameters = copy.deepcopy((self.model, self.parameters), known)
-        if dtype is torch.bfloat16:
-            narrow = self._precision.dtype or torch.bfloat16
-            copied._precision = MixedPrecision(self.device, narrow)
-        if self._compiled:
-            for layer in layers_of(copied.model):
-                # This reuses the code that was compiled for the original.
-                layer.compile()
-        return copied
-
     def as_moved(self, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """Return what takes the gradient's place in a swarm with local steps if a member takes only one,
         and the gradients themselves in others. The gradients are overwritten."""
@@ -356,7 +322,7 @@ class TrainingSession:
         try:
             for step in range(count):
                 batch = samples[len(samples) * step // count : len(samples) * (step + 1) // count]
-                loss, targets = self.gradient(round_number, batch)
+                loss, targets = self._computation.gradient(round_number, batch)
                 if not targets:
                     continue
                 gradients = self.part.gradients()
@@ -503,187 +469,6 @@ class TrainingSession:
         self._need_parameters()
         return self.part.write(self._store)
 
-    def evaluate(self, sequences: int) -> float:
-        """Return the mean loss, in the task's unit, over the first `sequences` held-out samples (over
-        all, if there are fewer)."""
-        return self._measure_heldout(sequences, None)[0]
-
-    def accuracy(self, sequences: int) -> tuple[float, int] | None:
-        """Return the share of right answers over the first `sequences` held-out samples, and how many
-        answers that were; None if answers of the task are not right or wrong."""
-        task = self.task
-        if not isinstance(task, HasAccuracy):
-            return None
-        share, asked = self._measure_heldout(sequences, task.correct)
-        # Sums are divided and multiplied in float32 on the way, which may leave a little more than 1.
-        return round(share * asked) / asked, asked
-
-    def _measure_heldout(self, sequences: int, measure: Measure | None) -> tuple[float, int]:
-        """Return the mean of a measure, by default the loss, over held-out samples, and its count."""
-        self._need_parameters()
-        count = min(sequences, self._corpus.heldout_samples)
-        if count < 1:
-            raise TrainerFailed("bad_data", "there is no held-out sample to evaluate on")
-
-        def compute() -> tuple[float, int]:
-            self.model.eval()
-            with torch.no_grad():
-                parts = [
-                    (float(loss), n)
-                    for loss, n in self._losses(0, range(count), heldout=True, measure=measure)
-                ]
-            return sum(loss for loss, _ in parts), sum(n for _, n in parts)
-
-        total, counted = self.part.sum_losses(lambda: self._within_memory(compute))
-        if not counted:
-            raise TrainerFailed("bad_data", "the held-out samples contain no tokens to learn")
-        return self._mean(total, counted, count), counted
-
-    def margins(self, samples: Sequence[int], *, heldout: bool = False) -> list[float]:
-        """Return by how many nats the model prefers the chosen side of each of these pairs: see
-        `HasMargins`.
-
-        Raises `TrainerFailed`: `bad_model` for a task without pairs, and for a session with other
-        ranks, each of which computes only some of the samples."""
-        self._need_parameters()
-        task = self.task
-        if not isinstance(task, HasMargins) or list(self.part.own_samples(samples)) != list(
-            samples
-        ):
-            raise TrainerFailed("bad_model", "only one device at a time computes margins of pairs")
-        read = self._corpus.heldout if heldout else self._corpus.training
-
-        def compute() -> list[float]:
-            self.model.eval()
-            found: list[float] = []
-            for start in range(0, len(samples), self.micro_batch):
-                numbers = samples[start : start + self.micro_batch]
-                stored = [
-                    StoredSample(data, number, 0, heldout)
-                    for data, number in zip(read(numbers), numbers, strict=True)
-                ]
-                batch = {
-                    name: self._to_device(tensor) for name, tensor in task.batch(stored).items()
-                }
-                with self._precision.autocast():
-                    found += task.margins(self.model, batch).tolist()
-            return found
-
-        return self._within_memory(compute)
-
-    def gradient(
-        self, round_number: int, samples: Sequence[int], *, beginning: bool = False
-    ) -> tuple[float, int]:
-        """Leave the mean gradient over all targets in `.grad` (with several ranks: this rank's
-        contribution to it); return the mean loss and the number of targets. With differential privacy
-        both are returned as 0, because they would reveal something of the samples. `beginning`: use
-        only the first half of a single sample; both are 0 if it cannot be cut in half."""
-        if self._policy.clipping is not None:
-            clipping, losses = (
-                self._policy.clipping,
-                (self._single_loss(round_number, s) for s in samples),
-            )
-            self.model.train()
-            private_gradient(self.parameters, losses, clipping)
-            return 0.0, 0
-
-        def compute() -> tuple[float, int]:
-            self.model.train()
-            precision = self._precision
-            while True:
-                self._clear_gradients()
-                total, counted = torch.zeros((), device=self.device), 0
-                for loss, count in self._losses(round_number, samples, beginning=beginning):
-                    (loss * precision.scale if precision.needs_scale else loss).backward()
-                    total += loss.detach()
-                    counted += count
-                gradients = [parameter.grad for parameter in self.parameters]
-                if precision.unscale(gradients, self.part.everywhere):
-                    return float(total), counted
-
-        total, counted = self.part.sum_losses(lambda: self._within_memory(compute))
-        nominal = self._nominal(len(samples))
-        if counted not in (0, nominal):
-            # The number of targets is known only at the end.
-            for parameter in self.parameters:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(nominal / counted)
-        return self._mean(total, counted, len(samples)), counted
-
-    def _losses(
-        self,
-        round_number: int,
-        samples: Sequence[int],
-        *,
-        heldout: bool = False,
-        beginning: bool = False,
-        measure: Measure | None = None,
-    ) -> Iterator[tuple[torch.Tensor, int]]:
-        """Yield the loss of each micro-batch, or another measure of it, divided by the number of tokens
-        in all samples, and its number of targets.
-
-        Only one micro-batch is in memory at a time: a manifest may define shares of 65,536 sequences
-        of a million tokens each from one chunk that it names repeatedly.
-        """
-        nominal, size = self._nominal(len(samples)), self.micro_batch
-        read = self._corpus.heldout if heldout else self._corpus.training
-        here = self.part.own_samples(samples)
-
-        def prepare(numbers: Sequence[int]) -> Batch | None:
-            stored = [
-                StoredSample(data, number, round_number, heldout)
-                for data, number in zip(read(numbers), numbers, strict=True)
-            ]
-            batch = self.task.batch(stored)
-            if not beginning:
-                return batch
-            return self.task.beginning(batch) if isinstance(self.task, HasBeginnings) else None
-
-        for start in range(0, self.part.passes(samples), size):
-            numbers = here[start : start + size]
-            # A rank without samples left takes part in the others' passes; its result is discarded.
-            batch = self.part.prepare_together(functools.partial(prepare, numbers or samples[:1]))
-            if batch is None:
-                return
-            loss = self._loss(batch, measure)
-            yield (loss.total / nominal, loss.count) if numbers else (loss.total * 0.0, 0)
-
-    def _single_loss(self, round_number: int, number: int) -> torch.Tensor | None:
-        """Return the mean loss of one sample; None if it has no targets."""
-        (data,) = self._corpus.training([number])
-        loss = self._loss(self.task.batch([StoredSample(data, number, round_number, False)]))
-        return loss.total / loss.count if loss.count else None
-
-    def _loss(self, batch: Mapping[str, torch.Tensor], measure: Measure | None = None) -> Loss:
-        on_device = {name: self._to_device(tensor) for name, tensor in batch.items()}
-        with self._precision.autocast():
-            return (measure or self.task.loss)(self.model, on_device)
-
-    def _compute_zeros(self, sequences: int) -> None:
-        """Run that many samples of zeros forward and backward, as training would."""
-        data = self.manifest.data
-        zeros = bytes((data.sequence_length + 1) * data.token_bytes)
-        self.model.train()
-        loss = self._loss(self.task.batch([StoredSample(zeros, 0, 0, False)] * sequences))
-        loss.total.backward()
-        self._clear_gradients()
-        synchronize(self.device)
-
-    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Copy to the device; a GPU copies asynchronously."""
-        if not copies_while_computing(self.device):
-            return tensor.to(self.device)
-        return tensor.pin_memory().to(self.device, non_blocking=True)
-
-    def _nominal(self, samples: int) -> int:
-        """Return the number of tokens in that many samples."""
-        return samples * self.manifest.data.sequence_length
-
-    def _mean(self, scaled: float, counted: int, samples: int) -> float:
-        """Return the mean over the targets, from a sum that was divided by all tokens."""
-        nominal = self._nominal(samples)
-        return scaled if counted == nominal else scaled * nominal / max(1, counted)
-
     def _workload(self) -> Workload:
         return Workload.of(self.manifest)
 
@@ -695,49 +480,6 @@ class TrainingSession:
 
     def _part(self) -> ModelShard:
         return WholeModelShard(self.layout, self.parameters, self.manifest.parameters)
-
-    def _within_memory(self, compute: Callable[[], T]) -> T:
-        """Run `compute`; while memory runs out, restart it with half the micro-batch."""
-        while True:
-            try:
-                result = compute()
-                self._grow_back()
-                return result
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                problem = str(error).splitlines()[0] if str(error) else "out of memory"
-            # Outside the handler: the exception's frames would keep the activations alive.
-            self._clear_gradients()
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
-            if self._just_grew:
-                self._before_growing = min(2 * self._before_growing, _LONGEST_BEFORE_GROWING)
-            self._fitted_in_a_row, self._just_grew = 0, False
-            if self.micro_batch > 1:
-                self.micro_batch //= 2
-                _log.warning("out of memory: the micro-batch is now %d", self.micro_batch)
-            elif not self.options.checkpointing and enable_checkpointing(self.model):
-                self.options = replace(self.options, checkpointing=True)
-                _log.warning("out of memory: activations are now computed twice")
-            else:
-                raise TrainerFailed("out_of_memory", f"one sequence does not fit: {problem}")
-
-    def _grow_back(self) -> None:
-        """Return step by step to the planned micro-batch, because the program that took the memory, a
-        browser or a game, may have ended."""
-        self._just_grew = False
-        if self.micro_batch >= self._planned_micro_batch:
-            return
-        self._fitted_in_a_row += 1
-        if self._fitted_in_a_row >= self._before_growing:
-            self.micro_batch = min(2 * self.micro_batch, self._planned_micro_batch)
-            self._fitted_in_a_row, self._just_grew = 0, True
-            _log.info("trying a micro-batch of %d again", self.micro_batch)
-
-    def _clear_gradients(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
 
     def _need_parameters(self) -> None:
         if not self._loaded:

@@ -305,13 +305,13 @@ class Worker:
         return {"blob_list": blobs.encode(), "size": blobs.size}
 
     def _evaluate(self, sequences: int) -> float:
-        return self._current_session.evaluate(sequences)
+        return self._current_session.computation.evaluate(sequences)
 
     def _margins(self, samples: list[int], heldout: bool) -> list[float]:
-        return self._current_session.margins(samples, heldout=heldout)
+        return self._current_session.computation.margins(samples, heldout=heldout)
 
     def _accuracy(self, sequences: int) -> tuple[float, int] | None:
-        return self._current_session.accuracy(sequences)
+        return self._current_session.computation.accuracy(sequences)
 
     def _save_momentum(self, path: str) -> None:
         session = self._current_session

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,9 +52,8 @@ class Together:
 
     def call(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
         """Return what each rank's session returns. Raises what rank 0's raises."""
-        return side_by_side(
-            lambda session: getattr(session, method)(*arguments, **options), self.sessions
-        )
+        act = attrgetter(method)
+        return side_by_side(lambda session: act(session)(*arguments, **options), self.sessions)
 
     def train(self, round_: int, samples: Sequence[int]) -> Any:
         """Return rank 0's update."""

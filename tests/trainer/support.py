@@ -182,7 +182,7 @@ def train_beside_a_cpu(
     manifest, chunks = make_manifest(root, optimizer=optimizer)
     sessions = [TrainingSession(manifest, BlobStore(root), each) for each in (CPU, device)]
     assert len({session.load(chunks) for session in sessions}) == 1
-    before = sessions[0].evaluate(8)
+    before = sessions[0].computation.evaluate(8)
     for round_ in range(1, rounds + 1):
         bodies = [
             session.train(
@@ -193,7 +193,7 @@ def train_beside_a_cpu(
         results = {s.apply(round_, bodies, 0.001953125, own_counted=True) for s in sessions}
         assert len(results) == 1, f"they have other fingerprints after round {round_}"
     assert len({session.snapshot().encode() for session in sessions}) == 1, "other snapshots"
-    assert sessions[1].evaluate(8) < before, "the one on the device learns nothing"
+    assert sessions[1].computation.evaluate(8) < before, "the one on the device learns nothing"
 
 
 def inverse_transform(

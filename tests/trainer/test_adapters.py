@@ -123,7 +123,11 @@ def test_where_a_seed_begins_is_written_down() -> None:
 def test_replicas_are_equal_to_the_bit_learn_and_leave_the_base(tmp_path: Path) -> None:
     sessions = [make_session(tmp_path / name, lora=LORA) for name in "ab"]
     manifest = sessions[0].manifest
-    before, frozen, prints = sessions[0].evaluate(16), frozen_of(sessions[0]), set[int]()
+    before, frozen, prints = (
+        sessions[0].computation.evaluate(16),
+        frozen_of(sessions[0]),
+        set[int](),
+    )
     for round_ in range(1, 9):
         shares = (range(16 * round_ + 8 * i, 16 * round_ + 8 * i + 8) for i in range(2))
         bodies = [s.train(round_, share).body for s, share in zip(sessions, shares, strict=True)]
@@ -139,7 +143,7 @@ def test_replicas_are_equal_to_the_bit_learn_and_leave_the_base(tmp_path: Path) 
         after = frozen_of(session)
         assert frozen.keys() == after.keys()
         assert all(torch.equal(frozen[name], after[name]) for name in frozen)
-    assert sessions[0].evaluate(16) < before - 0.1
+    assert sessions[0].computation.evaluate(16) < before - 0.1
     again = TrainingSession(manifest, BlobStore(tmp_path / "a"), CPU)
     assert again.load(taken.chunks) in prints
     assert again.train(9, [0]).tokens == 32

@@ -42,8 +42,6 @@ from transformers import (
     ResNetForImageClassification,
 )
 
-# Private here: `_corpus`: what is read.
-
 TOPICS = TextClassSettings(classes=("sea", "sky"), pad_token=0)
 SIGNS = ImageClassSettings(size=8, channels=1, classes=("bar", "beam"), mean=(0.2,), std=(0.4,))
 LENGTH = 16
@@ -151,7 +149,7 @@ def made_of(config: dict[str, Any], root: Path, **changes: Any) -> Made:
 
 
 def batch_of(session: TrainingSession, numbers: Sequence[int]) -> Any:
-    pairs = zip(session._corpus.training(numbers), numbers, strict=True)
+    pairs = zip(session.computation.corpus.training(numbers), numbers, strict=True)
     return session.task.batch([StoredSample(data, number, 1) for data, number in pairs])
 
 
@@ -185,7 +183,7 @@ def test_a_batch_of_images_is_normalised(tmp_path: Path) -> None:
 def test_loss_and_gradient_are_those_of_plain_torch(config: Any, tmp_path: Path) -> None:
     session = opened(made_of(config, tmp_path), tmp_path)
     numbers = [0, 3, 8, 9, 40]
-    loss, counted = session.gradient(1, numbers)
+    loss, counted = session.computation.gradient(1, numbers)
     assert counted == len(numbers)
     batch = batch_of(session, numbers)
     labels = batch.pop("labels")
@@ -210,8 +208,8 @@ def test_loss_and_gradient_are_those_of_plain_torch(config: Any, tmp_path: Path)
 def test_two_replicas_stay_equal_and_learn(config: Any, tmp_path: Path) -> None:
     made = made_of(config, tmp_path)
     members = [opened(made, tmp_path) for _ in range(2)]
-    before = members[0].evaluate(20)
-    assert members[0].accuracy(20) == members[1].accuracy(20)
+    before = members[0].computation.evaluate(20)
+    assert members[0].computation.accuracy(20) == members[1].computation.accuracy(20)
     for round_ in range(1, 25):
         shares = [[(round_ * 8 + i) % 48 for i in range(start, start + 4)] for start in (0, 4)]
         trained = [m.train(round_, share) for m, share in zip(members, shares, strict=True)]
@@ -219,13 +217,13 @@ def test_two_replicas_stay_equal_and_learn(config: Any, tmp_path: Path) -> None:
         assert len(prints) == 1
     for one, other in zip(*(m.model.state_dict().values() for m in members), strict=True):
         assert torch.equal(one, other)
-    assert members[0].evaluate(20) < 0.8 * before
+    assert members[0].computation.evaluate(20) < 0.8 * before
     for count in range(1, 21):
         # A share of whole answers, to the last bit: never above 1.
-        some = members[0].accuracy(count)
+        some = members[0].computation.accuracy(count)
         assert some is not None
         assert some[0] in {right / count for right in range(count + 1)}
-    found = members[0].accuracy(20)
+    found = members[0].computation.accuracy(20)
     assert found is not None
     share, asked = found
     assert asked == 20
@@ -264,7 +262,7 @@ def test_an_exported_text_classifier_opens_in_the_library(config: Any, tmp_path:
         ours = session.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     assert torch.allclose(logits, ours, atol=1e-6)
     right = sum(int(row.argmax()) == label for row, (label, _) in zip(logits, held, strict=True))
-    assert session.accuracy(20) == (right / 20, 20)
+    assert session.computation.accuracy(20) == (right / 20, 20)
     assert compare_export(session, store, directory)["differing"] == []
 
 
@@ -287,7 +285,7 @@ def test_an_exported_image_classifier_opens_in_the_library(config: Any, tmp_path
         ours = session.model(pixel_values=session.task.batch(stored)["pixel_values"]).logits
     assert torch.allclose(logits, ours, atol=1e-5)
     right = sum(int(row.argmax()) == label for row, (label, _) in zip(logits, held, strict=True))
-    assert session.accuracy(20) == (right / 20, 20)
+    assert session.computation.accuracy(20) == (right / 20, 20)
     assert compare_export(session, store, directory)["differing"] == []
     (directory / "preprocessor_config.json").write_text(json.dumps(said | {"image_mean": [0.5]}))
     assert compare_export(session, store, directory)["differing"] == [
@@ -466,8 +464,8 @@ def test_a_class_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         wrong[3 * manifest.data.sequence_length] = 2
         data = replace(manifest.data, heldout=store_shard(store, wrong))
         with refused("bad_data", "class 2 of 2"):
-            opened((replace(manifest, data=data), chunks), tmp_path).evaluate(8)
+            opened((replace(manifest, data=data), chunks), tmp_path).computation.evaluate(8)
     manifest, chunks = made_of(BERT | {"vocab_size": 122}, tmp_path)
     data = replace(manifest.data, vocabulary=122)
     with refused("bad_data", "token 122 is outside the vocabulary of 122"):
-        opened((replace(manifest, data=data), chunks), tmp_path).evaluate(8)
+        opened((replace(manifest, data=data), chunks), tmp_path).computation.evaluate(8)

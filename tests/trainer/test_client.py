@@ -117,7 +117,7 @@ async def test_a_whole_life(tmp_path: Path) -> None:
 
         with refused("bad_data"):
             await trainer.train(3, [10**9])
-        assert await trainer.evaluate(10) == pytest.approx(twin.evaluate(10))
+        assert await trainer.evaluate(10) == pytest.approx(twin.computation.evaluate(10))
 
         snapshot = await trainer.snapshot()
         blobs = decode_blob_list(snapshot.blob_list, "snapshot", snapshot.size)

@@ -74,7 +74,7 @@ def aggregates(
 def test_members_stay_bit_identical_and_learn(tmp_path: Path) -> None:
     manifest, members, cut = swarm_of(tmp_path, 3)
     momenta = [Momentum(section) for section in cut]
-    before, seen = members[0].evaluate(30), set()
+    before, seen = members[0].computation.evaluate(30), set()
     for round_ in range(1, 25, 2):
         shares = [range(4 * place, 4 * place + 4) for place in range(len(members))]
         made = [m.train(round_, s) for m, s in zip(members, shares, strict=True)]
@@ -95,7 +95,7 @@ def test_members_stay_bit_identical_and_learn(tmp_path: Path) -> None:
         assert unchanged not in found
         seen |= found
     assert len(seen) == 12
-    assert members[0].evaluate(30) < before - 0.2
+    assert members[0].computation.evaluate(30) < before - 0.2
 
 
 def test_the_section_of_a_committee_without_aggregate_stays_as_it_is(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 from distro_node.node.settings.components import Compile
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer import training_session
+from distro_node.node.trainer.computation import Computation
 from distro_node.node.trainer.models.compilation import CompileTrial, compile_if_faster
 from distro_node.node.trainer.models.model import layers_of
 from distro_node.node.trainer.training_session import TrainingSession
@@ -24,7 +25,7 @@ from trainer.test_client import spec_of
 from trainer.test_images import image_manifest
 from trainer.test_tasks import masked_manifest, sft_manifest
 
-# Private here: `_compute_zeros`, `_call_impl`, `_compiled_call_impl`: a trial without a compiler, and
+# Private here: `_call_impl`, `_compiled_call_impl`: a trial without a compiler, and
 # what torch compiles, of which it has no public name.
 
 needs_a_compiler = pytest.mark.skipif(
@@ -121,9 +122,11 @@ def test_a_compiler_without_end_is_interrupted() -> None:
 def test_every_task_can_be_tried(tmp_path: Path, made: Any) -> None:
     """Zeros are valid samples for all of them, and leave no gradient behind. A processor is asked for it
     alone."""
-    session = TrainingSession(made(tmp_path)[0], BlobStore(tmp_path), CPU, micro_batch=2)
+    manifest, chunks = made(tmp_path)
+    session = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=2)
+    session.load(chunks)
     for sequences in (1, 2):
-        session._compute_zeros(sequences)
+        session.computation.compute_zeros(sequences)
     assert layers_of(session.model)
     assert all(parameter.grad is None for parameter in session.parameters)
     for setting in (Compile.AUTO, Compile.OFF):
@@ -148,19 +151,19 @@ def test_a_compiled_session_learns_the_same(
     assert words is not None
     assert "layers are compiled" in words
 
-    def gradients(session: TrainingSession, samples: int) -> tuple[float, list[torch.Tensor]]:
-        loss, _ = session.gradient(1, range(samples))
-        return loss, [each.grad.clone() for each in session.parameters if each.grad is not None]
+    def gradients(computation: Computation, samples: int) -> tuple[float, list[torch.Tensor]]:
+        loss, _ = computation.gradient(1, range(samples))
+        return loss, [each.grad.clone() for each in computation.parameters if each.grad is not None]
 
     # Two passes of two, and one of one: both sizes were compiled.
-    for session in (compiled, compiled.shadow()):
-        loss, expected = gradients(plain, 5)
-        other, found = gradients(session, 5)
+    for computation in (compiled.computation, compiled.computation.shadow()):
+        loss, expected = gradients(plain.computation, 5)
+        other, found = gradients(computation, 5)
         assert other == pytest.approx(loss, rel=1e-5)
         for here, there in zip(expected, found, strict=True):
             torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-6)
     # An evaluation runs uncompiled: members report it to each other, and it stays the same.
-    assert compiled.evaluate(2) == plain.evaluate(2)
+    assert compiled.computation.evaluate(2) == plain.computation.evaluate(2)
 
 
 # A minute of computing. `make test` has that a confined process may run a compiler and load what it

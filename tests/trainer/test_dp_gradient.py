@@ -67,7 +67,7 @@ def test_without_noise_or_a_bound_it_is_the_usual_gradient(tmp_path: Path) -> No
     bound = session_of(tmp_path / "b", noisy(norm=1e6, noise=0.0, sequences=2))
     loud = session_of(tmp_path / "c", noisy(noise=100.0, sequences=2))
     for session in (usual, bound, loud):
-        session.gradient(1, [4, 5])
+        session.computation.gradient(1, [4, 5])
     pairs = list(zip(usual.parameters, bound.parameters, loud.parameters, strict=True))
     for one, same, other in pairs:
         assert one.grad is not None
@@ -102,7 +102,7 @@ def test_a_members_own_data_takes_the_place_of_the_swarms(tmp_path: Path) -> Non
     assert made.tokens == 2 * session.manifest.data.sequence_length
     with pytest.raises(TrainerFailed, match=f"sample {last + 1} of {last + 1}"):
         session.train(2, [last + 1])
-    assert session.evaluate(4) > 0
+    assert session.computation.evaluate(4) > 0
 
 
 def test_the_account_adds_up_and_noise_is_found_for_a_limit() -> None:

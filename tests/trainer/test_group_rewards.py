@@ -28,7 +28,7 @@ from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.work_specs import AuditsSpec
 from trainer.support import CPU, TINY_LLAMA, make_manifest, opened, refused, store_shard
 
-# Private here: `_rule`, `_invert`, `_compute_zeros`: what rewards, draws and warms up.
+# Private here: `_rule`, `_invert`: what rewards and draws.
 # Private here: `_reward`: the function of the rule in this file.
 
 LENGTH, COMPLETION, GROUP = 16, 4, 4
@@ -109,7 +109,7 @@ def test_sampling_repeats_exactly_and_differs_by_round_sample_and_completion(
     found = []
     for round_number in (1, 1, 2):
         rule.asked.clear()
-        session.gradient(round_number, [0, 1, 2])
+        session.computation.gradient(round_number, [0, 1, 2])
         found.append([text for _, text, _ in rule.asked])
     assert found[0] == found[1]
     assert found[0] != found[2]
@@ -118,12 +118,12 @@ def test_sampling_repeats_exactly_and_differs_by_round_sample_and_completion(
     assert [answer for _, _, answer in rule.asked[::GROUP]] == ["0", "1", "2"]
     # Held-out samples have the same numbers as training samples, and other completions.
     rule.asked.clear()
-    session.evaluate(3)
+    session.computation.evaluate(3)
     assert [text for _, text, _ in rule.asked] != found[0]
     # What is sampled does not depend on how many samples are computed at once.
     for micro_batch in (1, 3):
         other, rule = ruled(tmp_path, micro_batch=micro_batch)
-        other.gradient(1, [0, 1, 2])
+        other.computation.gradient(1, [0, 1, 2])
         assert [text for _, text, _ in rule.asked] == found[0]
 
 
@@ -175,7 +175,7 @@ def test_the_gradient_is_that_of_plain_torch(
         return groups[-1][1]
 
     monkeypatch.setattr(group_rewards, "sample_completions", sampled)
-    loss, counted = session.gradient(1, [0, 5, 30])
+    loss, counted = session.computation.gradient(1, [0, 5, 30])
     ours = [parameter.grad for parameter in session.parameters]
     rewards = [rule._reward(text) for _, text, _ in rule.asked]
     assert len({*rewards}) > 2
@@ -204,9 +204,9 @@ def test_the_gradient_is_that_of_plain_torch(
 
 def test_equal_rewards_teach_nothing_and_the_loss_is_what_is_missed(tmp_path: Path) -> None:
     session, _ = ruled(tmp_path, lambda _: 0.25)
-    assert session.gradient(1, [0, 1])[0] == pytest.approx(0.75)
+    assert session.computation.gradient(1, [0, 1])[0] == pytest.approx(0.75)
     assert all(p.grad is not None and not p.grad.any() for p in session.parameters)
-    assert session.evaluate(8) == pytest.approx(0.75)
+    assert session.computation.evaluate(8) == pytest.approx(0.75)
 
 
 def test_the_gradient_survives_sampling_under_autocast(tmp_path: Path) -> None:
@@ -223,11 +223,11 @@ def test_the_gradient_survives_sampling_under_autocast(tmp_path: Path) -> None:
 
 def test_it_learns_what_is_rewarded(tmp_path: Path) -> None:
     session, _ = ruled(tmp_path, lambda text: float("!" < text < "@"), group=16, max_new_tokens=1)
-    before = session.evaluate(8)
+    before = session.computation.evaluate(8)
     for round_number in range(1, 41):
         made = session.train(round_number, [(round_number * 8 + n) % 32 for n in range(8)])
         session.apply(round_number, [made.body], 8e-3, True)
-    assert session.evaluate(8) < 0.6 * before
+    assert session.computation.evaluate(8) < 0.6 * before
 
 
 def test_zeros_are_computed_and_nobody_is_asked(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_zeros_are_computed_and_nobody_is_asked(tmp_path: Path) -> None:
         raise AssertionError("no founder has written this sample")
 
     session, rule = ruled(tmp_path, refuse)
-    session._compute_zeros(2)
+    session.computation.compute_zeros(2)
     assert rule.asked == []
 
 
@@ -300,7 +300,7 @@ def test_a_rule_that_fails_is_one_line(tmp_path: Path) -> None:
 
     rule.reward = fail  # type: ignore[method-assign]
     with refused("no_task", "the checker 'x' failed"):
-        session.gradient(1, [0])
+        session.computation.gradient(1, [0])
 
 
 def test_memory_counts_all_completions(tmp_path: Path) -> None:

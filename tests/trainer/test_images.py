@@ -27,8 +27,6 @@ from distro_node.protocol.wire.manifest import AdapterSpec, Manifest
 from distro_node.protocol.wire.structure import to_plain
 from trainer.support import CPU, make_manifest, opened, refused, store_shard
 
-# Private here: `_corpus`: what is read.
-
 GREY = ImageSettings(size=4, channels=1)
 SIGNS = ImageSettings(size=4, channels=1, classes=("bar", "beam"))
 SMALL = {"model_type": "unet2d", "block_out_channels": [8, 16], "layers_per_block": 1}
@@ -94,7 +92,7 @@ def session(made: tuple[Manifest, Sequence[Any]], place: Path) -> TrainingSessio
 
 def batch_of(session: TrainingSession, numbers: Sequence[int], round_: int) -> Any:
     """Return the task's batch of some training samples."""
-    pairs = zip(session._corpus.training(numbers), numbers, strict=True)
+    pairs = zip(session.computation.corpus.training(numbers), numbers, strict=True)
     return session.task.batch([StoredSample(data, number, round_) for data, number in pairs])
 
 
@@ -126,7 +124,7 @@ def test_gradients_in_any_order_of_memory_make_one_update(
     positions = []
     for order in (None, torch.channels_last):
         session = opened(made, place)
-        session.gradient(1, [0, 1, 2, 3])
+        session.computation.gradient(1, [0, 1, 2, 3])
         gradients = [parameter.grad for parameter in session.parameters]
         if order is not None:
             gradients = [
@@ -183,7 +181,7 @@ def test_another_member_computes_the_samegradient(
     gradients = []
     for micro_batch in (4, 4, 1):
         session = opened(made, place, micro_batch=micro_batch)
-        loss, counted = session.gradient(3, [0, 7, 40, 2])
+        loss, counted = session.computation.gradient(3, [0, 7, 40, 2])
         assert counted == 4 * 16
         gradients.append([loss, *(p.grad for p in session.parameters)])
     for one, other, alone in zip(*gradients, strict=True):
@@ -195,8 +193,8 @@ def test_two_replicas_stay_equal_and_learn(
     made: tuple[Manifest, Sequence[Any]], place: Path
 ) -> None:
     members = [opened(made, place) for _ in range(2)]
-    before = members[0].evaluate(8)
-    assert members[0].evaluate(8) == before
+    before = members[0].computation.evaluate(8)
+    assert members[0].computation.evaluate(8) == before
     for round_ in range(1, 9):
         shares = [[(round_ * 8 + i) % 48 for i in range(start, start + 4)] for start in (0, 4)]
         trained = [m.train(round_, share) for m, share in zip(members, shares, strict=True)]
@@ -204,7 +202,7 @@ def test_two_replicas_stay_equal_and_learn(
         assert len(prints) == 1
     for one, other in zip(*(m.parameters for m in members), strict=True):
         assert torch.equal(one, other)
-    assert members[0].evaluate(8) < 0.9 * before
+    assert members[0].computation.evaluate(8) < 0.9 * before
 
 
 def test_images_are_drawn_again_from_the_same_seed(
@@ -295,6 +293,6 @@ def test_manifests_that_contradict_themselves_are_refused(
     row[17 * 3] = 2
     wrong = replace(data, heldout=store_shard(BlobStore(place), row))
     with refused("bad_data", "class 2 of 2"):
-        opened((replace(manifest, data=wrong), made[1]), place).evaluate(8)
+        opened((replace(manifest, data=wrong), made[1]), place).computation.evaluate(8)
     with pytest.raises(TrainerFailed, match="does not learn from images"):
         draw_images(opened(make_manifest(place), place), 1, 0, 10)

@@ -100,8 +100,10 @@ def test_no_micro_batch_is_waited_for(tmp_path: Path) -> None:
     manifest, chunks = make_manifest(tmp_path)
     session = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=1)
     session.load(chunks)
-    session.gradient(1, range(1))
-    two, six = (dispatched(lambda n=n: session.gradient(1, range(n))).waits for n in (2, 6))
+    session.computation.gradient(1, range(1))
+    two, six = (
+        dispatched(lambda n=n: session.computation.gradient(1, range(n))).waits for n in (2, 6)
+    )
     assert two == six
 
 

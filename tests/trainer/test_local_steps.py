@@ -50,7 +50,7 @@ def test_one_step_a_round_is_what_it_was(tmp_path: Path) -> None:
     session = make_session(tmp_path, optimizer=spec)
     alone = LocalOptimizer(session.layout, session.parameters, spec)
     for round_ in (1, 2):
-        session.gradient(round_, [3, 4, 5])
+        session.computation.gradient(round_, [3, 4, 5])
         alone.accumulate([parameter.grad for parameter in session.parameters])
         alone.take(round_)
         session.train(round_, [3, 4, 5])
@@ -62,7 +62,7 @@ def by_hand(session: TrainingSession, batches: list[list[int]], rate: float) -> 
     start = copies(session)
     momenta = [torch.zeros_like(parameter) for parameter in start]
     for batch in batches:
-        session.gradient(1, batch)
+        session.computation.gradient(1, batch)
         for parameter, momentum in zip(session.parameters, momenta, strict=True):
             assert parameter.grad is not None
             momentum.mul_(0.95).add_(parameter.grad)
@@ -123,7 +123,7 @@ def test_parameters_come_back_to_the_bit(tmp_path: Path, precision: Any) -> None
 def test_members_with_local_steps_hold_the_same_bits_in_each_round(tmp_path: Path) -> None:
     made = make_manifest(tmp_path, optimizer=SPEC, rounds=FOUR)
     members = [opened(made, tmp_path, micro_batch=size) for size in (1, 3)]
-    before, seen = members[0].evaluate(30), set()
+    before, seen = members[0].computation.evaluate(30), set()
     for round_ in range(1, 7):
         trained = [
             member.train(round_, range(16 * (2 * round_ + me), 16 * (2 * round_ + me) + 16))
@@ -135,7 +135,7 @@ def test_members_with_local_steps_hold_the_same_bits_in_each_round(tmp_path: Pat
         assert len(set(prints)) == 1
         seen.add(prints[0])
     assert len(seen) == 6
-    assert members[0].evaluate(30) < before - 0.1
+    assert members[0].computation.evaluate(30) < before - 0.1
     # A restarted member has no momentum to begin its steps with; neither has any other.
     late = opened(made, tmp_path)
     late.load([*_chunks(members[0])])
@@ -161,14 +161,14 @@ def test_steps_are_those_of_the_parameters_a_round_ago_with_overlap(tmp_path: Pa
 
 def test_a_step_without_a_finite_gradient_is_left_out(tmp_path: Path) -> None:
     session, other = session_of(tmp_path, TWO), session_of(tmp_path, TWO)
-    printed, gradient, calls = session.part.fingerprint(), session.gradient, []
+    printed, gradient, calls = session.part.fingerprint(), session.computation.gradient, []
 
     def broken(round_number: int, samples: Any, **options: Any) -> tuple[float, int]:
         calls.append(list(samples))
         loss, count = gradient(round_number, samples, **options)
         return (float("nan"), count) if len(calls) in spoiled else (loss, count)
 
-    session.gradient = broken
+    session.computation.gradient = broken
     spoiled = {1}
     result = session.train(1, [0, 1, 2, 3])
     assert calls == [[0, 1], [2, 3]]
@@ -183,7 +183,7 @@ def test_a_step_without_a_finite_gradient_is_left_out(tmp_path: Path) -> None:
 
 def test_a_failure_between_steps_leaves_the_shared_parameters(tmp_path: Path) -> None:
     session = session_of(tmp_path)
-    printed, gradient, calls = session.part.fingerprint(), session.gradient, []
+    printed, gradient, calls = session.part.fingerprint(), session.computation.gradient, []
 
     def failing(round_number: int, samples: Any, **options: Any) -> tuple[float, int]:
         calls.append(samples)
@@ -191,7 +191,7 @@ def test_a_failure_between_steps_leaves_the_shared_parameters(tmp_path: Path) ->
             raise failure
         return gradient(round_number, samples, **options)
 
-    session.gradient = failing
+    session.computation.gradient = failing
     failure: Exception = TrainerFailed("missing_data", "some of it is missing")
     with refused("missing_data"):
         session.train(1, range(8))
@@ -207,7 +207,7 @@ def test_a_failure_between_steps_leaves_the_shared_parameters(tmp_path: Path) ->
 
 def test_who_stops_early_sends_what_its_steps_have_moved(tmp_path: Path) -> None:
     session, other = session_of(tmp_path), session_of(tmp_path)
-    gradient, calls = session.gradient, []
+    gradient, calls = session.computation.gradient, []
 
     def counted(round_number: int, samples: Any, **options: Any) -> tuple[float, int]:
         calls.append(samples)
@@ -215,7 +215,7 @@ def test_who_stops_early_sends_what_its_steps_have_moved(tmp_path: Path) -> None
             session.stop_steps.round = 2
         return gradient(round_number, samples, **options)
 
-    session.gradient = counted
+    session.computation.gradient = counted
     stopped = session.train(2, range(8))
     assert len(calls) == 2
     assert stopped.tokens == 4 * 32

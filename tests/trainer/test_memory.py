@@ -144,13 +144,13 @@ def test_where_one_sequence_is_too_much_activations_are_computed_twice(
     loss = session.task.loss
 
     def exhausted(*arguments: Any) -> Any:
-        if not session.options.checkpointing:
+        if not session.computation.checkpointing:
             raise torch.OutOfMemoryError("out of memory")
         return loss(*arguments)
 
     monkeypatch.setattr(session.task, "loss", exhausted)
     assert session.train(1, range(2)).tokens == 64
-    assert session.options.checkpointing
+    assert session.computation.checkpointing
 
 
 def test_several_devices_divide_what_they_do_not_copy() -> None:

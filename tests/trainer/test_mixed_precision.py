@@ -20,31 +20,31 @@ def gradients(session: object) -> torch.Tensor:
 
 def test_a_gradient_in_float16_is_that_of_float32_to_its_digits(tmp_path: Path) -> None:
     session = make_session(tmp_path)
-    loss, _ = session.gradient(1, range(4))
+    loss, _ = session.computation.gradient(1, range(4))
     whole = gradients(session)
-    session._precision = MixedPrecision(CPU, torch.float16)
-    narrow_loss, _ = session.gradient(1, range(4))
+    session.computation.precision = MixedPrecision(CPU, torch.float16)
+    narrow_loss, _ = session.computation.gradient(1, range(4))
     narrow = gradients(session)
     assert narrow_loss == pytest.approx(loss, rel=2e-3)
     assert torch.nn.functional.cosine_similarity(whole, narrow, dim=0) > 0.999
     # Divided by the scale again.
     assert narrow.norm() == pytest.approx(float(whole.norm()), rel=1e-2)
     # One that is too large is lowered, and the gradient is computed again.
-    session._precision.scale = 2.0**40
-    session.gradient(1, range(2))
+    session.computation.precision.scale = 2.0**40
+    session.computation.gradient(1, range(2))
     assert all_finite([p.grad for p in session.parameters])
-    assert 1.0 <= session._precision.scale < 2.0**40
+    assert 1.0 <= session.computation.precision.scale < 2.0**40
 
 
 def test_without_a_scale_small_elements_would_be_lost(tmp_path: Path) -> None:
     """The purpose of the scale: the same gradient, of a loss a ten-thousandth as large."""
     session = make_session(tmp_path)
-    session._precision = MixedPrecision(CPU, torch.float16)
-    session.gradient(1, range(1))
+    session.computation.precision = MixedPrecision(CPU, torch.float16)
+    session.computation.gradient(1, range(1))
     kept = int((gradients(session) != 0).sum())
-    session._precision.scale = 2.0**-14
-    session._precision._finite_in_a_row = -1
-    session.gradient(1, range(1))
+    session.computation.precision.scale = 2.0**-14
+    session.computation.precision._finite_in_a_row = -1
+    session.computation.gradient(1, range(1))
     assert int((gradients(session) != 0).sum()) < 0.9 * kept
 
 

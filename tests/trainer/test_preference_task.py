@@ -35,8 +35,6 @@ from trainer.support import (
 from trainer.test_adapters import TINY_GPT2
 from transformers import AutoModelForCausalLM
 
-# Private here: `_corpus`: what is read.
-
 LENGTH, HALF = 34, 16
 BEGIN, LEARNED = 1 << 15, 1 << 14
 FILLER = 7
@@ -97,8 +95,9 @@ def dpo_manifest(
     first = made(np.zeros(64), np.zeros(16))
     if not margins:
         return first, chunks
-    session = opened((first, chunks), root)
-    return made(*(np.array(session.margins(range(n), heldout=n == 16)) for n in (64, 16))), chunks
+    computation = opened((first, chunks), root).computation
+    found = (np.array(computation.margins(range(n), heldout=n == 16)) for n in (64, 16))
+    return made(*found), chunks
 
 
 def plain_margins(model: Any, rows: np.ndarray) -> torch.Tensor:
@@ -132,7 +131,7 @@ def test_loss_and_gradient_are_those_of_the_formula(
             torch.manual_seed(3)
             for parameter in session.parameters:
                 parameter.add_(torch.randn_like(parameter), alpha=0.05)
-        loss, counted = session.gradient(1, [0, 1, 2, 3, 4])
+        loss, counted = session.computation.gradient(1, [0, 1, 2, 3, 4])
         gradients.append([parameter.grad for parameter in session.parameters])
         assert counted == 5
     with torch.no_grad():
@@ -159,33 +158,33 @@ def test_a_pair_by_hand(tmp_path: Path) -> None:
     session = opened((replace(manifest, data=data), chunks), tmp_path)
     for parameter in session.parameters:
         parameter.data.zero_()
-    assert session.margins([0]) == [pytest.approx(math.log(256))]
+    assert session.computation.margins([0]) == [pytest.approx(math.log(256))]
     loss = -math.log(1 / (1 + math.exp(-0.1 * (math.log(256) - 5.0))))
-    assert session.evaluate(1) == pytest.approx(loss)
+    assert session.computation.evaluate(1) == pytest.approx(loss)
     assert session.task.unit == "nats a pair of answers"
 
 
 def test_the_initial_model_has_a_loss_of_log_2_and_learns_to_prefer(tmp_path: Path) -> None:
     session = opened(dpo_manifest(tmp_path), tmp_path)
-    assert session.evaluate(16) == pytest.approx(math.log(2), abs=1e-5)
-    start = np.array(session.margins(range(16), heldout=True))
+    assert session.computation.evaluate(16) == pytest.approx(math.log(2), abs=1e-5)
+    start = np.array(session.computation.margins(range(16), heldout=True))
     for round_number in range(1, 31):
         share = [(round_number * 8 + place) % 64 for place in range(8)]
         made = session.train(round_number, share)
         assert made.tokens == 8
         session.apply(round_number, [made.body], 8e-3, True)
-    assert session.evaluate(16) < 0.6
-    now = np.array(session.margins(range(16), heldout=True))
+    assert session.computation.evaluate(16) < 0.6
+    now = np.array(session.computation.margins(range(16), heldout=True))
     assert (now > start).mean() > 0.8
-    assert session.accuracy(16) == ((now > start).mean(), 16)
+    assert session.computation.accuracy(16) == ((now > start).mean(), 16)
 
 
 def test_adapters_learn_to_prefer_to_the_frozen_start(tmp_path: Path) -> None:
     made = dpo_manifest(tmp_path, lora=Lora(rank=4, alpha=8.0))
     session = opened(made, tmp_path)
     assert made[0].adapter is not None
-    assert session.evaluate(16) == pytest.approx(math.log(2), abs=1e-5)
-    start = np.array(session.margins(range(16), heldout=True))
+    assert session.computation.evaluate(16) == pytest.approx(math.log(2), abs=1e-5)
+    start = np.array(session.computation.margins(range(16), heldout=True))
     # The reference is what the checkpoint itself prefers: adapters start as nothing.
     write_checkpoint(tmp_path / "checkpoint", TINY_LLAMA)
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint").eval()
@@ -196,19 +195,19 @@ def test_adapters_learn_to_prefer_to_the_frozen_start(tmp_path: Path) -> None:
         share = [(round_number * 8 + place) % 64 for place in range(8)]
         body = session.train(round_number, share).body
         session.apply(round_number, [body], 2.0**-6, True)
-    assert session.evaluate(16) < 0.6
-    assert (session.accuracy(16) or (0.0, 0))[0] > 0.8
+    assert session.computation.evaluate(16) < 0.6
+    assert (session.computation.accuracy(16) or (0.0, 0))[0] > 0.8
     # Another member, and one that starts again, have the same reference without a second model.
     again = opened(made, tmp_path)
     again.load(session.snapshot().chunks)
-    assert again.accuracy(16) == session.accuracy(16)
+    assert again.computation.accuracy(16) == session.computation.accuracy(16)
 
 
 def test_nothing_is_dropped(tmp_path: Path) -> None:
     """The start's margins have no dropout, and neither has what they are compared with."""
     config = TINY_GPT2 | {"attn_pdrop": 0.5, "embd_pdrop": 0.5, "resid_pdrop": 0.5}
     session = opened(dpo_manifest(tmp_path, config), tmp_path)
-    loss, _ = session.gradient(1, [0, 1, 2])
+    loss, _ = session.computation.gradient(1, [0, 1, 2])
     assert loss == pytest.approx(math.log(2), abs=1e-5)
     assert session.model.config.attn_pdrop == 0.5
 
@@ -234,7 +233,7 @@ def test_the_beginning_has_half_of_what_is_learned_of_both_answers(tmp_path: Pat
     session = opened(dpo_manifest(tmp_path), tmp_path)
     task = session.task
     assert isinstance(task, HasBeginnings)
-    (data,) = session._corpus.training([5])
+    (data,) = session.computation.corpus.training([5])
     batch = task.batch([StoredSample(data, 5, 1)])
     half = task.beginning(batch)
     assert half is not None
@@ -242,7 +241,7 @@ def test_the_beginning_has_half_of_what_is_learned_of_both_answers(tmp_path: Pat
     assert all(count > 0 for count in counts[1])
     assert abs(sum(counts[0]) / 2 - sum(counts[1])) <= 1
     assert torch.equal(half["reference"], batch["reference"])
-    assert session.gradient(1, [5], beginning=True)[1] == 1
+    assert session.computation.gradient(1, [5], beginning=True)[1] == 1
     batch["learned"][:] = False
     assert task.beginning(batch) is None
 
@@ -265,7 +264,7 @@ def test_what_cannot_be_a_pair_is_refused(tmp_path: Path) -> None:
             TrainingSession(changed, store, CPU)
     plain, chunks = make_manifest(tmp_path)
     with refused("bad_model", "margins of pairs"):
-        opened((plain, chunks), tmp_path).margins([0])
+        opened((plain, chunks), tmp_path).computation.margins([0])
 
 
 def test_bad_numbers_are_refused(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_after_it_a_session_trains_as_without_it(tmp_path: Path, lora: Lora | No
         session.train(1, [0])
     assert plain.load(chunks) == session.load(chunks)
     assert plain.train(1, [0, 1]).body == session.train(1, [0, 1]).body
-    assert plain.evaluate(2) == session.evaluate(2)
+    assert plain.computation.evaluate(2) == session.computation.evaluate(2)
     if manifest.adapter is not None:
         # An adapter with another scale is another model.
         louder = dataclasses.replace(manifest.adapter, alpha=8.0)

@@ -113,7 +113,7 @@ async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
             assert same_signs(twin, ours.body, theirs.body) > 0.99
             applied = await trainer.apply(round_, [ours.body], RATE, True, [1])
             assert applied.fingerprint == twin.apply(round_, [ours.body], RATE, True)
-        assert await trainer.evaluate(5) == pytest.approx(twin.evaluate(5), rel=1e-5)
+        assert await trainer.evaluate(5) == pytest.approx(twin.computation.evaluate(5), rel=1e-5)
         written = await trainer.snapshot()
         assert written.blob_list == twin.snapshot().encode()
         chunks = decode_blob_list(written.blob_list, "snapshot", written.size).chunks

@@ -92,7 +92,9 @@ def test_ranks_are_one_member(tmp_path: Path, size: int, preconditioner: Any, st
         assert stranger.apply(round_, bodies, RATE, True, weights) == fingerprint
         assert_close_momentum(together.sessions, alone)
     assert together.call("snapshot") == [alone.snapshot()] * size
-    assert together.call("evaluate", 7)[0] == pytest.approx(alone.evaluate(7), rel=1e-5)
+    assert together.call("computation.evaluate", 7)[0] == pytest.approx(
+        alone.computation.evaluate(7), rel=1e-5
+    )
 
 
 def test_ranks_audit_as_one(tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ def test_masked_targets_weigh_as_in_one_process(tmp_path: Path) -> None:
     alone = opened((manifest, chunks), tmp_path, micro_batch=1)
     together = Together(tmp_path, manifest, chunks, 2, micro_batch=1)
     for session in (alone, *together.sessions):
-        session.task = Unequal(session.task)  # type: ignore[assignment]
+        session.computation.task = Unequal(session.task)  # type: ignore[assignment]
     ours, theirs = together.train(1, range(6)), alone.train(1, range(6))
     assert ours.tokens == theirs.tokens < 6 * 32
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)

@@ -161,7 +161,7 @@ def test_a_step_is_waited_for_at_most_once_and_an_update_leaves_in_one_copy_of_e
     device: torch.device, tmp_path: Path
 ) -> None:
     member = make_session(tmp_path, device=device)
-    member.gradient(1, [0])
+    member.computation.gradient(1, [0])
     member.optimizer.accumulate(member.part.gradients())
     assert copies_to_main_memory(lambda: member.optimizer.take(1)) == 2
     layout, parameters, updates = member.layout, member.parameters, random_updates(member.layout, 2)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import training_session
+from distro_node.node.trainer import computation, training_session
 from distro_node.node.trainer.audit_score import AssignedSample
+from distro_node.node.trainer.computation import Computation
 from distro_node.node.trainer.models.initial_parameters import Lora
 from distro_node.node.trainer.optimizer.background_gradient import BackgroundGradient
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
@@ -52,7 +53,7 @@ def test_members_stay_bit_identical_and_learn(
     spec = OptimizerSpec(preconditioner=preconditioner, smoothing=0.5, weight_decay=0.1, step=step)
     made = make_manifest(tmp_path, optimizer=spec)
     members = [opened(made, tmp_path, micro_batch=size) for size in (1, 2, 3, 8)]
-    before, seen = members[0].evaluate(30), set()
+    before, seen = members[0].computation.evaluate(30), set()
     for round_ in range(1, 6):
         shares = (range(8 * (4 * round_ + me), 8 * (4 * round_ + me) + 8) for me in range(4))
         bodies = [m.train(round_, share).body for m, share in zip(members, shares, strict=True)]
@@ -65,7 +66,7 @@ def test_members_stay_bit_identical_and_learn(
         }
         seen.add(fingerprint)
     assert len(seen) == 5
-    assert members[0].evaluate(30) < before - 0.1
+    assert members[0].computation.evaluate(30) < before - 0.1
     assert len({member.snapshot() for member in members}) == 1
 
 
@@ -206,8 +207,8 @@ def test_out_of_memory_halves_the_micro_batch(tmp_path: Path) -> None:
     assert limit.tried == [8, 4, 2, 2, 2, 2]
     assert session.micro_batch == 2
     assert loss == pytest.approx(whole.train(1, range(8)).loss, abs=1e-5)
-    session.micro_batch = 4
-    assert session.evaluate(9) == pytest.approx(whole.evaluate(9), abs=1e-5)
+    session.computation.micro_batch = 4
+    assert session.computation.evaluate(9) == pytest.approx(whole.computation.evaluate(9), abs=1e-5)
     limit.fits = 0
     with refused("out_of_memory", "does not fit"):
         session.train(2, range(4))
@@ -217,7 +218,7 @@ def test_a_micro_batch_that_was_halved_grows_back_when_memory_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a game has ended, the trainer must not stay at one sequence at a time."""
-    monkeypatch.setattr(training_session, "_BEFORE_GROWING", 2)
+    monkeypatch.setattr(computation, "_BEFORE_GROWING", 2)
     session = make_session(tmp_path, micro_batch=8)
     limit, sizes = OutOfMemory(session, fits=2), []
     for round_ in range(1, 9):
@@ -251,7 +252,7 @@ def test_without_parameters_or_after_half_a_step_nothing_is_computed(
         for call in (
             each.snapshot,
             lambda each=each: each.train(2, [1]),
-            lambda each=each: each.evaluate(1),
+            lambda each=each: each.computation.evaluate(1),
             lambda each=each: each.apply(2, [], RATE, False),
         ):
             with pytest.raises(TrainerFailed, match="no parameters"):
@@ -285,7 +286,7 @@ def test_held_out_data_shorter_than_a_sample(tmp_path: Path) -> None:
     data = dataclasses.replace(manifest.data, heldout=short)
     session = opened((dataclasses.replace(manifest, data=data), chunks), tmp_path)
     with refused("bad_data", "held-out"):
-        session.evaluate(5)
+        session.computation.evaluate(5)
 
 
 def test_a_share_is_never_in_memory_as_a_whole(
@@ -336,7 +337,7 @@ def test_work_of_several_rounds_takes_no_more_memory_than_the_plan_counts(
     their gradient: together they take what the plan counts for one gradient."""
     session, whole = make_session(tmp_path, lora=lora), make_session(tmp_path, lora=lora)
     whole.train(4, [0, 1])
-    monkeypatch.setattr(training_session, "available_bytes", lambda _: 0)
+    monkeypatch.setattr(computation, "available_bytes", lambda _: 0)
     aside = BackgroundGradient(session, 4, [0, 1])
     copied = aside._shadow.parameters
     trained = 4 * sum(parameter.numel() for parameter in session.parameters)
@@ -360,10 +361,10 @@ def test_work_of_several_rounds_takes_no_more_memory_than_the_plan_counts(
 def test_what_fails_aside_is_reported_when_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gradient(self: TrainingSession, round_number: int, samples: Sequence[int]) -> None:
+    def gradient(self: Computation, round_number: int, samples: Sequence[int]) -> None:
         raise TrainerFailed("missing_data", "a chunk is damaged")
 
-    monkeypatch.setattr(TrainingSession, "gradient", gradient)
+    monkeypatch.setattr(Computation, "gradient", gradient)
     with refused("missing_data", "damaged"):
         finished(BackgroundGradient(make_session(tmp_path), 4, [0]))
 
@@ -431,7 +432,7 @@ def test_who_computes_beginnings_alone_agrees_with_them_better_than_with_the_who
         share = range(assigned, assigned + 3)
         sums = [torch.zeros_like(parameter) for parameter in half.parameters]
         for sample in share:
-            assert half.gradient(round_, [sample], beginning=True)[1] == 16
+            assert half.computation.gradient(round_, [sample], beginning=True)[1] == 16
             for total, gradient in zip(sums, half.part.gradients(), strict=True):
                 assert gradient is not None
                 total += gradient / len(share)
@@ -477,7 +478,7 @@ def test_a_gradient_that_is_not_finite_spoils_no_reaudit(
     options = MemoryOptions(state=StateOptions(precision="int8"))
     honest, auditor = (opened(made, tmp_path, options=options) for _ in range(2))
     body = honest.train(1, range(3)).body
-    compute = auditor.gradient
+    compute = auditor.computation.gradient
 
     def overflow(round_number: int, samples: Sequence[int]) -> tuple[float, int]:
         found = compute(round_number, samples)
@@ -487,7 +488,7 @@ def test_a_gradient_that_is_not_finite_spoils_no_reaudit(
             gradient[0, 0] = torch.inf
         return found
 
-    monkeypatch.setattr(auditor, "gradient", overflow)
+    monkeypatch.setattr(auditor.computation, "gradient", overflow)
     (found,) = run_reaudit(auditor, 1, body, [0], [10, 11, 12], 3)
     assert auditor.optimizer.steps == 2
     assert all(bool(torch.isfinite(each).all()) for each in auditor.optimizer.second_moment)
@@ -575,10 +576,10 @@ def put(members: list[TrainingSession], parameters: list[list[torch.Tensor]]) ->
 
 def test_gradients_are_those_of_the_parameters_a_round_ago(tmp_path: Path) -> None:
     members = sessions(tmp_path)
-    before = members[0].evaluate(30)
+    before = members[0].computation.evaluate(30)
     bodies, prints = ahead(members)
     assert (bodies, prints) == stale(sessions(tmp_path))
-    assert members[0].evaluate(30) < before - 0.1
+    assert members[0].computation.evaluate(30) < before - 0.1
     # And of no others: in order, the second round's update differs.
     members = sessions(tmp_path)
     assert train_all(members, 1) == bodies[0]

@@ -35,8 +35,6 @@ from trainer.support import (
 )
 from trainer.test_adapters import TINY_GPT2
 
-# Private here: `_corpus`: what is read.
-
 BEGINS, LEARNED = 1 << 15, 1 << 14
 TINY_BERT: dict[str, Any] = {
     "model_type": "bert",
@@ -108,10 +106,10 @@ def test_the_assistants_text_is_learned_and_no_other(tmp_path: Path) -> None:
     session = opened(sft_manifest(tmp_path), tmp_path)
     made = session.train(1, [0, 1, 2])
     assert made.tokens == 3 * 2 * 7
-    before = session.evaluate(4)
+    before = session.computation.evaluate(4)
     # Eight beginnings with their continuations: there is nothing else to be learned.
     train(session, 40)
-    assert session.evaluate(4) < 0.7 * before
+    assert session.computation.evaluate(4) < 0.7 * before
 
 
 def test_the_loss_is_the_mean_over_marked_tokens(tmp_path: Path) -> None:
@@ -121,7 +119,7 @@ def test_the_loss_is_the_mean_over_marked_tokens(tmp_path: Path) -> None:
         # Each conversation alone: text before it must not matter.
         logits = session.model(input_ids=rows, use_cache=False).logits[:, :7]
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:8].flatten())
-    assert session.evaluate(4) == pytest.approx(float(loss), rel=1e-5)
+    assert session.computation.evaluate(4) == pytest.approx(float(loss), rel=1e-5)
 
 
 def test_the_gradient_is_that_of_the_mean_whatever_the_micro_batch(tmp_path: Path) -> None:
@@ -129,10 +127,10 @@ def test_the_gradient_is_that_of_the_mean_whatever_the_micro_batch(tmp_path: Pat
     gradients = []
     for micro_batch in (1, 4):
         session = opened(made, tmp_path, micro_batch=micro_batch)
-        session.gradient(1, [0, 1, 2, 3, 4])
+        session.computation.gradient(1, [0, 1, 2, 3, 4])
         gradients.append([parameter.grad for parameter in session.parameters])
     session = opened(made, tmp_path)
-    stored = session._corpus.training([0, 1, 2, 3, 4])
+    stored = session.computation.corpus.training([0, 1, 2, 3, 4])
     batch = session.task.batch([StoredSample(data, n, 1) for n, data in enumerate(stored)])
     loss = session.task.loss(session.model.train(), batch)
     (loss.total / loss.count).backward()
@@ -149,7 +147,7 @@ def test_samples_without_an_answer_are_nogradient(tmp_path: Path) -> None:
     made = session.train(1, [0, 1])
     assert (made.loss, made.tokens) == (0.0, 0)
     with pytest.raises(TrainerFailed, match="no tokens to learn"):
-        session.evaluate(1)
+        session.computation.evaluate(1)
 
 
 @pytest.mark.parametrize("make", [make_manifest, sft_manifest, masked_manifest])
@@ -157,7 +155,7 @@ def test_the_beginning_of_a_sample_is_half_of_what_is_learned(tmp_path: Path, ma
     session = opened(make(tmp_path), tmp_path)
     task = session.task
     assert isinstance(task, HasBeginnings)
-    (data,) = session._corpus.training([5])
+    (data,) = session.computation.corpus.training([5])
     batch = task.batch([StoredSample(data, 5, 1)])
     beginning = task.beginning(batch)
     assert beginning is not None
@@ -168,11 +166,11 @@ def test_the_beginning_of_a_sample_is_half_of_what_is_learned(tmp_path: Path, ma
     # Nothing else is in it, in the gradient as well.
     (half.total / half.count).backward()
     expected = [parameter.grad for parameter in session.parameters]
-    loss, counted = session.gradient(1, [5], beginning=True)
+    loss, counted = session.computation.gradient(1, [5], beginning=True)
     assert (counted, loss) == (half.count, pytest.approx(float(half.total.detach()) / counted))
     for one, parameter in zip(expected, session.parameters, strict=True):
         torch.testing.assert_close(one, parameter.grad, rtol=1e-4, atol=1e-7)
-    assert session.gradient(1, [5])[1] == whole.count
+    assert session.computation.gradient(1, [5])[1] == whole.count
 
 
 def test_a_sample_in_which_one_thing_is_learned_has_no_beginning(tmp_path: Path) -> None:
@@ -183,8 +181,8 @@ def test_a_sample_in_which_one_thing_is_learned_has_no_beginning(tmp_path: Path)
     single = store_shard(BlobStore(tmp_path), row)
     data = replace(manifest.data, shards=(single,), heldout=single)
     session = opened((replace(manifest, data=data), chunks), tmp_path)
-    assert session.gradient(1, [0])[1] == 1
-    assert session.gradient(1, [0], beginning=True) == (0.0, 0)
+    assert session.computation.gradient(1, [0])[1] == 1
+    assert session.computation.gradient(1, [0], beginning=True) == (0.0, 0)
     session.train(1, [1], audits=True)
     assert session.audit(1, AssignedSample(sample=0, share=2))
     found = session.judge(1, opened((manifest, chunks), tmp_path).train(1, [0]).body)
@@ -194,7 +192,7 @@ def test_a_sample_in_which_one_thing_is_learned_has_no_beginning(tmp_path: Path)
 
 def test_gaps_are_the_same_for_everybody_and_others_each_round(tmp_path: Path) -> None:
     session = opened(masked_manifest(tmp_path), tmp_path)
-    (data,) = session._corpus.training([5])
+    (data,) = session.computation.corpus.training([5])
     first = session.task.batch([StoredSample(data, 5, 1)])
     for other, same in (
         (StoredSample(data, 5, 1), True),
@@ -212,11 +210,9 @@ def test_gaps_are_the_same_for_everybody_and_others_each_round(tmp_path: Path) -
 
 
 def test_a_share_is_hidden_and_never_where_a_document_ends(tmp_path: Path) -> None:
-    manifest, _ = masked_manifest(tmp_path, share=0.3)
-    session = TrainingSession(manifest, BlobStore(tmp_path), CPU)
-    samples = [
-        StoredSample(data, n, 3) for n, data in enumerate(session._corpus.training(range(180)))
-    ]
+    session = opened(masked_manifest(tmp_path, share=0.3), tmp_path)
+    stored = session.computation.corpus.training(range(180))
+    samples = [StoredSample(data, n, 3) for n, data in enumerate(stored)]
     batch = session.task.batch(samples)
     ids = session.task.read(samples).ids[:, :-1]  # type: ignore[attr-defined]  # this task has it
     found = (batch["targets"] != -100).numpy()
@@ -234,10 +230,10 @@ def test_a_model_learns_to_fill_gaps(tmp_path: Path, attention: str) -> None:
     manifest, chunks = masked_manifest(tmp_path)
     data = replace(manifest.data, attention=attention)
     session = opened((replace(manifest, data=data), chunks), tmp_path)
-    before = session.evaluate(16)
-    assert session.evaluate(16) == before
+    before = session.computation.evaluate(16)
+    assert session.computation.evaluate(16) == before
     train(session, 20)
-    assert session.evaluate(16) < 0.7 * before
+    assert session.computation.evaluate(16) < 0.7 * before
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
@@ -319,7 +315,7 @@ def test_a_task_of_an_installed_package_is_trained(tmp_path: Path, package: Path
     manifest = replace(manifest, task="last", task_settings={"scale": 2.0})
     session = opened((manifest, chunks), tmp_path)
     assert session.train(1, [0, 1, 2]).tokens == 3
-    assert session.evaluate(4) == pytest.approx(2 * np.log(256), rel=0.1)
+    assert session.computation.evaluate(4) == pytest.approx(2 * np.log(256), rel=0.1)
     with refused("bad_model", "'last' refuses the manifest.*scale is 2"):
         TrainingSession(replace(manifest, task_settings=None), BlobStore(tmp_path), CPU)
     # An audit needs no beginnings: the task need not be able to truncate samples.
@@ -404,7 +400,7 @@ def test_a_session_trains_within_documents(tmp_path: Path) -> None:
         with torch.no_grad():
             for parameter in session.parameters:
                 parameter.mul_(8.0)
-        losses.append(session.evaluate(4))
+        losses.append(session.computation.evaluate(4))
     assert abs(losses[0] - losses[1]) > 1e-3
     stored = Corpus(manifest.data, BlobStore(tmp_path)).heldout(range(4))
     batch = torch.from_numpy(read_tokens(manifest.data, stored).ids)

@@ -23,7 +23,7 @@ class BackgroundGradient:
         self._round = round_number
         self._session = session
         self._samples = tuple(samples)
-        self._shadow = session.shadow()
+        self._shadow = session.computation.shadow()
         self._found: tuple[float, int] | None = None
         self._error: Exception | None = None
         self._began, self._seconds = time.perf_counter(), 0.0

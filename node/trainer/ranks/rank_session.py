@@ -8,9 +8,8 @@ and gathers a layer when it is computed. Then no device ever holds the whole mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
 from accelerate import init_empty_weights
@@ -34,8 +33,6 @@ from ..training_session import TrainingSession
 from .momentum import MomentumDivision, RankPlace
 from .part import RankPart
 from .ranks import Ranks
-
-T = TypeVar("T")
 
 
 class RankSession(TrainingSession):
@@ -95,6 +92,8 @@ class RankSession(TrainingSession):
         self._sharded = [index for index in range(len(layout.tensors)) if index not in unshardable]
         parameters = ordered_parameters(model, manifest.parameters)
         copied = {parameters[index] for index in unshardable}
+        # The other ranks may be in the middle of a pass, which one rank cannot restart alone.
+        self.computes_alone = not self._sharded
         _shard(model, copied, self._ranks)
         _copy_tables(tables, model)
         return model, ordered_parameters(model, manifest.parameters)
@@ -108,10 +107,6 @@ class RankSession(TrainingSession):
     def compile_layers(self, setting: Compile) -> str | None:
         # With shards a pass needs all ranks at once, and a trial may fail at one of them alone.
         return None if self.in_shards else super().compile_layers(setting)
-
-    def _within_memory(self, compute: Callable[[], T]) -> T:
-        # With shards the other ranks are in the middle of a pass, which one rank cannot restart alone.
-        return compute() if self._sharded else super()._within_memory(compute)
 
 
 def rooms_of(ranks: Ranks, memory: int | None = None) -> list[FreeMemory]:
