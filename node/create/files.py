@@ -39,6 +39,7 @@ from .splits import (
     by_names,
     by_patterns,
     configuration,
+    glob_pattern,
     is_named_for_a_split,
     read_card,
 )
@@ -135,13 +136,14 @@ class Skipped:
 def find_files(source: Source) -> tuple[list[File], Skipped]:
     """Return the files of a source in the order in which they are read, and those skipped.
 
-    Raises `UserError` (`DATA_MISSING`) if a path does not exist or cannot be used, or if no file is
-    left to read.
+    Raises `UserError` (`DATA_MISSING`) if a path does not exist or cannot be used, if no file is left to
+    read, or if a pattern in `exclude` matches nothing.
     """
     found: dict[Path | str, File] = {}
     skipped = Skipped()
+    unused = set(source.exclude)
     for path in source.paths:
-        for file in _files_at(path, source, skipped):
+        for file in _files_at(path, source, skipped, unused):
             key = file.path if isinstance(file.path, str) else file.path.resolve()
             if not isinstance(file.path, str) and file.path.stat().st_size == 0:
                 skipped.add("empty", str(file.name))
@@ -151,17 +153,35 @@ def find_files(source: Source) -> tuple[list[File], Skipped]:
                 found[key] = file
     if not found:
         raise _nothing_to_read(source, skipped)
+    if unused := [pattern for pattern in source.exclude if pattern in unused]:
+        _refuse_unused(unused, source)
     return list(found.values()), skipped
 
 
-def matches(name: PurePath, patterns: Sequence[str]) -> bool:
-    """Whether a file's name, with or without the ending of a compressed file, matches a pattern;
+def matches(name: PurePath, patterns: Iterable[str]) -> bool:
+    """Whether a file's name, or the last parts of it, with or without the ending of a compressed
+    file, match a pattern. One that names a folder matches everything in it, `**` any number of folders;
     upper and lower case are equal."""
-    names = {PurePosixPath(each.as_posix().lower()) for each in (name, bare(name))}
-    return any(each.match(pattern.lower()) for each in names for pattern in patterns)
+    names = {each.as_posix().lower() for each in (name, bare(name))}
+    ends = {
+        "/".join(parts[start:])
+        for parts in (each.split("/") for each in names)
+        for start in range(len(parts))
+    }
+    compiled = [glob_pattern(_normalised(pattern)) for pattern in patterns]
+    return any(pattern.fullmatch(end) for pattern in compiled for end in ends)
 
 
-def _files_at(path: Path | str, source: Source, skipped: Skipped) -> Iterator[File]:
+def _normalised(pattern: str) -> str:
+    """Return a founder's pattern in lower case, without "./" and doubled slashes; one that ends with a
+    slash stands for what is in a folder."""
+    inside = "/**" if pattern.endswith("/") else ""
+    return PurePosixPath(pattern.lower()).as_posix() + inside
+
+
+def _files_at(
+    path: Path | str, source: Source, skipped: Skipped, unused: set[str]
+) -> Iterator[File]:
     if isinstance(path, str) and source.columns.images:
         raise BadFile(
             "cannot be taken from the hub as images",
@@ -170,7 +190,7 @@ def _files_at(path: Path | str, source: Source, skipped: Skipped) -> Iterator[Fi
     if isinstance(path, str):
         yield File(path, PurePath(path), "parquet", True)
     elif path.is_dir():
-        yield from _FolderWalk(path, source, skipped).files()
+        yield from _FolderWalk(path, source, skipped, unused).files()
     elif path.is_file():
         if source.format is None and (unread := unread_kind(bare(path))) is not None:
             raise BadFile(f"is {unread.what}", unread.remedy).at(path)
@@ -198,10 +218,12 @@ def _files_at(path: Path | str, source: Source, skipped: Skipped) -> Iterator[Fi
 class _FolderWalk:
     """The walk through the files below a given folder."""
 
-    def __init__(self, root: Path, source: Source, skipped: Skipped) -> None:
+    def __init__(self, root: Path, source: Source, skipped: Skipped, unused: set[str]) -> None:
+        """`unused`: the patterns in `exclude` that have matched no file yet."""
         self._root = root
         self._source = source
         self._skipped = skipped
+        self._unused = unused
         self._visited: set[tuple[int, int]] = set()
         """Device and inode of each folder read so far, so that no folder is read twice through links."""
         self._data_set_roots: dict[Path, Path] = {}
@@ -245,7 +267,10 @@ class _FolderWalk:
                 within, files = prepared
                 folders[:] = [name for name in folders if name in within]
                 for path in files:
-                    yield File(path, self._name(path), "arrow", False), None
+                    if reason := self._pattern_reason(self._name(path)):
+                        self._skipped.add(reason, str(self._name(path)))
+                    else:
+                        yield File(path, self._name(path), "arrow", False), None
                 continue
             root = self._data_set_root(here, folders, names)
             folders[:] = [name for name in sorted(folders) if self._is_entered(here / name)]
@@ -261,13 +286,27 @@ class _FolderWalk:
         name, source = self._name(path), self._source
         if path.name.endswith(_COMPANION_ENDINGS) or _is_index(path.name, names):
             return None
-        reason = _exclusion_reason(name, source) if path.is_file() else "no files"
+        if not path.is_file():
+            reason = "no files"
+        elif path.name.startswith("."):
+            reason = "hidden"
+        else:
+            reason = self._pattern_reason(name) or _exclusion_reason(name, source)
         if reason is not None:
             self._skipped.add(reason, str(name))
             return None
         return File(
             path, name, source.format or _format(name, source) or _default_format(source), False
         )
+
+    def _pattern_reason(self, name: PurePath) -> str | None:
+        """Return why the founder's patterns leave a file out; None if they do not."""
+        matching = {pattern for pattern in self._source.exclude if matches(name, (pattern,))}
+        self._unused -= matching
+        if matching:
+            return "left out by `exclude`"
+        include = self._source.include
+        return None if include is None or matches(name, include) else "not in `include`"
 
     def _is_entered(self, folder: Path) -> bool:
         """Whether to read a folder: not if it is hidden, and not if it is a link to a folder that
@@ -481,13 +520,7 @@ def _raise_unreadable(error: OSError) -> None:
 
 
 def _exclusion_reason(name: PurePath, source: Source) -> str | None:
-    """Return why a file in a folder is not read; None if it is."""
-    if name.name.startswith("."):
-        return "hidden"
-    if source.exclude and matches(name, source.exclude):
-        return "left out by `exclude`"
-    if source.include is not None and not matches(name, source.include):
-        return "not in `include`"
+    """Return why a file in a folder, which no pattern leaves out, is not read; None if it is."""
     by_name = _format(name, source)
     kind = (
         source.format
@@ -520,6 +553,27 @@ def _format(name: PurePath, source: Source) -> Format | None:
 def _default_format(source: Source) -> Format:
     """Return the format of a file that the founder wants to be read and whose name implies none."""
     return "image" if source.columns.images else "text"
+
+
+def _refuse_unused(patterns: Sequence[str], source: Source) -> None:
+    """Raise for patterns in `exclude` that match no file in the folders of a source, not even one left
+    out for another reason."""
+    folders = [path for path in source.paths if isinstance(path, Path) and path.is_dir()]
+    unused = [
+        pattern
+        for pattern in patterns
+        if not any(
+            matches(path.relative_to(folder), (pattern,))
+            for folder in folders
+            for path in folder.rglob("*")
+        )
+    ]
+    if unused:
+        raise UserError(
+            ExitCode.DATA_MISSING,
+            f"patterns in `exclude` match no file in a folder of the source: {' '.join(unused)}",
+            "fix them, or leave them out; a file that `paths` or --data names itself is always read",
+        )
 
 
 def _nothing_to_read(source: Source, skipped: Skipped) -> UserError:

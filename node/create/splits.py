@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ _SEPARATOR_CLASS = "[-._ 0-9]"
 _SHARD_PATTERN = re.compile(r"data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 _FOLDER_PATTERNS, _FILE_PATTERNS = (
     {
-        split: re.compile(f"(?:.*{_SEPARATOR_CLASS})?(?:{'|'.join(words)}){ending}")
+        # In capitals or not, unlike the hub: a test set would be trained on otherwise.
+        split: re.compile(f"(?:.*{_SEPARATOR_CLASS})?(?:{'|'.join(words)}){ending}", re.IGNORECASE)
         for split, words in _KEYWORDS.items()
     }
     for ending in (f"(?:{_SEPARATOR_CLASS}.*)?", f"{_SEPARATOR_CLASS}.*")
@@ -89,11 +91,38 @@ def by_patterns(names: Iterable[str], configuration: Configuration) -> dict[str,
     names = list(names)
     found = {}
     for split, patterns in (configuration.splits or {}).items():
-        compiled = [_pattern(configuration.folder + pattern) for pattern in patterns]
+        compiled = [glob_pattern(configuration.folder + glob) for glob in patterns]
         found[split] = {
             name for name in names if any(pattern.fullmatch(name) for pattern in compiled)
         }
     return found
+
+
+@lru_cache(maxsize=1024)
+def glob_pattern(glob: str) -> re.Pattern[str]:
+    """Convert a pattern of the hub to a regular expression; one that names a folder matches
+    everything in it."""
+    expression, index = "", 0
+    while index < len(glob):
+        if glob.startswith("**/", index):
+            expression, index = expression + "(?:.*/)?", index + 3
+        elif glob.startswith("**", index):
+            expression, index = expression + ".*", index + 2
+        elif glob[index] == "*":
+            expression, index = expression + "[^/]*", index + 1
+        elif glob[index] == "?":
+            expression, index = expression + "[^/]", index + 1
+        elif glob[index] == "[" and (end := glob.find("]", index + 2)) > 0:
+            letters = glob[index + 1 : end].replace("\\", "\\\\")
+            letters = f"^{letters[1:]}" if letters.startswith("!") else letters
+            expression, index = f"{expression}[{letters}]", end + 1
+        else:
+            expression, index = expression + re.escape(glob[index]), index + 1
+    inside = "" if any(character in glob for character in "*?[") else "(?:/.*)?"
+    try:
+        return re.compile(expression + inside)
+    except re.error:
+        return re.compile(re.escape(glob))
 
 
 def read_card(path: Path) -> dict[str, Any] | None:
@@ -204,29 +233,3 @@ def _splits_of(parts: Sequence[str], patterns: dict[str, re.Pattern[str]]) -> li
         for split, pattern in patterns.items()
         if any(pattern.fullmatch(part) for part in parts)
     ]
-
-
-def _pattern(glob: str) -> re.Pattern[str]:
-    """Convert a pattern of the hub to a regular expression; one that names a folder matches
-    everything in it."""
-    expression, index = "", 0
-    while index < len(glob):
-        if glob.startswith("**/", index):
-            expression, index = expression + "(?:.*/)?", index + 3
-        elif glob.startswith("**", index):
-            expression, index = expression + ".*", index + 2
-        elif glob[index] == "*":
-            expression, index = expression + "[^/]*", index + 1
-        elif glob[index] == "?":
-            expression, index = expression + "[^/]", index + 1
-        elif glob[index] == "[" and (end := glob.find("]", index + 2)) > 0:
-            letters = glob[index + 1 : end].replace("\\", "\\\\")
-            letters = f"^{letters[1:]}" if letters.startswith("!") else letters
-            expression, index = f"{expression}[{letters}]", end + 1
-        else:
-            expression, index = expression + re.escape(glob[index]), index + 1
-    inside = "" if any(character in glob for character in "*?[") else "(?:/.*)?"
-    try:
-        return re.compile(expression + inside)
-    except re.error:
-        return re.compile(re.escape(glob))

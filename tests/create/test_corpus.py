@@ -158,7 +158,8 @@ def test_what_a_folder_holds_is_found_and_the_rest_is_named(tmp_path: Path) -> N
     }
     assert find(root, include=("sub/*",))[0] == ["sub/c.jsonl", "sub/d.py.gz"]
     assert find(root, include=("*.TXT", "*.PY"))[0] == ["b.TXT", "sub/d.py.gz"]
-    assert find(root, exclude=("sub/*",))[0] == ["a.md", "b.TXT"]
+    for pattern in ("sub/*", "SUB", "sub/", "./sub/**"):
+        assert find(root, exclude=(pattern,))[0] == ["a.md", "b.TXT"]
     assert find(root, format="text")[0] == ["a.md", "b.TXT", "e.jpg", "sub/d.py.gz"]
 
 
@@ -337,6 +338,45 @@ def test_files_can_be_held_out_by_name(founder: Founder) -> None:
         with pytest.raises(UserError, match="heldout") as caught:
             founder.read(paths=("t",), heldout=patterns)
         assert caught.value.code == ExitCode.DATA_MISSING
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("drafts/**", ["a.txt", "more/ideas.txt"]),
+        ("Drafts", ["a.txt", "more/ideas.txt"]),
+        ("drafts/", ["a.txt", "more/ideas.txt"]),
+        ("dr*/", ["a.txt", "more/ideas.txt"]),
+        ("drafts/old/**/*.txt", ["a.txt", "drafts/1.txt", "more/ideas.txt"]),
+        ("old/2.txt", ["a.txt", "drafts/1.txt", "more/ideas.txt"]),
+        ("*s.txt", ["a.txt", "drafts/1.txt", "drafts/old/2.txt"]),
+        # Left out already.
+        (".hidden/**", ["a.txt", "drafts/1.txt", "drafts/old/2.txt", "more/ideas.txt"]),
+    ],
+)
+def test_a_pattern_leaves_out_what_is_below_a_folder(
+    tmp_path: Path, pattern: str, found: list[str]
+) -> None:
+    for name in ("a.txt", "drafts/1.txt", "drafts/old/2.txt", "more/ideas.txt", ".hidden/3.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("text")
+    assert find(tmp_path, exclude=(pattern,))[0] == found
+
+
+@pytest.mark.parametrize("pattern", ["draft/**", "a.txt/b", "*.md", "", "/"])
+def test_a_pattern_that_leaves_nothing_out_is_refused(tmp_path: Path, pattern: str) -> None:
+    write(tmp_path, a_txt="text", drafts__1_txt="text")
+    with pytest.raises(UserError, match="`exclude` match no file in a folder") as caught:
+        find(tmp_path, exclude=("drafts", pattern))
+    assert caught.value.code == ExitCode.DATA_MISSING
+
+
+def test_what_is_below_a_folder_can_be_held_out_or_included(founder: Founder) -> None:
+    write(founder.root / "t", a_txt="training " * 50, Held__x__b_txt="validation " * 50)
+    training, heldout = founder.stored(founder.read(paths=("t",), heldout=("held/",)))
+    assert documents_in(training) == ["training " * 50]
+    assert documents_in(heldout) == ["validation " * 50]
+    assert find(founder.root / "t", include=("held",))[0] == ["Held/x/b.txt"]
 
 
 def test_equal_documents_are_left_out_on_request_and_counted(

@@ -106,6 +106,8 @@ def test_a_clone_of_the_hub_is_read_as_the_hub_reads_it(tmp_path: Path) -> None:
         (["c4-train.00000-of-2.json", "c4-validation.00000-of-1.json"], 1),
         (["my_train_file_0.jsonl", "my_test_file.jsonl", "eval-1.jsonl"], 1),
         (["training/a.jsonl", "testing/a.jsonl", "dev/a.jsonl"], ["training/a.jsonl"]),
+        (["Training/a.jsonl", "TESTING/a.jsonl"], ["Training/a.jsonl"]),
+        (["Train.jsonl", "Test.jsonl"], ["Train.jsonl"]),
         (["en/train/a.jsonl", "en/test/b.jsonl", "de/train/c.jsonl"], 2),
         # Folders take precedence over files.
         (["train/test.jsonl", "test/train.jsonl"], ["train/test.jsonl"]),
@@ -278,6 +280,8 @@ def test_the_cache_of_datasets(tmp_path: Path) -> None:
 
 def test_what_lies_beside_a_saved_data_set_is_named(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"text": ["a"]}).save_to_disk(str(tmp_path / "one"))
+    with pytest.raises(UserError, match="left out by `exclude`"):
+        find(tmp_path, exclude=("one/*.arrow",))
     lay(tmp_path / "one", "notes.txt", "cache-1.arrow")
     names, skipped = find(tmp_path)
     assert [Path(name).suffix for name in names] == [".arrow"]
