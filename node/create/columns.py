@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import mmap
 import os
 import string
@@ -42,6 +43,8 @@ _ARROW_FILE = b"ARROW1\0\0"
 _PAGE_MEMORY_FACTOR = 3
 _DICTIONARY_MEMORY_FACTOR = 4
 _SHOWN_COLUMNS = 12
+# Up to this number a float holds every whole number exactly.
+_LARGEST_EXACT = 1 << 53
 
 
 class Columns:
@@ -96,10 +99,10 @@ class Columns:
         for before, name in self.parts:
             pieces.append(before)
             if name is not None:
-                value = row[name]
-                if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-                    return self._wrong_type(name, value)
-                pieces.append(str(value))
+                value = text_of(row[name])
+                if value is None:
+                    return self._wrong_type(name, row[name])
+                pieces.append(value)
         return "".join(pieces)
 
     def of_file(self, classes: ClassNames | None) -> Columns:
@@ -157,6 +160,17 @@ class Columns:
     def _wrong_type(self, name: str, value: Any) -> BadRow:
         shown = "nothing" if value is None else json.dumps(value, default=lambda _: "…")[:40]
         return BadRow(f"holds {shown} in the column {name!r}, not text")
+
+
+def text_of(value: Any) -> str | None:
+    """Return the text of a cell with text or a number, a whole one without ".0", as columns of fractions
+    hold it; None for anything else, such as no number (NaN) or infinity."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        whole = value.is_integer() and abs(value) <= _LARGEST_EXACT
+        return str(int(value) if whole else value) if math.isfinite(value) else None
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def missing(name: str, columns: Sequence[str]) -> str:

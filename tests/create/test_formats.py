@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import lzma
+import math
 import os
 import struct
 import sys
@@ -280,6 +281,12 @@ def test_a_template_joins_columns(tmp_path: Path) -> None:
     made = texts(tmp_path / "a.jsonl", template="# {id}\n{text} {{}}\n")
     assert made == [f"# {row['id']}\n{row['text']} {{}}\n" for row in ROWS]
     assert texts(parquet(tmp_path / "a.parquet", COLUMNS), template="{id}") == ["1", "2", "3"]
+    fractions = parquet(tmp_path / "b.parquet", {"id": [18.0, 0.5, math.nan, -math.inf]})
+    made = [item for _, item in read(fractions, template="{id}")]
+    assert [item.text for item in made if isinstance(item, Document)] == [b"18", b"0.5"]
+    problems = [item.problem for item in made if isinstance(item, BadRow)]
+    assert problems[0] == "holds NaN in the column 'id', not text"
+    assert len(problems) == 2
 
 
 @pytest.mark.parametrize("template", ["{", "plain", "{}", "{a.b}{0!r}", "{a:3}", ""])
