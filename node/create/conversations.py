@@ -21,8 +21,19 @@ DEFAULT_COLUMN = "messages"
 TOOLS = "tools"
 """The column with the tools that an assistant may call."""
 
-# Other names of roles, which data sets in ShareGPT's format have, and ours.
-_OTHER_ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "chatgpt": ASSISTANT}
+# Other names of roles, which data sets in ShareGPT's format have, and ours. The model's names are
+# replaced even if the template contains them: only the assistant's messages are learned, and Gemma's
+# template, for one, contains "model" as what it writes for the assistant.
+_OTHER_ROLES = {
+    "human": "user",
+    **dict.fromkeys(
+        (ASSISTANT, "gpt", "bot", "chatgpt", "bing", "bard", "model", "function_call"), ASSISTANT
+    ),
+}
+# Roles of messages that are read and not learned; others may be the model's under another name.
+_READ_ROLES = frozenset(
+    {"system", "developer", "user", "tool", "ipython", "observation", "function"}
+)
 _SEPARATOR = "\n"
 # Keys by which data sets mark a message as not to be learned.
 _WEIGHT_KEY, _LEARN_KEYS = "weight", ("train", "training")
@@ -72,6 +83,7 @@ class ConversationColumns(Columns):
             return fault
         try:
             messages, learned = self._messages(row)
+            _refuse_blank(messages, learned)
             tools = tools_of(row.get(TOOLS))
             conversation = self._chat.conversation(messages, tools, learned)
         except BadConversation as error:
@@ -81,19 +93,26 @@ class ConversationColumns(Columns):
     def _messages(self, row: Mapping[str, Any]) -> tuple[list[Message], list[bool]]:
         """Return the messages, and for each whether it is to be learned if it is the assistant's."""
         if self._pair is None:
-            return messages_of(row[self.names[0]], self.names[0], None)
+            return messages_of(row[self.names[0]], self.names[0], None, self._chat)
         prompt, completion = self._pair
-        asked, _ = messages_of(row[prompt], prompt, "user")
-        answered, learned = messages_of(row[completion], completion, ASSISTANT)
+        asked, _ = messages_of(row[prompt], prompt, "user", self._chat)
+        answered, learned = messages_of(row[completion], completion, ASSISTANT, self._chat)
         # The assistant's earlier messages are part of the prompt and not learned.
         return [*asked, *answered], [*(False for _ in asked), *learned]
 
 
-def messages_of(value: Any, column: str, role: str | None) -> tuple[list[Message], list[bool]]:
-    """Return the messages in a cell, and whether each may be learned; plain text is one message of
-    `role`. Raises `BadConversation`."""
-    if role is not None and isinstance(value, str):
-        return [{"role": role, "content": value}], [True]
+def messages_of(
+    value: Any, column: str, role: str | None, chat: ChatTemplate
+) -> tuple[list[Message], list[bool]]:
+    """Return the messages in a cell, and whether each may be learned; text other than messages in JSON
+    is one message of `role`.
+
+    Raises `BadConversation`, also for a role that is neither a usual one nor named by the template.
+    """
+    if role is not None:
+        value = messages_or_text(value)
+        if isinstance(value, str):
+            return [{"role": role, "content": value}], [True]
     if isinstance(value, str):
         # In tables of text, such as CSV, a cell has the messages as JSON.
         try:
@@ -104,7 +123,26 @@ def messages_of(value: Any, column: str, role: str | None) -> tuple[list[Message
         raise BadConversation(f"holds no messages in the column {column!r}")
     _refuse_repeated(value)
     read = [_message(each, f"message {number}") for number, each in enumerate(value, 1)]
+    for number, (message, _) in enumerate(read, 1):
+        if not _is_known(message["role"], chat):
+            raise BadConversation(
+                f"has the role {message['role'][:40]!r} in message {number}, which the chat template "
+                f"does not name; only messages of {ASSISTANT!r} are learned"
+            )
     return [message for message, _ in read], [learned for _, learned in read]
+
+
+def messages_or_text(value: Any) -> Any:
+    """Return a cell's list of messages, if it is JSON text of one, as tables of text such as CSV have;
+    another value unchanged."""
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return value
+    parsed = json_or_text(value)
+    are_messages = isinstance(parsed, list) and all(
+        isinstance(each, dict) and ("role" in each or "from" in each) for each in parsed
+    )
+    # An empty list is as likely an answer in itself.
+    return parsed if parsed and are_messages else value
 
 
 def tools_of(value: Any) -> Sequence[Tool] | None:
@@ -134,6 +172,21 @@ def json_or_text(text: str) -> Any:
         return parse_json(text)
     except (ValueError, RecursionError):
         return text
+
+
+def _is_known(role: str, chat: ChatTemplate) -> bool:
+    """Whether a role is the assistant's, one of those only read, or quoted in the template's source."""
+    source = str(chat.facts[0])
+    return role in (ASSISTANT, *_READ_ROLES) or f"'{role}'" in source or f'"{role}"' in source
+
+
+def _refuse_blank(messages: Sequence[Message], learned: Sequence[bool]) -> None:
+    """Raise `BadConversation` for a message of the assistant that is to be learned and holds nothing: it
+    would teach the model to end at once."""
+    for number, (message, wanted) in enumerate(zip(messages, learned, strict=True), 1):
+        blank = not message["content"].strip() and not message.get("tool_calls")
+        if wanted and blank and message["role"] == ASSISTANT:
+            raise BadConversation(f"has a blank message of the assistant (message {number})")
 
 
 def _is_learned(given: dict[str, Any], name: str) -> bool:
@@ -170,16 +223,17 @@ def _message(value: Any, name: str) -> tuple[Message, bool]:
         content = "".join(texts) if len(texts) == len(content) else None
     if not isinstance(role, str) or not isinstance(content, str):
         raise BadConversation(f"holds no text to learn from: {name} has no role or no text")
-    return {**given, "role": _OTHER_ROLES.get(role, role), "content": content}, learned
+    return {**given, "role": _OTHER_ROLES.get(role.lower(), role), "content": content}, learned
 
 
 class ConversationTokenizer(FileTokenizer):
     """A tokenizer that marks each token in its two highest bits (`DataSpec.marked`): whether a
     conversation begins with it, and whether it is to be learned.
 
-    Each of the assistant's parts is to be learned up to its last special token, because after that
-    comes what the template writes between two messages. If a conversation ends with a part of the
-    assistant that has no special token, the `end` token is added and learned too.
+    If only white space follows the last special token in one of the assistant's parts, the part is to be
+    learned up to this token, because after it comes what the template writes between two messages. Other
+    special tokens are within the answer, which is learned whole. If a conversation ends with such a part
+    of the assistant, the `end` token is added and learned too.
     """
 
     def __init__(self, tokenizer: FileTokenizer, end: int | None) -> None:
@@ -248,7 +302,7 @@ class ConversationTokenizer(FileTokenizer):
             # space that ends the template's text.
             inside = np.flatnonzero((ends > start) & (ends <= stop))
             last = np.flatnonzero(special[inside])
-            closed = len(last) > 0
+            closed = len(last) > 0 and not text[ends[inside[last[-1]]] : stop].strip()
             learned[inside[: last[-1] + 1] if closed else inside] = True
         speaks_last = bool(spans) and not text[spans[-1][1] :].strip()
         if speaks_last and not closed and self._end is not None:

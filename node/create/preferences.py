@@ -19,8 +19,8 @@ from .conversations import (
     MAX_CONVERSATION_BYTES,
     TOOLS,
     ConversationTokenizer,
-    json_or_text,
     messages_of,
+    messages_or_text,
     tools_of,
 )
 from .rows import BadRow
@@ -98,13 +98,14 @@ class PreferenceColumns(Columns):
 
     def _parts(self, row: Mapping[str, Any]) -> tuple[list[Message], list[Answer]]:
         """Return the prompt's messages, and those of the chosen and the rejected answer."""
-        cells = [_cell(row[column]) for column in self._answers]
-        prompt = _cell(row.get(self._prompt))
+        # An empty text is no answer, and no prompt beside messages that hold one.
+        cells = [messages_or_text(row[column]) or None for column in self._answers]
+        prompt = messages_or_text(row.get(self._prompt)) or None
         plain = [isinstance(cell, str) for cell in cells]
         if plain[0] != plain[1]:
             raise BadConversation("holds text in one of its answers and messages in the other")
         answers = [
-            messages_of(cell, column, ASSISTANT)
+            messages_of(cell, column, ASSISTANT, self._chat)
             for cell, column in zip(cells, self._answers, strict=True)
         ]
         asked: list[Message] = []
@@ -113,22 +114,10 @@ class PreferenceColumns(Columns):
                 raise BadConversation(f"holds text, and no prompt in the column {self._prompt!r}")
             asked, answers = _common_beginning(*answers)
         else:
-            asked, _ = messages_of(prompt, self._prompt, "user")
+            asked, _ = messages_of(prompt, self._prompt, "user", self._chat)
         if answers[0][0] == answers[1][0]:
             raise BadConversation("holds the same answer twice, so that none is preferred")
         return asked, answers
-
-
-def _cell(value: Any) -> Any:
-    """Return a cell's list of messages, if it is JSON text of one, as tables of text such as CSV have;
-    another value unchanged, and None for an empty text."""
-    if not isinstance(value, str):
-        return value
-    parsed = json_or_text(value) if value.lstrip().startswith("[") else value
-    messages = isinstance(parsed, list) and all(
-        isinstance(each, dict) and ("role" in each or "from" in each) for each in parsed
-    )
-    return parsed if messages else value or None
 
 
 def _common_beginning(chosen: Answer, rejected: Answer) -> tuple[list[Message], list[Answer]]:

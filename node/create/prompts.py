@@ -15,8 +15,8 @@ import numpy as np
 
 from ..training.chat import BadConversation, ChatTemplate
 from ..training.reward_rules import BadAnswer, RewardRule
-from .columns import Columns
-from .conversations import ConversationTokenizer, messages_of
+from .columns import Columns, text_of
+from .conversations import ConversationTokenizer, messages_of, messages_or_text
 from .rows import BadRow
 from .tokens import ByteTokenizer, FileTokenizer, TokenBytes, Tokenizer
 
@@ -52,7 +52,9 @@ class PromptColumns(Columns):
     @property
     def facts(self) -> tuple[Any, ...]:
         """Everything that the text of a row depends on, as in `Columns`."""
-        return "prompts", self.names, None if self._chat is None else self._chat.facts
+        chat = None if self._chat is None else self._chat.facts
+        # The rule refuses answers.
+        return "prompts", self.names, chat, self._rule.name
 
     def text(self, row: Mapping[str, Any]) -> str | BadRow:
         """Return the prompt's text after a line with its answer in JSON.
@@ -62,11 +64,9 @@ class PromptColumns(Columns):
         fault = self.column_fault(row)
         if fault is not None:
             return fault
-        answer = row[self._answer]
         # Numbers are answers, too: tables of arithmetic have them.
-        if isinstance(answer, (int, float)) and not isinstance(answer, bool):
-            answer = str(answer)
-        if not isinstance(answer, str):
+        answer = text_of(row[self._answer])
+        if answer is None:
             return self._wrong_type(self._answer, row[self._answer])
         try:
             answer.encode("utf-8")
@@ -90,7 +90,8 @@ class PromptColumns(Columns):
         number = types.is_integer(kind) or types.is_floating(kind)
         return (name == self._answer and number) or super().accepts(arrow, name, kind)
 
-    def _text(self, prompt: Any) -> str | BadRow:
+    def _text(self, cell: Any) -> str | BadRow:
+        prompt = messages_or_text(cell)
         if self._chat is None:
             if isinstance(prompt, str):
                 return prompt
@@ -100,7 +101,7 @@ class PromptColumns(Columns):
                     "template that writes them"
                 )
             return self._wrong_type(self._prompt, prompt)
-        messages, _ = messages_of(prompt, self._prompt, "user")
+        messages, _ = messages_of(prompt, self._prompt, "user", self._chat)
         return self._chat.text(messages, prompt=True)
 
 

@@ -68,8 +68,9 @@ _TEMPLATE_REMEDY = (
 _IMAGE_REMEDY = (
     "fix or remove it, leave it out with `exclude` in [data], or leave some out with `max_bad`"
 )
-# A new number invalidates all parts: a change of how documents are cut or hashed requires one.
-_FORMAT = 4
+# A new number invalidates all parts: a change of how rows become text, and of how documents are cut,
+# marked or hashed, requires one.
+_FORMAT = 5
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,10 @@ def cache_name(source: Source, files: Sequence[File], options: TokenisationOptio
             options.piece_bytes,
         ),
         *(source.columns.facts, source.split, source.config, source.token_type),
-        # Conversations are cut to this length, and pairs padded.
+        # Conversations are cut to this length, and pairs padded. The definition, which is first in
+        # `remade`, is above.
         options.sequence_length if options.conversations is not None else 0,
-        *(options.conversations.remade[2:] if options.conversations is not None else ()),
+        *(options.conversations.remade[1:] if options.conversations is not None else ()),
         options.labelled.facts if options.labelled is not None else (),
         [
             [str(file.path), str(file.name), file.format, file.classes, _size_and_time(file)]

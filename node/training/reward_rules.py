@@ -52,33 +52,40 @@ class RewardRule:
 
     def __init__(self, settings: RewardSettings) -> None:
         _require(settings)
-        self._name = settings.checker
+        self.name = settings.checker
+        """The name of the checker."""
         self._extract = None if settings.extract is None else _group(settings.extract)
-        self._rule: Rule | None = {EXACT: self._equal, REGEX: _found}.get(self._name)
+        self._rule: Rule | None = {EXACT: self._equal, REGEX: _found}.get(self.name)
 
     def check_answer(self, answer: str) -> None:
-        """Raise `BadAnswer` if no completion could be compared with this answer."""
-        if self._name == REGEX:
+        """Raise `BadAnswer` if no completion could be compared with this answer, or if an empty one
+        would be rewarded: that teaches a model to write nothing, or anything."""
+        empty_matches = self.name == EXACT and not answer.strip()
+        if self.name == REGEX:
             try:
-                compile_pattern(answer)
+                empty_matches = compile_pattern(answer).search("") is not None
             except ValueError as error:
                 raise BadAnswer(f"has an answer that is no regular expression: {error}") from None
+        if empty_matches:
+            raise BadAnswer(
+                f"has the answer {answer[:_SHOWN]!r}, which an empty completion matches"
+            )
 
     def reward(self, prompt: str, completion: str, answer: str) -> float:
         """Return the reward of a completion, from 0 to 1. Raises `ValueError` if the rule fails, and
         `UserError` (`NO_TASK`) if its package cannot be loaded."""
         if self._rule is None:
-            self._rule = _load(self._name)
+            self._rule = _load(self.name)
         try:
             value = float(self._rule(prompt, completion, answer))
         # A rule may be third-party code, of the owner's choice, and raise anything.
         except Exception as error:
             raise ValueError(
-                f"the checker {self._name!r} failed: {first_line(error, _SHOWN)}"
+                f"the checker {self.name!r} failed: {first_line(error, _SHOWN)}"
             ) from error
         if not (math.isfinite(value) and 0.0 <= value <= 1.0):
             raise ValueError(
-                f"the checker {self._name!r} returned {value}, not a number from 0 to 1"
+                f"the checker {self.name!r} returned {value}, not a number from 0 to 1"
             )
         return value
 

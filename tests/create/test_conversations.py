@@ -33,6 +33,11 @@ from trainer.test_chat import CHATML, FORGETFUL
 
 START, END = 256, 257
 LENGTH = 96
+# A template whose messages have no token at their end.
+UNENDED = (
+    "{% for message in messages %}{{ message['role'] }}:{{ message['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
 TALK = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
 
 
@@ -176,7 +181,7 @@ def test_parquet_holds_the_same(founder: Founder, tmp_path: Path) -> None:
     assert sorted(whole) == sorted(founder.chat.text(each) for each in talks)
 
 
-@pytest.mark.parametrize("kind", ["pair", "sharegpt", "json", "parts"])
+@pytest.mark.parametrize("kind", ["pair", "sharegpt", "json", "json pair", "parts"])
 def test_other_ways_to_write_a_conversation(founder: Founder, tmp_path: Path, kind: str) -> None:
     file, options = tmp_path / "a.jsonl", {}
     made = []
@@ -192,6 +197,10 @@ def test_other_ways_to_write_a_conversation(founder: Founder, tmp_path: Path, ki
                 options = {"messages": "conversations"}
             case "json":
                 made.append({"messages": json.dumps(talk(number))})
+            case "json pair":
+                said = talk(number)
+                made.append({"q": json.dumps(said[:1]), "a": json.dumps(said[1:])})
+                options = {"prompt": "q", "completion": "a"}
             case "parts":
                 said = talk(number)
                 parts = [{"type": "text", "text": answered}]
@@ -199,6 +208,41 @@ def test_other_ways_to_write_a_conversation(founder: Founder, tmp_path: Path, ki
     file.write_text("".join(json.dumps(row) + "\n" for row in made))
     whole, _ = founder.conversations(founder.read(file, **options))
     assert sorted(whole) == sorted(founder.chat.text(talk(number)) for number in range(6))
+
+
+@pytest.mark.parametrize(
+    "role", ["gpt", "Assistant", "bot", "chatgpt", "bing", "bard", "model", "function_call"]
+)
+def test_the_models_turns_are_learned_whatever_their_name(
+    founder: Founder, tmp_path: Path, role: str
+) -> None:
+    said = [{"from": "human", "value": "Why?"}, {"from": role, "value": "So."}]
+    file = jsonl(tmp_path / "a.jsonl", [said, [{"from": "observation", "value": "1"}, *said]])
+    _, learned = founder.conversations(founder.read(file))
+    assert learned == ["So.<|im_end|>"] * 2
+
+
+def test_a_role_that_the_template_names_is_read(tmp_path: Path, plain: FileTokenizer) -> None:
+    critic = "{% if messages[0].role == 'critic' %}!{% endif %}"
+    founder = Founder(tmp_path, plain, critic + CHATML)
+    talks = [[{"role": "critic", "content": f"{n}"}, *TALK] for n in range(2)]
+    whole, _ = founder.conversations(founder.read(jsonl(tmp_path / "a.jsonl", talks)))
+    assert all(text.startswith("!<|im_start|>critic") for text in whole)
+
+
+@pytest.mark.parametrize("completion", ["", " \n"])
+def test_a_blank_completion_is_a_bad_row(founder: Founder, tmp_path: Path, completion: str) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps({"q": "Why?", "a": completion}) + "\n")
+    error = founder.refused(file, prompt="q", completion="a")
+    assert "has a blank message of the assistant (message 2)" in error.problem
+
+
+def test_blank_messages_that_are_not_learned_are_read(founder: Founder, tmp_path: Path) -> None:
+    blank = {"role": "assistant", "content": "", "weight": 0}
+    talks = [[TALK[0], blank, *talk(n)] for n in range(3)]
+    whole, _ = founder.conversations(founder.read(jsonl(tmp_path / "a.jsonl", talks)))
+    assert len(whole) == 3
 
 
 def test_what_does_not_fit_is_cut_after_an_answer_or_left_out_and_named(
@@ -240,6 +284,18 @@ def test_if_nothing_fits_that_is_reported(founder: Founder, tmp_path: Path) -> N
         ({"messages": [{"role": "user"}]}, "message 1 has no role or no text"),
         ({"messages": [{"role": 3, "content": "x"}]}, "message 1 has no role"),
         ({"messages": TALK[:1]}, "has no text by the assistant"),
+        (
+            {"messages": [*TALK, TALK[0], {"role": "assistant", "content": " \n"}]},
+            "has a blank message of the assistant (message 4)",
+        ),
+        (
+            {"messages": [{"role": "critic", "content": "x"}, *TALK]},
+            "has the role 'critic' in mess",
+        ),
+        (
+            {"messages": [*TALK, {"from": "answerer", "value": "x"}]},
+            "has the role 'answerer' in message 3, which the chat template does not name",
+        ),
         ({"text": "hello"}, "has no column 'messages' (it has: text)"),
     ],
 )
@@ -328,6 +384,33 @@ def test_a_template_without_special_tokens_gets_the_end_token(plain: FileTokeniz
     assert ((numbers & made.learned_bit) != 0).tolist() == [False, False, True, True, True]
     (numbers,) = made.encode([b"[[2, 15]]\nQ:hi<|im_end|>\n\n"])
     assert ((numbers & made.learned_bit) != 0).tolist() == [False] * 2 + [True] * 3 + [False] * 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "ids", "learned"),
+    [
+        ("a<|im_start|>b", [*b"a", START, *b"b", END], 4),
+        ("a<|im_end|>b\n", [*b"a", END, *b"b\n", END], 5),
+        ("a<|im_start|>b<|im_end|>\n", [*b"a", START, *b"b", END, *b"\n"], 4),
+    ],
+)
+def test_special_tokens_within_an_answer_do_not_end_it(
+    plain: FileTokenizer, answer: str, ids: list[int], learned: int
+) -> None:
+    made = ConversationTokenizer(plain, END)
+    (numbers,) = made.encode([f"[[2, {2 + len(answer)}]]\nQ:{answer}".encode()])
+    assert (numbers & (made.learned_bit - 1)).tolist() == [*b"Q:", *ids]
+    marks = ((numbers & made.learned_bit) != 0).tolist()
+    assert marks == [False] * 2 + [True] * learned + [False] * (len(ids) - learned)
+
+
+def test_another_end_token_is_not_read_from_the_cache(founder: Founder, tmp_path: Path) -> None:
+    founder.chat = ChatTemplate(TokenizerSettings(chat_template=UNENDED))
+    file = jsonl(tmp_path / "a.jsonl", [talk(number) for number in range(2)])
+    for end, text in ((END, "<|im_end|>"), (START, "<|im_start|>")):
+        founder.tokenizer = ConversationTokenizer(founder.plain, end)
+        _, learned = founder.conversations(founder.read(file))
+        assert sorted(learned) == [f"It is {number}.0.{text}" for number in range(2)]
 
 
 def test_a_token_over_the_border_counts_where_it_ends(tmp_path: Path) -> None:

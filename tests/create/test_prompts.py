@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,9 @@ def test_a_template_writes_prompts_up_to_the_assistant(
         {"role": "user", "content": "c"},
     ]
     rows = [*sums(10), {"prompt": talk, "answer": "d"}]
-    found = founder.stored(founder.read(jsonl(tmp_path / "a.jsonl", rows)))
+    # As in a table of text, such as CSV.
+    spelled = [*rows[:-1], {"prompt": json.dumps(talk), "answer": "d"}]
+    found = founder.stored(founder.read(jsonl(tmp_path / "a.jsonl", spelled)))
     assert founder.chat is not None
     wanted = {
         founder.chat.text(
@@ -157,9 +160,12 @@ def test_a_template_writes_prompts_up_to_the_assistant(
     assert all(text.endswith("assistant\n") for text in wanted)
 
 
-def test_answers_may_be_numbers_and_columns_have_other_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [int, float])
+def test_answers_may_be_numbers_and_columns_have_other_names(
+    tmp_path: Path, kind: type[int | float]
+) -> None:
     founder = Founder(tmp_path, ByteTokenizer())
-    table = pyarrow.table({"q": [f"{n}?" for n in range(20)], "a": list(range(20))})
+    table = pyarrow.table({"q": [f"{n}?" for n in range(20)], "a": [kind(n) for n in range(20)]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     found = founder.stored(founder.read(tmp_path / "a.parquet", prompt="q", answer="a"))
     assert sorted((bytes(t).decode(), answer) for t, answer in found) == sorted(
@@ -196,6 +202,14 @@ def test_what_does_not_fit_is_left_out_and_counted(tmp_path: Path) -> None:
         ({"answer": "x"}, "has no column 'prompt'"),
         ({"prompt": "x", "answer": None}, "holds nothing in the column 'answer', not text"),
         ({"prompt": "x", "answer": True}, "holds true in the column 'answer'"),
+        ({"prompt": "x", "answer": math.nan}, "holds NaN in the column 'answer'"),
+        ({"prompt": "x", "answer": -math.inf}, "holds -Infinity in the column 'answer'"),
+        ({"prompt": "x", "answer": ""}, "has the answer '', which an empty completion matches"),
+        ({"prompt": "x", "answer": " \n"}, "which an empty completion matches"),
+        (
+            {"prompt": '[{"role": "user", "content": "x"}]', "answer": "x"},
+            "the tokenizer has no chat template",
+        ),
         ({"prompt": 3, "answer": "x"}, "holds 3 in the column 'prompt'"),
         ({"prompt": "", "answer": "x"}, "holds an empty prompt"),
         ({"prompt": "x", "answer": "\ud800"}, "half of a surrogate pair"),
@@ -221,9 +235,40 @@ def test_a_bad_row_is_one_line(tmp_path: Path, row: dict[str, Any], words: str) 
 def test_an_answer_that_is_no_pattern_is_found_by_create(tmp_path: Path) -> None:
     pytest.importorskip("re2")
     founder = Founder(tmp_path, ByteTokenizer())
-    rows = [*sums(3), {"prompt": "x", "answer": "("}]
-    told = founder.refused(jsonl(tmp_path / "a.jsonl", rows), checker="regex")
+    file = jsonl(tmp_path / "a.jsonl", [*sums(3), {"prompt": "x", "answer": "("}])
+    # What was read for another checker is not used.
+    founder.read(file)
+    told = founder.refused(file, checker="regex")
     assert "line 4: the row has an answer that is no regular expression" in told.problem
+
+
+@pytest.mark.parametrize("pattern", ["", "x*", "yes|", "^$"])
+def test_a_pattern_that_rewards_an_empty_completion_is_a_bad_row(
+    tmp_path: Path, pattern: str
+) -> None:
+    pytest.importorskip("re2")
+    founder = Founder(tmp_path, ByteTokenizer())
+    rows = [*sums(3), {"prompt": "x", "answer": pattern}]
+    told = founder.refused(jsonl(tmp_path / "a.jsonl", rows), checker="regex")
+    assert f"has the answer {pattern!r}, which an empty completion matches" in told.problem
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (18.0, "18"),
+        (-0.0, "0"),
+        (0.5, "0.5"),
+        (2.0**53, "9007199254740992"),
+        (1e300, "1e+300"),
+        (10**80, f"1{'0' * 80}"),
+    ],
+)
+def test_a_whole_number_has_no_fraction(tmp_path: Path, number: int | float, text: str) -> None:
+    founder = Founder(tmp_path, ByteTokenizer())
+    rows = [{"prompt": f"{n}?", "answer": number} for n in range(2)]
+    found = founder.stored(founder.read(jsonl(tmp_path / "a.jsonl", rows)))
+    assert {answer for _, answer in found} == {text}
 
 
 @pytest.mark.parametrize(
