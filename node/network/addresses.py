@@ -134,6 +134,16 @@ def advertised(bound: Sequence[Multiaddr], announce: Sequence[Multiaddr]) -> lis
     return (list(dict.fromkeys(named)) or loopback)[:MAX_ADDRESSES]
 
 
+def ip_address_from_peer(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the IP address that a peer names. Raises `ValueError` if it is none, or has a scope.
+
+    A scope (`fe80::1%eth0`) is the name of an interface of the peer's machine, and has no multiaddress.
+    """
+    if "%" in text:
+        raise ValueError("an address with a scope")
+    return ipaddress.ip_address(text)
+
+
 def multiaddress(host: str, port: int) -> Multiaddr:
     """Return the multiaddress of a TCP port at an IP address."""
     return Multiaddr(f"/{_family(host)}/{host}/tcp/{port}")

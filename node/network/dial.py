@@ -14,6 +14,7 @@ from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.transport.exceptions import MuxerUpgradeFailure, SecurityUpgradeFailure
 from multiaddr import Multiaddr
 
+from .addresses import multiaddress
 from .cancel_scopes import shielded
 from .errors import DialError
 
@@ -65,10 +66,10 @@ def _informativeness(failure: Exception) -> int:
 async def answers_at(swarm: Swarm, peer: ID, host: str, port: int, timeout: float) -> bool:
     """Whether a peer proves its key at a TCP port within `timeout` seconds; closes the connection at
     once."""
-    target = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}")
-    transport: Any = swarm.transport_manager.transport_for_dialing(target)
     connection: Any = None
     try:
+        target = multiaddress(host, port)
+        transport: Any = swarm.transport_manager.transport_for_dialing(target)
         with trio.fail_after(timeout):
             connection = await transport.dial(target)
             await swarm.upgrader.upgrade_security(connection, True, peer)
@@ -96,9 +97,9 @@ async def dial_from(
     `as_responder`: take the responder's role in the handshakes.
     """
     host, port = target
-    address = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}/p2p/{peer}")
     dial = swarm.dial_addr_as_responder if as_responder else swarm.dial_addr
     try:
+        address = Multiaddr(f"{multiaddress(host, port)}/p2p/{peer}")
         with trio.fail_after(timeout):
             await dial(address, peer, source)
     except Exception:

@@ -61,7 +61,11 @@ async def test_a_question_that_makes_no_sense_is_refused(question: bytes) -> Non
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b"\x03127.0.0.1", b"\x01nonsense", b"\x01\xff\xff", b"\x01127.0.0.1\n"]
+    "answer",
+    [
+        *(b"", b"\x03127.0.0.1", b"\x01nonsense", b"\x01\xff\xff", b"\x01127.0.0.1\n"),
+        *(b"\x01fe80::1%x", b"\x012600::1%eth0"),
+    ],
 )
 async def test_an_answer_that_makes_no_sense_is_the_peers_fault(answer: bytes) -> None:
     async def lie(peer: object, data: bytes) -> bytes:

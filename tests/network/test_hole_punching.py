@@ -113,7 +113,8 @@ async def test_nobody_sends_us_into_our_own_network(
 
 
 @pytest.mark.parametrize(
-    "question", [b"", b"x", b"?nonsense", b"?7.7.0.1", b"?7.7.0.1 \xff", b"? "]
+    "question",
+    [b"", b"x", b"?nonsense", b"?7.7.0.1", b"?7.7.0.1 \xff", b"? ", b"?2600::1%x 4001"],
 )
 async def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch, question: bytes) -> None:
     async with listening_pair(monkeypatch) as (a, b):

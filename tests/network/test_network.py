@@ -222,6 +222,18 @@ async def test_who_hangs_up_in_the_handshake_is_not_reached(as_responder: bool) 
         nursery.cancel_scope.cancel()
 
 
+async def test_an_address_that_is_none_is_one_where_nobody_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Network, "listening_port", lambda network, version: 4001)
+    async with networks(2) as (a, b):
+        for responder in (True, False):
+            assert not await a.dial_from_port(
+                b.peer, "2600::1%x", 4001, 5.0, as_responder=responder
+            )
+        assert await a.answers_at(b.peer, "2600::1%x", 4001, 5.0) is False
+
+
 async def test_what_the_body_raises_comes_out_as_it_is() -> None:
     with pytest.raises(KeyError, match="mine"):
         async with open_network(LOOPBACK, identity(1)):

@@ -17,7 +17,7 @@ import trio
 from ....crypto.identity import PeerId
 from ....protocol.util.bounded_dict import BoundedTable
 from ....protocol.wire.errors import ProtocolError
-from ..addresses import parse_announce
+from ..addresses import ip_address_from_peer, parse_announce
 from ..network import Network
 
 PROTOCOL = "/distro/dial-back/1"
@@ -147,7 +147,7 @@ def decode_result(answer: bytes, ports: Sequence[int]) -> DialBackResult | None:
     if not observed:
         return None
     try:
-        address = ipaddress.ip_address(observed.decode("ascii"))
+        address = ip_address_from_peer(observed.decode("ascii"))
     except ValueError:
         raise ProtocolError("malformed", "the observed address is not an IP address") from None
     outcomes: dict[int, Outcome] = {

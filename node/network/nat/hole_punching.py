@@ -8,7 +8,6 @@ usual in IPv6. With any other router hole punching fails, and the circuit stays.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 
 import trio
@@ -16,6 +15,7 @@ import trio
 from ....crypto.identity import PeerId
 from ....protocol.util.bounded_dict import BoundedTable
 from ....protocol.wire.errors import ProtocolError
+from ..addresses import ip_address_from_peer
 from ..errors import RequestError
 from ..network import Network
 
@@ -152,7 +152,7 @@ def decode_endpoints(data: bytes) -> Endpoints:
     for part in data.split(b",") if data else []:
         try:
             host, _, port = part.decode("ascii").partition(" ")
-            address, number = ipaddress.ip_address(host), int(port)
+            address, number = ip_address_from_peer(host), int(port)
         except ValueError:
             raise ProtocolError("malformed", "not an address and a port") from None
         # No peer may make us dial into our own network, or at well-known ports.
