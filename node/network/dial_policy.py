@@ -74,17 +74,29 @@ class DialPolicy:
         scope = scope_of(host)
         if scope < source.scope:
             return "a private address, reported by a peer outside that network"
-        charged = _charged(source, host, scope)
-        if any(self._budgets.balance(key, allowance, now) < 1.0 for key, allowance in charged):
-            return "too many failed dials to addresses from this source"
-        for key, allowance in charged:
-            self._budgets.take(key, allowance, now)
-        return None
+        return self._take(_charged(source, host, scope), now)
+
+    def lookup_refusal(self, source: AddressSource, now: float) -> str | None:
+        """Return why not to look up a name from this source; None to do it, after charging the source's
+        budget: a look-up occupies a thread, and name servers of others."""
+        return self._take([(source.peer, _SOURCE_BUDGET)], now)
 
     def refund(self, source: AddressSource, host: str, now: float) -> None:
         """Give back what `refusal` charged, since the dial reached its peer."""
         for key, allowance in _charged(source, host, scope_of(host)):
             self._budgets.give(key, allowance, now)
+
+    def refund_lookups(self, source: AddressSource, count: int, now: float) -> None:
+        """Give back what `lookup_refusal` charged for `count` names, since a dial reached its peer."""
+        for _ in range(count):
+            self._budgets.give(source.peer, _SOURCE_BUDGET, now)
+
+    def _take(self, charged: list[tuple[Hashable, TokenRate]], now: float) -> str | None:
+        if any(self._budgets.balance(key, allowance, now) < 1.0 for key, allowance in charged):
+            return "too many failed dials to addresses from this source"
+        for key, allowance in charged:
+            self._budgets.take(key, allowance, now)
+        return None
 
 
 def scope_of(host: str) -> Scope:

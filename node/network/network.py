@@ -360,12 +360,23 @@ class Network:
                 self._dial_policy.refund(source, host, now)
             return peer
 
+        lookups = 0
+
+        def permit() -> str | None:
+            nonlocal lookups
+            assert source is not None
+            reason = self._dial_policy.lookup_refusal(source, trio.current_time())
+            lookups += reason is None
+            return reason
+
         candidates: Candidates[Multiaddr] = Candidates()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(resolve, target, candidates)
+            nursery.start_soon(resolve, target, candidates, None if source is None else permit)
             connected, failures = await race(candidates, attempt)
             nursery.cancel_scope.cancel()
         if connected is not None:
+            if source is not None:
+                self._dial_policy.refund_lookups(source, lookups, trio.current_time())
             return connected
         if failures:
             raise most_informative_failure(failures)

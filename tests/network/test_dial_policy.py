@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,7 +28,7 @@ from distro_node.protocol.wire.introductions import (
     seal_peer_record,
 )
 from distro_node.protocol.wire.manifest import SwarmId
-from network.support import LOOPBACK, identity, networks, star, until
+from network.support import LOOPBACK, PATIENCE_SECONDS, identity, networks, star, until
 
 # Private here: `_swarm`, `_connections`: faults of libp2p that a test can't cause from outside.
 # Private here: `_budgets`, `_dial_outcomes`: the bound of a table, and the end of hundreds of dials,
@@ -136,6 +138,56 @@ async def test_a_name_does_not_lead_into_our_network_either() -> None:
         with pytest.raises(DialError, match="outside that network"):
             await a.connect(address, source=FAR)
         assert await a.connect(address, source=HERE) == b.peer
+
+
+async def test_names_that_peers_report_occupy_few_threads_and_cost_their_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silence, names = threading.Event(), set[str]()
+    real = socket.getaddrinfo
+
+    def slow(host: Any, *arguments: Any, **options: Any) -> Any:
+        if str(host).startswith("silent"):
+            names.add(host)
+            silence.wait()
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return real(host, *arguments, **options)
+
+    def address(number: int) -> str:
+        return f"/dns4/silent{number}.example/tcp/4001/p2p/{peer_text(identity(9).peer)}"
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    monkeypatch.setattr(dial_policy, "_SOURCE_BUDGET", TokenRate(40.0, 0.0))
+    async with networks(2) as (a, b):
+
+        async def dial(number: int) -> None:
+            with pytest.raises(DialError):
+                await a.connect(address(number), timeout=1.0, source=FAR)
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for number in range(50):
+                    nursery.start_soon(dial, number)
+                await until(lambda: len(names) >= 16)
+                assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
+                # Our own names are looked up meanwhile.
+                port = b.addresses[0].split("/")[4]
+                own = f"/dns4/localhost/tcp/{port}/p2p/{peer_text(b.peer)}"
+                assert await a.connect(own, timeout=PATIENCE_SECONDS) == b.peer
+            # A name is charged before it is looked up.
+            with pytest.raises(DialError, match="too many failed dials"):
+                await a.connect(address(51), timeout=PATIENCE_SECONDS, source=FAR)
+            assert len(names) == 16
+        finally:
+            silence.set()
+
+
+def test_names_are_charged_and_refunded() -> None:
+    policy = DialPolicy()
+    assert [policy.lookup_refusal(FAR, 0.0) for _ in range(256)] == [None] * 256
+    assert policy.lookup_refusal(FAR, 0.0) is not None
+    policy.refund_lookups(FAR, 2, 0.0)
+    assert [policy.lookup_refusal(FAR, 0.0) is None for _ in range(3)] == [True, True, False]
 
 
 async def test_what_the_library_raises_at_a_dial_is_a_dial_that_failed(

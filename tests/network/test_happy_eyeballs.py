@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 from distro_node.crypto.identity import peer_text
-from distro_node.node.network import happy_eyeballs, web
+from distro_node.node.network import happy_eyeballs, name_resolution, web
 from distro_node.node.network.addresses import parse_dial, versions_of
 from distro_node.node.network.errors import BadAddress, DialError
 from distro_node.node.network.happy_eyeballs import MAX_CANDIDATES, Candidates, race
@@ -34,30 +34,19 @@ NEVER = None
 def known_as(*hosts: str | None) -> Iterator[None]:
     """Let a name have these addresses; `NEVER`: queries for IPv6 are not answered."""
 
-    class Resolver(trio.abc.HostnameResolver):
-        async def getaddrinfo(
-            self, host: Any, port: Any, family: int = 0, type: int = 0, *_: Any, **__: Any
-        ) -> Any:
-            name = host.decode() if isinstance(host, bytes) else host
-            if name != NAME:
-                flags = socket.AI_NUMERICHOST
-                return socket.getaddrinfo(name, port, family, type, flags=flags)
-            if family == socket.AF_INET6 and NEVER in hosts:
-                await trio.sleep_forever()
-            known = [each for each in hosts if each is not None]
-            fitting = [e for e in known if (":" in e) == (family == socket.AF_INET6)]
-            if not fitting:
-                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-            return [(family, type, 6, "", (each, 0)) for each in fitting]
+    async def look_up(name: str, family: int, *, reported: bool = False) -> list[str]:
+        assert name == NAME
+        if family == socket.AF_INET6 and NEVER in hosts:
+            await trio.sleep_forever()
+        known = [each for each in hosts if each is not None]
+        fitting = [e for e in known if (":" in e) == (family == socket.AF_INET6)]
+        if not fitting:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return fitting
 
-        async def getnameinfo(self, sockaddr: Any, flags: int) -> Any:
-            raise NotImplementedError
-
-    before = trio.socket.set_custom_hostname_resolver(Resolver())
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(name_resolution, "look_up", look_up)
         yield
-    finally:
-        trio.socket.set_custom_hostname_resolver(before)
 
 
 @asynccontextmanager
