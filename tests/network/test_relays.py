@@ -28,11 +28,13 @@ from distro_node.protocol.wire.relay_requests import RelayRequest, open_relay_re
 from hypothesis import given
 from hypothesis import strategies as st
 from network.homes import Bootstrap
-from network.support import identity, networks, requests_open, until
+from network.support import identity, networks, requests_open, star, until
 
 # Private here: `_scores`: offences below the limit show nowhere else.
 # Private here: `_held_bytes`: a relay's memory use, which it reports to no peer.
 # Private here: `_updates`, `_close`: a relay that has forgotten everything, and one that dies silently.
+# Private here: `_enforce_limits`, `_drop`, `_answer`: a piece that arrives at the moment of a drop, and
+# requests of an author that leave no other trace.
 
 SWARM = SwarmId(bytes(32))
 UPDATE = bytes(range(256)) * 1000
@@ -40,7 +42,9 @@ UPDATE = bytes(range(256)) * 1000
 BURST_SECONDS = 0.1
 
 
-def announced(data: bytes, author: int, round: int = 1, size: int | None = None) -> RelayRequest:
+def announced(
+    data: bytes, author: int, round: int = 1, size: int | None = None, swarm: SwarmId = SWARM
+) -> RelayRequest:
     """Return the announcement of the author with this number, counting from 0."""
     announcement = Announcement(
         round=round,
@@ -52,8 +56,8 @@ def announced(data: bytes, author: int, round: int = 1, size: int | None = None)
         fingerprint=1,
     )
     me = identity(author + 1)
-    envelope = sign(me, "announcement", SWARM, encode(announcement))
-    return relay_request(SWARM, me.peer, announcement, envelope.signature)
+    envelope = sign(me, "announcement", swarm, encode(announcement))
+    return relay_request(swarm, me.peer, announcement, envelope.signature)
 
 
 def held_bytes(relay: UpdateRelay) -> int:
@@ -347,6 +351,36 @@ async def test_what_a_relay_keeps_is_bounded(tmp_path: Path) -> None:
             second.store.put(data)
             assert await ask(announced(data, 1, number)) == len(data)
         assert held_bytes(serving) <= limits.max_bytes_per_swarm < 3 * len(UPDATE)
+
+
+async def test_a_piece_that_arrives_after_the_drop_is_not_subtracted_again() -> None:
+    async with networks(1) as (network,):
+        relay, update = UpdateRelay(network), _RelayedUpdate(announced(UPDATE, 0))
+        relay._updates[update.key] = update
+        update.buffer += UPDATE
+        relay._enforce_limits(update)
+        assert held_bytes(relay) == len(UPDATE)
+        for _ in range(2):
+            relay._drop(update)
+            relay._enforce_limits(update)
+            assert held_bytes(relay) == 0
+
+
+async def test_an_author_with_many_swarms_is_fetched_from_a_few_times_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def silence(*_: object, **__: object) -> bytes:
+        await trio.sleep_forever()
+        return b""
+
+    async with star(2) as (relay, author):
+        serving = UpdateRelay(relay)
+        monkeypatch.setattr(relay, "request", silence)
+        for number in range(20):
+            swarm = SwarmId(number.to_bytes(32, "big"))
+            wanted = announced(UPDATE[number:], 1, swarm=swarm)
+            await serving._answer(author.peer, wanted.sealed)
+        assert len(serving._updates) == 16
 
 
 async def test_what_is_too_large_or_from_somebody_absent_is_not_relayed(tmp_path: Path) -> None:

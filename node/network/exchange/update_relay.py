@@ -40,6 +40,9 @@ _STREAMS_PER_PEER = 32
 # Updates kept per author: the rounds that can be open at once, plus one. An author's older updates make
 # room for newer ones.
 _PER_AUTHOR = 3
+# Unfinished fetches per author, over all swarms: an author may take part in any number of swarms of its
+# own, and each fetch takes a task and a buffer for half a minute at least.
+_FETCHES_PER_AUTHOR = 16
 # Every piece wakes all streams being served, so pieces are large: a quarter of a MiB; less towards the
 # end (or the last piece would be late), and no more than an author sends in a quarter of a second.
 _MOST_GATHERED_BYTES = 1 << 18
@@ -111,12 +114,11 @@ class UpdateRelay:
 
     def _make_room_for(self, wanted: RelayRequest) -> bool:
         """Drop the author's oldest update if there are too many; False if the requested one is not
-        newer."""
-        kept = [
-            each
-            for each in self._updates.values()
-            if (each.author, each.swarm) == (wanted.author, wanted.swarm)
-        ]
+        newer, or too many of the author's are being fetched."""
+        of_author = [each for each in self._updates.values() if each.author == wanted.author]
+        if sum(not each.complete for each in of_author) >= _FETCHES_PER_AUTHOR:
+            return False
+        kept = [each for each in of_author if each.swarm == wanted.swarm]
         if len(kept) < _PER_AUTHOR:
             return True
         oldest = min(kept, key=lambda each: each.round)
@@ -135,11 +137,11 @@ class UpdateRelay:
             with relayed.scope:
                 answer = await self._ask(relayed, note)
                 data = await trio.to_thread.run_sync(_verified_data, relayed, answer)
-                if data is not None:
+                if data is not None and self._keeps(relayed):
                     relayed.finish(data)
                     self._enforce_limits(relayed)
                     self.fetched += 1
-                elif answer.startswith(FOUND):
+                elif data is None and answer.startswith(FOUND):
                     self._network.penalise(relayed.author, "bad_hash")
         except RequestError as error:
             author = short_peer(relayed.author)
@@ -175,6 +177,10 @@ class UpdateRelay:
     def _enforce_limits(self, relayed: _RelayedUpdate) -> None:
         """Update the byte counts and enforce the limits by dropping the least recently requested
         updates."""
+        if not self._keeps(relayed):
+            # Dropped while a write to its author, which cannot be cancelled, was under way: its bytes
+            # have been subtracted.
+            return
         swarm = relayed.swarm
         self._held_bytes[swarm] += relayed.held - relayed.counted_bytes
         relayed.counted_bytes = relayed.held
@@ -183,8 +189,11 @@ class UpdateRelay:
         while self._held_bytes.total() > self._limits.max_bytes:
             self._drop(next(iter(self._updates.values())))
 
+    def _keeps(self, relayed: _RelayedUpdate) -> bool:
+        return self._updates.get(relayed.key) is relayed
+
     def _drop(self, relayed: _RelayedUpdate) -> None:
-        if self._updates.get(relayed.key) is relayed:
+        if self._keeps(relayed):
             del self._updates[relayed.key]
             self._held_bytes[relayed.swarm] -= relayed.counted_bytes
             if not self._held_bytes[relayed.swarm]:
