@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import trio
-from distro_node.crypto.identity import PeerId
+from distro_node.crypto.identity import PeerId, peer_text
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.nat import dial_back, reachability
 from distro_node.node.network.nat.dial_back import (
@@ -20,8 +20,11 @@ from distro_node.node.network.nat.dial_back import (
 from distro_node.node.network.network import Network
 from distro_node.node.network.remote_addr import Remote
 from distro_node.protocol.wire.errors import ProtocolError
+from multiaddr import Multiaddr
 from network.homes import Bootstrap, home
 from network.support import relayed_pair, star, until
+
+# Private here: `_host`: the addresses of this machine's interfaces.
 
 
 async def test_open_and_closed_ports_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +131,27 @@ async def test_where_a_node_was_reached_it_can_be_dialled_and_what_was_not_is_ta
             await until(lambda: found not in node.network.addresses)
             assert node.reach.verdict == "unreachable"
             await until(lambda: bool(node.reach.relays))
+        bootstrap.scope.cancel()
+
+
+async def test_a_family_that_is_gone_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a move to a network without IPv4 nobody could find out that it is not reached any more."""
+
+    async def ask(network: Network, peer: PeerId, ports: Sequence[int]) -> DialBackResult:
+        return DialBackResult("7.7.0.9", dict.fromkeys(ports, "reached"))
+
+    monkeypatch.setattr(reachability, "ask_dial_back", ask)
+    monkeypatch.setattr(reachability, "_CHECK_SECONDS", 0.01)
+    bootstrap = Bootstrap()
+    async with trio.open_nursery() as nursery:
+        addresses = await nursery.start(bootstrap.run)
+        async with home(1, addresses, hidden=False) as node:
+            await until(lambda: node.reach.verdict == "reachable")
+            moved = [Multiaddr(f"/ip6/2a02:77::1/tcp/4001/p2p/{peer_text(node.network.peer)}")]
+            monkeypatch.setattr(node.network._host, "get_addrs", lambda: moved)
+            await until(lambda: node.reach.verdict == "unknown")
+            assert node.reach.observed is None
+            assert node.network.dialable_addresses == [str(moved[0])]
         bootstrap.scope.cancel()
 
 

@@ -10,7 +10,10 @@ from distro_node.crypto.identity import peer_text
 from distro_node.node.network.nat import port_mapping
 from distro_node.node.network.nat.port_mapping import PortMapping
 from distro_node.node.network.network import NetworkSettings, open_network
+from multiaddr import Multiaddr
 from network.support import identity, until
+
+# Private here: `_host`: the addresses of this machine's interfaces.
 
 
 class Router:
@@ -89,6 +92,23 @@ async def test_a_router_that_does_not_is_asked_again_later(router: Router, lack:
         assert not any("7.7.0.1" in address for address in network.addresses)
         setattr(router, lack, "7.7.0.2")
         await until(lambda: one.address is not None)
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_router_of_another_network_is_asked_at_once(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_network(EVERYWHERE, identity(1)) as network, trio.open_nursery() as nursery:
+        hosts = ["192.168.1.7"]
+        monkeypatch.setattr(
+            network._host, "get_addrs", lambda: [Multiaddr(f"/ip4/{hosts[0]}/tcp/4001")]
+        )
+        one = PortMapping(network, lambda: True)
+        nursery.start_soon(one.run)
+        await until(lambda: one.address is not None)
+        hosts[0], router.outside = "10.0.0.7", "7.7.0.2"
+        await until(lambda: "7.7.0.2" in (one.address or ""))
+        assert router.asked == 2
         nursery.cancel_scope.cancel()
 
 

@@ -51,15 +51,25 @@ class PortMapping:
                 if await manager.discover() and await manager.add_port_mapping(port):
                     mapped = manager
                     self._announce(manager.get_external_ip(), port)
-                    await trio.sleep(_RENEW_SECONDS)
+                    await self._pause(_RENEW_SECONDS)
                 else:
                     self._announce(None, port)
-                    await trio.sleep(_RETRY_SECONDS)
+                    await self._pause(_RETRY_SECONDS)
         finally:
             self._announce(None, port)
             if mapped is not None:
                 with shielded(_REMOVE_SECONDS):
                     await mapped.remove_port_mapping(port)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but only until our IPv4 addresses change: another network has another router."""
+        before = self._ipv4_addresses()
+        with trio.move_on_after(seconds):
+            while self._ipv4_addresses() == before:  # noqa: ASYNC110  (a change has no event)
+                await trio.sleep(_CHECK_SECONDS)
+
+    def _ipv4_addresses(self) -> set[str]:
+        return {each for each in self._network.own_addresses if each.startswith("/ip4/")}
 
     def _announce(self, external_ip: str | None, port: int) -> None:
         before, self.address = self.address, None

@@ -108,6 +108,8 @@ class Reachability:
                 due, announced = now, addresses
                 retry.reset()
                 unhelpful.clear()
+                if not ports:
+                    self._forget_result(version)
             if now >= due and ports:
                 peer = self._choose(version, unhelpful)
                 if peer is not None:
@@ -155,6 +157,13 @@ class Reachability:
         if self.verdict != before:
             log.info("reachability: %s (observed address: %s)", self.verdict, result.observed)
         self._announce()
+
+    def _forget_result(self, version: int) -> None:
+        """Forget the result of an IP version in which we have no address any more, such as after a move
+        to another network: nobody could ask about it again."""
+        if self._results.pop(version, None) is not None:
+            log.info("reachability: %s (no address in IPv%d any more)", self.verdict, version)
+            self._announce()
 
     def _announce(self) -> None:
         """Announce the addresses at which we were reached, unless they are announced anyway."""
