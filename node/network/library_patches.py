@@ -1,8 +1,9 @@
 """Replacements inside py-libp2p 0.8 that make it safe to talk to strangers.
 
-`patches` is the complete list: what is replaced, by what, because of which fault, and whether the
-library could adopt the change (docs/upstream has a patch and a program that shows the fault for each of
-those) or it stays ours. When a release of the library fixes a fault, a test fails.
+`PATCHES` is the complete list, except for the resolvers, which are replaced before the library is
+imported. It says what is replaced, by what, because of which fault, and whether the library could adopt
+the change (docs/upstream has a patch and a program that shows the fault for each of those) or it stays
+ours. When a release of the library fixes a fault, a test fails.
 
 Where we create the object ourselves nothing is replaced: `pubsub`, `gossip_router` and `peer_store` are
 subclasses, `host` offers Noise alone and answers none of the library's own protocols, `gossip` sets the
@@ -25,6 +26,19 @@ if not _VERSION.startswith("0.8."):
         f"distro-node patches the internals of libp2p 0.8 and cannot run with libp2p {_VERSION}; "
         "install libp2p==0.8.1"
     )
+
+import dns.asyncresolver
+from multiaddr.resolvers import DNSResolver
+
+
+def _resolver_without_servers(self: DNSResolver) -> None:
+    self._resolver = dns.asyncresolver.Resolver(configure=False)
+
+
+# The library creates resolvers when it is imported and for each host, which fails on a machine without a
+# name server in /etc/resolv.conf. It gets only IP addresses to dial (`name_resolution`), so its
+# resolvers need no servers.
+DNSResolver.__init__ = _resolver_without_servers
 
 import libp2p.io.msgio
 import libp2p.io.utils

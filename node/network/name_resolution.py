@@ -95,7 +95,8 @@ async def look_up(name: str, family: int, *, reported: bool = False) -> list[str
         socket.getaddrinfo,
         *(name, None, family, socket.SOCK_STREAM),
         limiter=_limiter(_reported_limiter if reported else _own_limiter),
-        abandon_on_cancel=True,
+        # The stubs of trio that libp2p depends on are older than this parameter's name.
+        abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
     )
     return [str(entry[4][0]) for entry in answer]
 
@@ -175,9 +176,12 @@ async def _texts(name: str) -> list[str]:
     import dns.asyncresolver
     import dns.exception
 
-    resolver: Any = dns.asyncresolver.get_default_resolver()
     try:
+        # Not the default resolver, which keeps the name servers of the network that the machine was in
+        # first.
+        resolver: Any = dns.asyncresolver.Resolver()
         answer = await resolver.resolve(name, "TXT", lifetime=_DNS_SECONDS)
-    except dns.exception.DNSException as error:
+    except (dns.exception.DNSException, ValueError) as error:
+        # ValueError: resolv.conf names a server that is not an IP address.
         raise OSError(str(error) or type(error).__name__) from None
     return [b"".join(record.strings).decode("utf-8", "replace") for record in answer]

@@ -9,6 +9,7 @@ from typing import Any
 
 import dns.asyncresolver
 import dns.message
+import dns.resolver
 import dns.rrset
 import httpcore
 import pytest
@@ -176,7 +177,7 @@ async def records(
 
     resolver = dns.asyncresolver.Resolver(configure=False)
     resolver.nameservers, resolver.port = ["127.0.0.1"], server.getsockname()[1]
-    monkeypatch.setattr(dns.asyncresolver, "get_default_resolver", lambda: resolver)
+    monkeypatch.setattr(dns.asyncresolver, "Resolver", lambda: resolver)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve)
         yield
@@ -208,6 +209,21 @@ async def test_records_of_dnsaddr_lead_to_a_peer(monkeypatch: pytest.MonkeyPatch
                 await a.connect(f"/dnsaddr/round.example{end}", timeout=60.0)
             with pytest.raises(DialError, match="does not resolve"):
                 await a.connect(f"/dnsaddr/nobody.example{end}", timeout=60.0)
+
+
+async def test_name_servers_are_read_at_each_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unconfigured(*_: Any) -> None:
+        raise dns.resolver.NoResolverConfiguration
+
+    async with dead_and_alive() as (a, port):
+        end = f"/p2p/{peer_text(PEER)}"
+        with monkeypatch.context() as offline:
+            offline.setattr(dns.resolver.BaseResolver, "read_resolv_conf", unconfigured)
+            with pytest.raises(DialError, match="does not resolve"):
+                await a.connect(f"/dnsaddr/{NAME}{end}", timeout=60.0)
+        texts = {f"_dnsaddr.{NAME}": [f"dnsaddr=/ip4/127.0.0.1/tcp/{port}{end}"]}
+        async with records(monkeypatch, texts):
+            assert await a.connect(f"/dnsaddr/{NAME}{end}", timeout=60.0) == PEER
 
 
 def test_an_address_by_dnsaddr_names_its_peer_and_no_port() -> None:

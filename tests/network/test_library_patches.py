@@ -133,6 +133,31 @@ def test_installing_twice_patches_once() -> None:
     assert library_patches.ORIGINALS["Yamux.__init__"] is not before
 
 
+def test_nodes_connect_on_a_machine_without_a_name_server() -> None:
+    program = """
+import dns.resolver, trio
+
+def unconfigured(*_):
+    raise dns.resolver.NoResolverConfiguration
+
+dns.resolver.BaseResolver.read_resolv_conf = unconfigured
+from network.support import star
+
+async def main():
+    async with star(2) as (a, b):
+        assert a.connected() == {b.peer}
+
+trio.run(main)
+"""
+    tests = Path(__file__).parents[1]
+    subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        timeout=240,
+        env={**os.environ, "PYTHONPATH": str(tests)},
+    )
+
+
 def test_another_version_of_the_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.9.0")
     with pytest.raises(ImportError, match=r"cannot run with libp2p 0\.9\.0"):
