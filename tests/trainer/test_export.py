@@ -14,6 +14,7 @@ from distro_node.node.create.checkpoint import tokenizer_warning
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.models.read_export import compare_export
+from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.tokenizer_settings import (
@@ -21,6 +22,7 @@ from distro_node.node.training.tokenizer_settings import (
     decode_settings,
     read_settings,
 )
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from trainer.small_models import SMALL_MODELS
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session, refused, write_text
@@ -300,6 +302,21 @@ def test_files_that_are_not_compared_are_listed(again) -> None:
     (out / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model.safetensors"}}')
     listed = ["added_tokens.json", "model.safetensors.index.json", "more/modeling.py"]
     assert compare_export(session, store, out)["unchecked"] == listed
+
+
+def test_an_adapter_does_not_hide_changed_weights(again) -> None:
+    """With peft transformers loads an adapter's file over the weights, whatever it holds."""
+    session, store, out = again
+    genuine = load_file(out / "model.safetensors")
+    changed = {name: 3 * tensor for name, tensor in genuine.items()}
+    save_file(changed, out / "model.safetensors", metadata={"format": "pt"})
+    assert compare_export(session, store, out)["fingerprint"] != fingerprint(session.parameters)
+    adapter = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 1, "target_modules": "none"}
+    (out / "adapter_config.json").write_text(json.dumps(adapter))
+    hidden = {f"base_model.model.{name}": tensor for name, tensor in genuine.items()}
+    save_file(hidden, out / "adapter_model.safetensors", metadata={"format": "pt"})
+    with refused("bad_model", "adapter_config.json is beside the weights"):
+        compare_export(session, store, out)
 
 
 def test_without_the_swarm_s_tokenizer_nothing_of_it_is_certified(again) -> None:

@@ -8,6 +8,7 @@ then start with another model than the checkpoint's. Only the headers of the fil
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -23,6 +24,7 @@ INDEX_NAME = "model.safetensors.index.json"
 WEIGHTS_NAME = "model.safetensors"
 
 _GENERATION_NAME = "generation_config.json"
+_ADAPTER_NAME = "adapter_config.json"
 
 _MAX_INDEX_BYTES = 64 << 20
 _MAX_GENERATION_BYTES = 1 << 20
@@ -112,7 +114,15 @@ def _listed(names: Collection[str]) -> str:
 
 
 def _check_files(directory: Path) -> None:
-    """Raise `TrainerFailed` (`bad_model`) if the library could wait without end for a file here."""
+    """Raise `TrainerFailed` (`bad_model`) if the library could wait without end for a file here, or
+    would take weights from another file than the checkpoint's."""
+    # With peft installed the library loads an adapter's file over the weights, so that a model would
+    # count as read whose weights are in no program that reads the checkpoint alone.
+    if os.path.lexists(directory / _ADAPTER_NAME):
+        raise _bad(
+            f"{_ADAPTER_NAME} is beside the weights, and its adapter would replace some of them: merge "
+            "the adapter into the weights, or remove the file"
+        )
     try:
         for path in directory.iterdir():
             if path.exists() and not path.is_file() and not path.is_dir():
