@@ -41,8 +41,9 @@ class Bounds:
 
     connections: int = 96
     """Connections open at once. A page has up to six, a browser's own limit per host."""
-    per_address: int = 24
-    """Connections open at once per remote address, unless it is this machine's own."""
+    per_household: int = 24
+    """Connections open at once per IPv4 address or IPv6 /64, unless it is this machine's own. Fewer than
+    the event streams of a page (`event_stream.MAX_STREAMS`), so that one household can't occupy all."""
     head_bytes: int = 16 * 1024
     """Size of a request's first line and headers; browsers send about 1 KiB."""
     body_bytes: int = 4 * 1024
@@ -120,7 +121,7 @@ class HttpServer:
         self._bounds = bounds or Bounds()
         self._tls = tls
         self._open = 0
-        self._by_address: Counter[str] = Counter()
+        self._by_household: Counter[str] = Counter()
         # The connections that wait for a request, in the order in which they began to wait.
         self._idle: dict[trio.CancelScope, None] = {}
 
@@ -138,7 +139,7 @@ class HttpServer:
     async def serve_connection(self, stream: trio.SocketStream) -> None:
         """Serve one client until it disconnects or exceeds the bounds."""
         address = _address(stream)
-        is_local = _is_this_machine(address)
+        is_local, household = _is_this_machine(address), _household(address)
         if self._open >= self._bounds.connections and self._idle:
             longest = next(iter(self._idle))
             del self._idle[longest]
@@ -147,11 +148,12 @@ class HttpServer:
             for _ in range(2):
                 await trio.lowlevel.checkpoint()
         full = self._open >= self._bounds.connections
-        if full or (not is_local and self._by_address[address] >= self._bounds.per_address):
+        crowded = self._by_household[household] >= self._bounds.per_household
+        if full or (crowded and not is_local):
             await trio.aclose_forcefully(stream)
             return
         self._open += 1
-        self._by_address[address] += 1
+        self._by_household[household] += 1
         try:
             with contextlib.suppress(*_CONNECTION_ERRORS):
                 await self.serve_stream(stream)
@@ -160,9 +162,9 @@ class HttpServer:
             _log.exception("a request to the page failed")
         finally:
             self._open -= 1
-            self._by_address[address] -= 1
-            if not self._by_address[address]:
-                del self._by_address[address]
+            self._by_household[household] -= 1
+            if not self._by_household[household]:
+                del self._by_household[household]
             await trio.aclose_forcefully(stream)
 
     async def serve_stream(self, raw: trio.abc.Stream) -> None:
@@ -348,3 +350,14 @@ def _is_this_machine(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
+
+
+def _household(address: str) -> str:
+    """Return the key of a household: an IPv4 address, or the /64 network of a home in IPv6."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv4Address):
+        return str(ip)
+    return str(ip.ipv4_mapped or ipaddress.IPv6Network((ip, 64), strict=False))

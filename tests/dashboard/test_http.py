@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+from contextlib import AsyncExitStack
 
 import h11
 import pytest
 import trio
 import trio.testing
 from dashboard.support import PATIENCE_SECONDS, read_all, read_reply, served
+from distro_node.node.dashboard import http
 from distro_node.node.dashboard.http import Bounds, HttpServer, Request, Response, Send
+
+# Private here: `_address`: a test has no IPv6 addresses of other households.
 
 HOST = b"Host: 127.0.0.1:%d\r\n"
 
@@ -110,6 +114,28 @@ async def test_when_all_places_are_taken_a_newcomer_is_turned_away_and_a_place_c
         assert reply.status == 200
         for stream in streams:
             await trio.aclose_forcefully(stream)
+
+
+async def test_a_household_occupies_a_part_of_the_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home in IPv6 has any number of addresses in one /64."""
+    hosts = ["2001:db8:1:1::1", "2001:db8:1:1::2", "2001:db8:1:1:ffff::3", "2001:db8:1:2::1"]
+    monkeypatch.setattr(http, "_address", lambda stream: hosts.pop(0))
+    async with served(bounds=Bounds(per_household=2)) as page, AsyncExitStack() as stack:
+        opened = []
+        for _ in range(4):
+            stream = await stack.enter_async_context(await page.connect())
+            await stream.send_all(b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            opened.append(await read_start(stream))
+    assert opened == [True, True, False, True]
+
+
+async def read_start(stream: trio.SocketStream) -> bool:
+    """Return whether a stream is answered, and not closed."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        try:
+            return (await stream.receive_some(100)).startswith(b"HTTP/1.1 200")
+        except trio.BrokenResourceError:
+            return False
 
 
 async def test_a_reader_that_does_not_read_loses_the_connection(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import re
+import threading
 import tomllib
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 import segno
@@ -168,6 +170,24 @@ async def test_the_link_for_everybody_is_a_text_and_a_code() -> None:
     async with served() as page:
         assert (await page.ask("/api/invitation")).json == {"link": None}
         assert (await page.ask("/api/invitation.svg")).status == 404
+
+
+async def test_the_code_is_drawn_once_for_a_link_and_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    links = ["distro:swarm-first", "distro:swarm-first", "distro:swarm-second"]
+    drawn: list[tuple[str, bool]] = []
+    draw = segno.make_qr
+
+    def note(link: str, **options: Any) -> Any:
+        drawn.append((link, threading.current_thread() is threading.main_thread()))
+        return draw(link, **options)
+
+    monkeypatch.setattr(segno, "make_qr", note)
+    async with served(invitation=lambda: links.pop(0)) as page:
+        for _ in range(3):
+            assert (await page.ask("/api/invitation.svg")).status == 200
+    assert drawn == [("distro:swarm-first", False), ("distro:swarm-second", False)]
 
 
 async def test_what_an_observer_shows_may_be_read_from_elsewhere_and_acted_on_by_none() -> None:
