@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +31,7 @@ from ..telemetry.messages import starting_trainer
 from ..telemetry.task_scores import heldout_accuracy
 from ..telemetry.telemetry import OwnUpdate, Telemetry
 from ..util.progress import Progress
+from .call_limits import CallLimits
 from .client import (
     TrainedUpdate,
     TrainerClient,
@@ -152,6 +153,7 @@ class TrainerSupervisor:
         self._start = start
         self._spec = spec
         self._restarts = RestartPolicy(spec)
+        self._limits = CallLimits(manifest.rounds.collect_max_seconds)
         self._store = store
         self._snapshots = snapshots
         self._momentum = momentum
@@ -229,7 +231,9 @@ class TrainerSupervisor:
                 await self._base_ready()
             self._start_begins()
             try:
-                async with self._start(self._restarts.spec) as trainer:
+                async with AsyncExitStack() as stack:
+                    opened = self._start(self._restarts.spec)
+                    trainer = await self._limits.call(stack.enter_async_context, opened)
                     self._start_ends()
                     report_start(trainer, self._telemetry)
                     self._trainer = trainer
@@ -286,9 +290,9 @@ class TrainerSupervisor:
         self._telemetry.report(Progress(what=f"loading {what}"))
         # In a thread: a large model's list names tens of thousands of chunks.
         chunks = await trio.to_thread.run_sync(self._snapshots.chunks, snapshot)
-        fingerprint = await trainer.load(chunks)
+        fingerprint = await self._limits.call(trainer.load, chunks)
         keeps_momentum = not self._spec.policy.stateless
-        if keeps_momentum and await trainer.load_momentum(self._momentum):
+        if keeps_momentum and await self._limits.call(trainer.load_momentum, self._momentum):
             _log.info("resumed with the saved momentum")
         # All queued jobs were for other parameters. After the report the member requests its jobs again.
         self._jobs.clear()
@@ -320,7 +324,7 @@ class TrainerSupervisor:
             return False
         chosen = job.chosen
         if chosen is None:
-            chosen = await self._training_data.choose(trainer, samples)
+            chosen = await self._limits.call(self._training_data.choose, trainer, samples)
         if chosen is None:
             reports.privacy_budget_spent()
             return False
@@ -329,11 +333,13 @@ class TrainerSupervisor:
             self._audit_data.want_for_audit((effect.audit,))
         try:
             if effect.long:
-                trained = await trainer.train_in_background(round_, samples)
+                trained = await self._limits.call(trainer.train_in_background, round_, samples)
             else:
                 self._training_round = round_
                 try:
-                    trained = await trainer.train(round_, samples, audits=effect.audit is not None)
+                    trained = await self._limits.call(
+                        trainer.train, round_, samples, audits=effect.audit is not None
+                    )
                 finally:
                     self._training_round = None
         except TrainerFailed as failure:
@@ -367,7 +373,9 @@ class TrainerSupervisor:
         if late or self._reload or not self._audit_data.has((sample,)):
             return
         try:
-            seconds = await trainer.audit(effect.round, sample, effect.audit_share)
+            seconds = await self._limits.call(
+                trainer.audit, effect.round, sample, effect.audit_share
+            )
         except TrainerFailed as failure:
             _log.info("no audit in round %d: %s", effect.round, failure)
             return
@@ -379,7 +387,7 @@ class TrainerSupervisor:
         if body is None:
             return
         try:
-            found = await trainer.judge(job.round, body)
+            found = await self._limits.call(trainer.judge, job.round, body)
         except TrainerFailed as failure:
             _log.info("the audit in round %d failed: %s", job.round, failure)
             return
@@ -389,7 +397,7 @@ class TrainerSupervisor:
     async def _evaluate(self, trainer: TrainerClient) -> None:
         """Evaluate the current parameters: rounds applied since the job was queued are included."""
         try:
-            loss = await trainer.evaluate(_HELDOUT_SEQUENCES)
+            loss = await self._limits.call(trainer.evaluate, _HELDOUT_SEQUENCES)
         except TrainerFailed as failure:
             if failure.kind != "missing_data":
                 raise
@@ -411,7 +419,7 @@ class TrainerSupervisor:
         led to them."""
         if self._last_state is None or self._last_state[0] != round_:
             return
-        found = await trainer.accuracy(_HELDOUT_SEQUENCES)
+        found = await self._limits.call(trainer.accuracy, _HELDOUT_SEQUENCES)
         if found is not None:
             _, record, fingerprint = self._last_state
             swarm = swarm_text(self._manifest.swarm)
@@ -425,13 +433,14 @@ class TrainerSupervisor:
         text = ""
         try:
             # A fixed seed, so that differences come from learning alone.
-            await trainer.begin_text(
+            await self._limits.call(
+                trainer.begin_text,
                 TextRequest(
                     prompt=prompt, temperature=_SAMPLE_TEMPERATURE, max_tokens=_SAMPLE_TOKENS
-                )
+                ),
             )
             while len(text) < MAX_SAMPLE_CHARACTERS and not self._jobs and not self._reload:
-                piece = await trainer.next_text()
+                piece = await self._limits.call(trainer.next_text)
                 if piece is None:
                     break
                 text += piece
@@ -489,8 +498,13 @@ class TrainerSupervisor:
             raise TrainerDied("an update that was stored is missing on the disk")
         # Round 0 only admits members; learning rates count from 1.
         rate = learning_rate(self._manifest.schedule, max(1, record.round))
-        applied = await trainer.apply(
-            record.round, counted.bodies, rate, job.own_counted, counted.update_weights
+        applied = await self._limits.call(
+            trainer.apply,
+            record.round,
+            counted.bodies,
+            rate,
+            job.own_counted,
+            counted.update_weights,
         )
         self._applied = record.round
         if self._manifest.schedule.trains(record.round):
@@ -512,16 +526,16 @@ class TrainerSupervisor:
             self._put(_Evaluate())
 
     async def _take_snapshot(self, trainer: TrainerClient, round: int) -> SnapshotEntry:
-        result = await trainer.snapshot()
+        result = await self._limits.call(trainer.snapshot)
         blob = await trio.to_thread.run_sync(self._store.put, result.blob_list)
         entry = SnapshotEntry(round, blob, result.size)
         await self._snapshots.keep(entry)
         if not self._spec.policy.stateless:
-            await trainer.save_momentum(self._momentum)
+            await self._limits.call(trainer.save_momentum, self._momentum)
         return entry
 
     async def _measure_memory(self, trainer: TrainerClient) -> None:
-        memory = await trainer.memory()
+        memory = await self._limits.call(trainer.memory)
         process, device = memory["process_bytes"], memory["device_bytes"]
         self._telemetry.memory = process, device or None
 

@@ -19,6 +19,7 @@ from distro_node.node.private_data.trainer import PrivateTraining
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training.answers import Judgement
+from distro_node.node.training.call_limits import CallLimits
 from distro_node.node.training.client import (
     StepApplied,
     TrainedUpdate,
@@ -425,6 +426,42 @@ async def test_what_does_not_come_back_is_given_up(
     assert error.code is code
     assert words in error.problem
     assert [spec.settings.micro_batch for spec in fake.specs] == sizes
+
+
+@pytest.mark.parametrize(("hangs", "seconds"), [("train", 600.0), ("start", 3600.0)])
+async def test_a_trainer_that_hangs_is_replaced(fake: Any, hangs: str, seconds: float) -> None:
+    """A swarm of two cannot go on without it."""
+
+    async def base_ready() -> None:
+        fake.start_seconds = 2 * seconds if hangs == "start" and not fake.specs else 0.0
+
+    async def hang_once() -> None:
+        if len(fake.specs) == 1:
+            await trio.sleep_forever()
+
+    def loaded(*_: object) -> None:
+        # The record is there once the second trainer is.
+        if len(fake.specs) == 1:
+            fake.supervisor.train(train_effect(FIRST))
+        else:
+            fake.supervisor.apply(apply_effect(FIRST))
+
+    fake.base_ready, fake.while_training, fake.loaded = base_ready, hang_once, loaded
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.supervisor.run, fake)
+        await trio.sleep(seconds + 60.0)
+        nursery.cancel_scope.cancel()
+    (event,) = fake.telemetry.events
+    assert f"no answer for {seconds:.0f} s" in event.text
+    assert fake.applied_rounds == [*range(FIRST, LAST + 1)]
+
+
+async def test_slow_work_is_given_more_time() -> None:
+    limits = CallLimits(collect_max_seconds=60.0)
+    for seconds in (500.0, 9_000.0):
+        await limits.call(trio.sleep, seconds)
+    with pytest.raises(TrainerDied, match="no answer for 180000 s"):
+        await limits.call(trio.sleep, 200_000.0)
 
 
 async def problem(fake: Any) -> UserError:
