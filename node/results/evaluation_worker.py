@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import numbers
 import os
 import re
 import socket
@@ -95,28 +97,37 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def scores(results: Any) -> list[dict[str, Any]]:
-    """Return every measured number in lm-eval's results, a row for each task and metric."""
+    """Return every measured number in lm-eval's results, a row for each task, metric and filter. A
+    filter other than `none` follows the metric's name after a comma."""
     rows = []
     for task, measured in results["results"].items():
         counted = results.get("n-samples", {}).get(task, {}).get("effective")
         for key, value in measured.items():
-            metric, _, _ = key.partition(",")
+            metric, _, filtered_by = key.partition(",")
             # Newer releases list the number of questions among the scores.
             if metric.endswith("_stderr") or metric.startswith("sample_"):
                 continue
-            if type(value) not in (int, float):
+            if not _is_finite(value):
                 continue
             error = measured.get(key.replace(metric, f"{metric}_stderr", 1))
+            # A task can have one metric several times, with other filters of the model's answers.
+            filtered = filtered_by not in ("", "none")
             rows.append(
                 {
                     "task": task,
-                    "metric": metric,
+                    "metric": key if filtered else metric,
                     "value": float(value),
-                    "error": float(error) if type(error) in (int, float) else None,
+                    "error": float(error) if _is_finite(error) else None,
                     "samples": counted if type(counted) is int else None,
                 }
             )
     return rows
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether a result is a finite number, such as lm-eval's and NumPy's."""
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return number and math.isfinite(value)
 
 
 def failure(error: BaseException) -> str:

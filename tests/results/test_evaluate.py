@@ -10,12 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.node.cli.main import main
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.results import evaluation_worker
-from distro_node.node.results.evaluate import GPT4ALL, MAX_TASKS, asks_by_template, chosen_tasks
+from distro_node.node.results.evaluate import (
+    GPT4ALL,
+    MAX_TASKS,
+    asks_by_template,
+    chosen_tasks,
+)
 from distro_node.node.results.evaluation_worker import failure, scores
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.telemetry.task_scores import TaskScore, TaskScores, read_scores
@@ -277,7 +283,7 @@ def test_the_numbers_of_a_result() -> None:
                 "acc_stderr,none": 0.1,
                 "acc_norm,none": 0.6,
             },
-            "b": {"exact_match,strict": 1, "exact_match_stderr,strict": "N/A"},
+            "b": {"exact_match,none": 1, "exact_match_stderr,none": "N/A"},
         },
         "n-samples": {"a": {"original": 9, "effective": 7}},
     }
@@ -285,6 +291,27 @@ def test_the_numbers_of_a_result() -> None:
         {"task": "a", "metric": "acc", "value": 0.5, "error": 0.1, "samples": 7},
         {"task": "a", "metric": "acc_norm", "value": 0.6, "error": None, "samples": 7},
         {"task": "b", "metric": "exact_match", "value": 1.0, "error": None, "samples": None},
+    ]
+
+
+def test_the_numbers_of_numpy_and_of_several_filters() -> None:
+    found = {
+        "results": {
+            "a": {"mcc,none": np.float64(0.4), "mcc_stderr,none": np.float64(0.1), "ok,none": True},
+            "b": {
+                "exact_match,strict-match": np.float32(0.5),
+                "exact_match_stderr,strict-match": math.nan,
+                "exact_match,flexible-extract": 1,
+                "exact_match_stderr,flexible-extract": 0.25,
+            },
+            "c": {"word_perplexity,none": math.inf},
+        }
+    }
+    rows = json.loads(json.dumps(scores(found)))
+    assert [(each["task"], each["metric"], each["value"], each["error"]) for each in rows] == [
+        ("a", "mcc", 0.4, 0.1),
+        ("b", "exact_match,strict-match", 0.5, None),
+        ("b", "exact_match,flexible-extract", 1.0, 0.25),
     ]
 
 
