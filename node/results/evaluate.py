@@ -27,6 +27,7 @@ from ..control.command_socket import ask
 from ..errors import ExitCode, UserError
 from ..settings.tree import NEWEST, StateSelector
 from ..storage.data_dir import DataDir
+from ..telemetry.history import write
 from ..telemetry.task_scores import HELDOUT, TaskScores, heldout_accuracy, read_scores
 from ..training.errors import TrainerFailed
 from ..training.task_names import (
@@ -268,10 +269,9 @@ def _evaluation_error(kind: str, message: str) -> UserError:
 
 
 def _add_to_history(history: Path, scores: TaskScores) -> None:
+    """Append the scores; a failure is only logged, because they are also returned."""
     line = {"round": scores.round, "time": scores.time, "scores": to_plain(scores, named=True)}
-    # In one write, because the node may be adding lines of its own.
-    with history.open("ab", buffering=0) as file:
-        file.write(json.dumps(line).encode() + b"\n")
+    write(history, line)
 
 
 def _report_to_node(data: DataDir, scores: TaskScores) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from distro_node.node.results import evaluation_worker
 from distro_node.node.results.evaluate import (
     GPT4ALL,
     MAX_TASKS,
+    _add_to_history,
     asks_by_template,
     chosen_tasks,
 )
 from distro_node.node.results.evaluation_worker import failure, scores
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.telemetry.history import last_scores
 from distro_node.node.telemetry.task_scores import TaskScore, TaskScores, read_scores
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.trainer.models.export import export
@@ -313,6 +316,23 @@ def test_the_numbers_of_numpy_and_of_several_filters() -> None:
         ("b", "exact_match,strict-match", 0.5, None),
         ("b", "exact_match,flexible-extract", 1.0, 0.25),
     ]
+
+
+def test_scores_on_a_full_disk_are_whole_or_absent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"round": 1}\n')
+    before, limit = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limit[1]))
+    try:
+        _add_to_history(path, SCORES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert path.read_bytes() == before
+    assert "the history cannot be written" in caplog.text
+    _add_to_history(path, SCORES)
+    assert last_scores(path) == SCORES
 
 
 def test_one_number_a_task_is_compared_and_served() -> None:
