@@ -8,6 +8,7 @@ memory that is then free, repeatedly for some minutes, before the node gives up 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import replace
 
 from ...protocol.util.backoff import BackoffTimer
@@ -18,13 +19,14 @@ from .trainer_spec import TrainerSpec
 
 _log = logging.getLogger(__name__)
 
-# Pause between restarts. It doubles while trainers run out of memory or fail before completing a job.
+# Pause between restarts. It doubles until a job completes of the kind that failed last.
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
-# Consecutive trainers that failed before completing a job, after which the node gives up.
+# Failures after which the node gives up. A completed job takes those of its own kind from the count, and
+# no others: each new trainer replays rounds, also where every gradient fails.
 _MAX_FALSE_STARTS = 5
-# Shortages of memory after which the node gives up. Their count is reset when a job completes of the
-# kind that last ran out. The pauses between so many shortages in a row add up to four minutes.
+# Shortages of memory after which the node gives up, counted alike. The pauses between so many shortages
+# in a row add up to four minutes.
 _MAX_SHORTAGES = 10
 
 # Failures that a restart may mend. Shortages of memory and a device that has vanished are tried again,
@@ -44,15 +46,14 @@ class RestartPolicy:
         """Whether the next trainer may load only a certified snapshot: the previous trainer may have
         loaded an invalid snapshot."""
         self._pause = BackoffTimer(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
-        self._false_starts = 0
         # Whether this trainer has completed a job, and whether any has: then the device exists and has
         # enough memory.
         self._this_one_worked = False
         self._any_worked = False
-        self._shortages = 0
-        # The kind of job that ran out of memory last; None: none yet, or memory ran out while the
-        # trainer started.
-        self._shortage_job: str | None = None
+        # Failures by the kind of job that failed; None: the trainer failed to start or to load.
+        self._false_starts: Counter[str | None] = Counter()
+        self._shortages: Counter[str | None] = Counter()
+        self._failed_job: str | None = None
         self._job: str | None = None
 
     def job_started(self, job: str) -> None:
@@ -63,8 +64,15 @@ class RestartPolicy:
         """Record that the trainer has completed a job of this kind."""
         self._this_one_worked = self._any_worked = True
         self._job = None
-        if self._shortage_job in (None, job):
-            self._shortages = 0
+        for failures in (self._false_starts, self._shortages):
+            # A trainer that works has started.
+            del failures[None], failures[job]
+        if self._failed_job in (None, job):
+            self._pause.reset()
+
+    def job_dropped(self) -> None:
+        """Record that the job started last was put off, or goes on in the background."""
+        self._job = None
 
     def handle(self, failure: TrainerDied | TrainerFailed) -> str:
         """Record why the trainer ended, and return the reason as text for the owner.
@@ -78,7 +86,8 @@ class RestartPolicy:
             smaller = replace(self._owner_spec.settings, micro_batch=failure.micro_batch)
             self.spec = replace(self._owner_spec, settings=smaller)
         reason = self._try_again(failure) if shortage is None else self._try_for_memory(shortage)
-        self._this_one_worked, self._job = False, None
+        self._this_one_worked = False
+        self._failed_job, self._job = self._job, None
         return reason
 
     def pause_seconds(self) -> float:
@@ -99,20 +108,19 @@ class RestartPolicy:
         return failure if failure.kind == "model_too_large" and self._any_worked else None
 
     def _try_for_memory(self, shortage: TrainerFailed) -> str:
-        self._shortages += 1
-        self._shortage_job = self._job
-        if self._shortages >= _MAX_SHORTAGES:
-            problem = f"{shortage}; tried {self._shortages} times in a row"
+        self._shortages[self._job] += 1
+        shortages = self._shortages.total()
+        if shortages >= _MAX_SHORTAGES:
+            problem = f"{shortage}; tried {shortages} times in a row"
             raise explain_trainer(TrainerFailed(shortage.kind, problem), self._owner_spec.blobs)
         if self._this_one_worked:
-            self._false_starts, self.certified_only = 0, False
+            self.certified_only = False
         return f"{shortage}; starting again with the memory that is then free"
 
     def _try_again(self, failure: TrainerDied | TrainerFailed) -> str:
         reason = str(failure)
         if self._this_one_worked:
-            self._pause.reset()
-            self._false_starts, self.certified_only = 0, False
+            self.certified_only = False
         if isinstance(failure, TrainerFailed):
             # While a driver resets, its device is missing for a moment.
             device_returns = failure.kind == "no_device" and self._any_worked
@@ -121,14 +129,15 @@ class RestartPolicy:
             reason = f"{failure.kind}: {failure}"
             # If it had worked, the snapshot that it loaded was good.
             self.certified_only = not self._this_one_worked
-        self._false_starts += 1
-        if self._false_starts >= _MAX_FALSE_STARTS:
+        self._false_starts[self._job] += 1
+        false_starts = self._false_starts.total()
+        if false_starts >= _MAX_FALSE_STARTS:
             if isinstance(failure, TrainerFailed) and failure.kind == "no_device":
-                problem = f"{failure}; tried {self._false_starts} times in a row"
+                problem = f"{failure}; tried {false_starts} times in a row"
                 raise explain_trainer(TrainerFailed(failure.kind, problem), self._owner_spec.blobs)
             raise UserError(
                 ExitCode.TRAINER,
-                f"the trainer failed {self._false_starts} times in a row: {reason}",
+                f"the trainer failed {false_starts} times in a row: {reason}",
                 "see the log in the data directory; the node's data is safe",
             )
         return reason

@@ -314,9 +314,11 @@ class TrainerSupervisor:
                 await self._evaluate(trainer)
         if done:
             self._restarts.job_done(kind)
+        else:
+            self._restarts.job_dropped()
 
     async def _train(self, trainer: TrainerClient, reports: Reports, job: _Train) -> bool:
-        """Compute the update; return False if the trainer was not called, or its data was lost."""
+        """Compute the update; return False if it is not computed yet, or its data was lost."""
         effect = job.effect
         round_, samples = effect.round, effect.samples
         if not job.started and not await self._have_data(samples):
@@ -353,7 +355,7 @@ class TrainerSupervisor:
             return False
         if trained is None:
             self._background_job = replace(job, started=True)
-            return True
+            return False
         times = self._telemetry.round_times(round_)
         times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
         update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens, len(samples))

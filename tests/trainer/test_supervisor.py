@@ -428,6 +428,32 @@ async def test_what_does_not_come_back_is_given_up(
     assert [spec.settings.micro_batch for spec in fake.specs] == sizes
 
 
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize(("kind", "starts"), [("out_of_memory", 10), ("internal", 5)])
+async def test_gradients_that_always_fail_are_given_up_though_rounds_are_replayed(
+    fake: Any, kind: Any, starts: int, long: bool
+) -> None:
+    """Also where a gradient fails only after it has begun in the background."""
+    begun: set[int] = set()
+
+    async def fail(*_: object, **__: object) -> None:
+        if long and len(fake.specs) not in begun:
+            begun.add(len(fake.specs))
+            return
+        raise TrainerFailed(kind, "the gradient failed")
+
+    async def applied(round_: int, *_: object) -> None:
+        fake.supervisor.train(train_effect(round_ + 3, round_ + 1 if long else None))
+
+    fake.train = fake.train_in_background = fail
+    fake.applied, began = applied, trio.current_time()
+    error = await problem(fake)
+    assert f"{starts} times in a row" in error.problem
+    assert len(fake.specs) == starts
+    # The pauses double.
+    assert trio.current_time() - began >= 2 ** (min(starts, 6) - 1) - 1
+
+
 @pytest.mark.parametrize(("hangs", "seconds"), [("train", 600.0), ("start", 3600.0)])
 async def test_a_trainer_that_hangs_is_replaced(fake: Any, hangs: str, seconds: float) -> None:
     """A swarm of two cannot go on without it."""
