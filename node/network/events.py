@@ -38,6 +38,11 @@ class Events:
         self._send, self.receiver = trio.open_memory_channel[PeerEvent](_BUFFERED_EVENTS)
         self._drain = self.receiver.clone()
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether the reader has closed its channel."""
+        return self._drain.statistics().open_receive_channels == 1
+
     def put(self, event: PeerEvent) -> None:
         """Add an event."""
         try:

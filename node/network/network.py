@@ -277,7 +277,8 @@ class Network:
     def peer_events(self) -> trio.MemoryReceiveChannel[PeerEvent]:
         """Return a channel of connects and disconnects, beginning with the peers connected now.
 
-        A reader that lags by a thousand events loses the oldest; `connected` stays right.
+        A reader that lags by a thousand events loses the oldest; `connected` stays right. A reader that
+        ends has to close the channel.
         """
         events = Events()
         self._event_queues.append(events)
@@ -494,6 +495,7 @@ class Network:
             self._publish_event(PeerDown(peer))
 
     def _publish_event(self, event: PeerEvent) -> None:
+        self._event_queues = [each for each in self._event_queues if not each.abandoned]
         for events in self._event_queues:
             events.put(event)
 

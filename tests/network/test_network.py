@@ -34,7 +34,8 @@ from network.support import (
 
 # Private here: `_host`, `_swarm`, `_wire`: peers of other programs, which have libp2p and not our
 # network; and its faults.
-# Private here: `_publish_event`: events that 300 real peers would take minutes to cause.
+# Private here: `_publish_event`, `_event_queues`: events that 300 real peers would take minutes to
+# cause, and queues of readers that have ended.
 # Private here: `_connections`, `_last_connect_attempt`, `_recent_disconnects`: what must not accumulate
 # shows nowhere else.
 
@@ -129,6 +130,17 @@ async def test_events_that_nobody_reads_hold_nothing_up() -> None:
             a._publish_event(PeerUp(PeerId(number.to_bytes(32, "big"))))
         first = events.receive_nowait()
         assert first == PeerUp(PeerId((3000 - 1024).to_bytes(32, "big")))
+
+
+async def test_the_events_of_a_reader_that_has_ended_are_forgotten() -> None:
+    async with networks(1) as (a,):
+        kept = a.peer_events()
+        for _ in range(3):
+            with a.peer_events():
+                pass
+        a._publish_event(PeerUp(PeerId(bytes(32))))
+        assert len(a._event_queues) == 1
+        assert kept.receive_nowait() == PeerUp(PeerId(bytes(32)))
 
 
 async def test_a_port_that_is_taken() -> None:

@@ -15,7 +15,8 @@ from ....crypto.hashing import ContentId, content_id
 from ....crypto.identity import PeerId
 from ....protocol.wire.relay_requests import RelayRequest
 from ..errors import RequestError
-from ..network import Network, PeerUp
+from ..events import PeerEvent, PeerUp
+from ..network import Network
 from .quarantine import Quarantine
 
 _log = logging.getLogger(__name__)
@@ -41,8 +42,12 @@ class Relays:
 
     async def run(self) -> None:
         """Ask every new connection whether it relays, for ever."""
+        with self._network.peer_events() as events:
+            await self._follow(events)
+
+    async def _follow(self, events: trio.MemoryReceiveChannel[PeerEvent]) -> None:
         async with trio.open_nursery() as nursery:
-            async for event in self._network.peer_events():
+            async for event in events:
                 self._relays.discard(event.peer)
                 self._slow.release(event.peer)
                 if isinstance(event, PeerUp):
