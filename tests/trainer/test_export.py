@@ -15,6 +15,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.models.read_export import compare_export
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
+from distro_node.node.trainer.tasks import text_generation
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.tokenizer_settings import (
@@ -218,6 +219,39 @@ def test_it_writes_what_the_model_generates_character_by_character(tmp_path: Pat
         write_text(session, store, "x" * 64, 0, 0.0, 5)
     # An empty prompt begins like a text in training: after the end of another one.
     assert list(write_text(session, store, "", 0, 0.0, 2)) == ["a", "a"]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "pieces"),
+    [
+        # An ordinary token after the first byte of a character.
+        ([0x0A, 0xE2, "▁the", "▁a"], ["\n", "", "\ufffd the", " a"]),
+        ([0xC3, 0xA9, 0xF0, "a", "</s>"], ["", "é", "", "\ufffda"]),
+        # The end within a character.
+        ([0x0A, 0xE2, "</s>"], ["\n", ""]),
+        ([0x0A, 0xE2, 0x82], ["\n", "", ""]),
+    ],
+)
+def test_byte_tokensthat_make_no_character_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: list[int | str], pieces: list[str]
+) -> None:
+    byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
+    vocabulary = {
+        piece: number for number, piece in enumerate(["</s>", *byte_tokens, "▁the", "▁a", "a"])
+    }
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
+    tokenizer.add_special_tokens(["</s>"])
+    tokenizer.decoder = decoders.Sequence(
+        [
+            *(decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    session = session_with(tmp_path, tokenizer, TokenizerSettings(eos_token="</s>"))
+    named = (f"<0x{each:02X}>" if isinstance(each, int) else each for each in drawn)
+    tokens = map(tokenizer.token_to_id, named)
+    monkeypatch.setattr(text_generation, "_draw", lambda *_: next(tokens))
+    assert list(write_text(session, BlobStore(tmp_path), "the", 0, 0.0, len(drawn))) == pieces
 
 
 def test_a_seed_writes_the_same_again_and_a_cache_changes_nothing(tmp_path: Path) -> None:

@@ -158,14 +158,11 @@ def _write(
     source.model.eval()
     # Drawn on the CPU, so that the same seed draws the same numbers on any device.
     generator = torch.Generator().manual_seed(request.seed)
-    # The stream decodes a token in the context of the previous ones, and waits for complete characters.
-    stream = DecodeStream(skip_special_tokens=True)
-    for token in ids:
-        stream.step(source.tokenizer, token)
+    decoder = _TextDecoder(source.tokenizer, ids)
     # The scores after every token of a long prompt would take gigabytes, and only the last ones count.
     last = {"logits_to_keep": 1} if keeps_logits(source.model) else {}
     inputs, past = ids, None
-    for _ in range(max_tokens):
+    for number in range(1, max_tokens + 1):
         batch = torch.tensor([inputs], device=source.device)
         output = source.model(input_ids=batch, past_key_values=past, use_cache=True, **last)
         past = output.past_key_values
@@ -173,9 +170,51 @@ def _write(
         scores = output.logits[0, -1, : source.vocabulary].float().cpu()
         token = _draw(scores, request.temperature, request.top_p, generator)
         if token in source.ends:
+            rest = decoder.rest()
+            if rest:
+                yield rest
             return
         inputs = [token]
-        yield stream.step(source.tokenizer, token) or ""
+        piece = decoder.add(token)
+        # A reader counts a piece as a token, and asks for no more of them than `max_tokens`.
+        yield piece if number < max_tokens else piece + decoder.rest()
+
+
+class _TextDecoder:
+    """Decoder of one token after the other, in the context of the previous ones.
+
+    It waits for complete characters. The library's stream fails if it waits in vain: where bytes are
+    tokens, an ordinary token after the first bytes of a character changes how the text before is
+    decoded. The text then goes on in a new stream.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: list[int]) -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._held: list[int] = []
+        for token in prompt:
+            self.add(token)
+        self._held.clear()
+
+    def add(self, token: int) -> str:
+        """Return the text that a token completes."""
+        self._held.append(token)
+        try:
+            text = self._stream.step(self._tokenizer, token)
+        # The library raises plain Exception.
+        except Exception:
+            text = self._tokenizer.decode(self._held)
+            self._stream = DecodeStream(skip_special_tokens=True)
+            # A tokenizer may drop the space before the first token, so the next one must not be it.
+            self._stream.step(self._tokenizer, token)
+        if text is None:
+            return ""
+        self._held.clear()
+        return text
+
+    def rest(self) -> str:
+        """Return the text of the tokens that have completed no character, up to the incomplete one."""
+        return self._tokenizer.decode(self._held).rstrip("\ufffd")
 
 
 def _draw(
