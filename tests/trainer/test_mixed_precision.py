@@ -10,8 +10,7 @@ from distro_node.node.trainer.optimizer import mixed_precision
 from distro_node.node.trainer.optimizer.mixed_precision import MixedPrecision, all_finite
 from trainer.support import CPU, make_session
 
-# Private here: `_precision`, `_finite_in_a_row`: a CPU computes in
-# float16 only if it is made to, and the scale concerns only this device.
+# Private here: `_finite_in_a_row`: the scale concerns only this device.
 
 
 def gradients(session: object) -> torch.Tensor:
