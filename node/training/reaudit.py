@@ -33,6 +33,7 @@ from ..settings.components import TrainerSettings
 from ..storage.blob_files import DiskFull
 from ..storage.blob_store import BlobStore
 from ..storage.swarm_store import LocalSnapshot
+from ..util.system_errors import is_shortage
 from .client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from .main_memory import free_main_memory
 from .reaudit_order import next_reaudit
@@ -127,17 +128,20 @@ class ReauditWorker:
         """Run re-audits for ever."""
         while True:
             low_audit = await self._next_dispute(reports)
-            if not await self._is_replayable(low_audit.round, reports.ledger()):
-                # Starting a trainer would be useless.
-                _log.info(
-                    "no re-audit of round %d: its parameters are no longer stored", low_audit.round
-                )
-                self._waiting.pop(low_audit, None)
-                continue
             try:
+                if not await self._is_replayable(low_audit.round, reports.ledger()):
+                    # Starting a trainer would be useless.
+                    _log.info(
+                        "no re-audit of round %d: its parameters are no longer stored",
+                        low_audit.round,
+                    )
+                    self._waiting.pop(low_audit, None)
+                    continue
                 async with self._start(self._trainer_spec()) as trainer:
                     await self._reaudit_with(trainer, reports)
-            except (TrainerFailed, TrainerDied) as problem:
+            except (TrainerFailed, TrainerDied, OSError) as problem:
+                if isinstance(problem, OSError) and not is_shortage(problem):
+                    raise
                 # The trainer did not start, and would not start for the next dispute either.
                 _log.info("no re-audit of %d rounds: %s", len(self._waiting), problem)
                 self._waiting.clear()
@@ -230,7 +234,10 @@ class ReauditWorker:
         round_ = effect.low_audit.round
         try:
             found = await self._reaudit(replay_trainer, effect, self._stored_run(ledger))
-        except (CannotReplay, DiskFull, TrainerFailed, TrainerDied) as problem:
+        except (CannotReplay, TrainerFailed, TrainerDied, OSError) as problem:
+            passes = isinstance(problem, DiskFull) or is_shortage(problem)
+            if isinstance(problem, OSError) and not passes:
+                raise
             _log.info("no re-audit of round %d: %s", round_, problem)
             return None, not isinstance(problem, TrainerDied)
         if not all(each.squares for each in found):

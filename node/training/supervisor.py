@@ -31,6 +31,7 @@ from ..telemetry.messages import starting_trainer
 from ..telemetry.task_scores import heldout_accuracy
 from ..telemetry.telemetry import OwnUpdate, Telemetry
 from ..util.progress import Progress
+from ..util.system_errors import is_shortage
 from .call_limits import CallLimits
 from .client import (
     TrainedUpdate,
@@ -238,7 +239,8 @@ class TrainerSupervisor:
                     report_start(trainer, self._telemetry)
                     self._trainer = trainer
                     await self._serve(trainer, reports, self._restarts.certified_only)
-            except (TrainerDied, TrainerFailed) as failure:
+            except (TrainerDied, TrainerFailed, OSError) as error:
+                failure = _failure(error)
                 self._start_ends()
                 self._trainer = None
                 reason = self._restarts.handle(failure)
@@ -562,3 +564,13 @@ class TrainerSupervisor:
             began = trio.current_time()
             await self._wake.wait()
             self._telemetry.idle(trio.current_time() - began)
+
+
+def _failure(error: TrainerDied | TrainerFailed | OSError) -> TrainerDied | TrainerFailed:
+    """Return an error as a failure of the trainer. The system's shortages pass, also one in which no
+    process can be started; any other `OSError` is raised."""
+    if not isinstance(error, OSError):
+        return error
+    if not is_shortage(error):
+        raise error
+    return TrainerDied(f"the system has too few resources: {error}")

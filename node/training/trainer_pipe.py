@@ -6,6 +6,7 @@ usable: its answer is dropped on arrival, though the trainer completes the work.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import subprocess
@@ -183,12 +184,12 @@ async def open_pipe(
     arguments: Sequence[str], environment: dict[str, str]
 ) -> AsyncIterator[TrainerPipe]:
     """Start a trainer process with these options of its command line. It never outlives this process,
-    however this process dies."""
-    requests_read, requests_write = os.pipe()
-    answers_read, answers_write = os.pipe()
-    output_read, output_write = os.pipe()
-    threading.Thread(target=_log_output, args=(output_read,), daemon=True).start()
+    however this process dies. Raises `OSError` if the system is short of files, processes or memory."""
+    requests_read, requests_write, answers_read, answers_write, output_read, output_write = _pipes(
+        3
+    )
     try:
+        _start_log_thread(output_read)
         process = await trio.lowlevel.open_process(
             [
                 sys.executable,
@@ -224,6 +225,30 @@ async def open_pipe(
         yield pipe
     finally:
         await pipe.shut_down()
+
+
+def _pipes(count: int) -> list[int]:
+    """Return the ends of new pipes, each one's for reading first. If one pipe cannot be made, none stays
+    open: a node that is short of open files tries again."""
+    ends: list[int] = []
+    try:
+        for _ in range(count):
+            ends += os.pipe()
+    except OSError:
+        for end in ends:
+            os.close(end)
+        raise
+    return ends
+
+
+def _start_log_thread(descriptor: int) -> None:
+    """Start to log what arrives at this descriptor; the thread closes it."""
+    try:
+        threading.Thread(target=_log_output, args=(descriptor,), daemon=True).start()
+    except RuntimeError as error:
+        # Threads count against the limit of processes, but Python reports it by another exception.
+        os.close(descriptor)
+        raise OSError(errno.EAGAIN, str(error)) from None
 
 
 def _log_output(descriptor: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from distro_node.node.training.client import (
     open_trainer,
 )
 from distro_node.node.training.frames import ExpectedUpdate, StopSteps
+from distro_node.node.util.system_errors import is_shortage
 from distro_node.protocol.wire.blobs import decode_blob_list
 from distro_node.protocol.wire.manifest import Manifest, RoundSpec
 from trainer.faulty_trainer import DEAD, command_of
@@ -265,3 +268,33 @@ def test_the_node_process_imports_no_torch() -> None:
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'safetensors')))"
     )
     assert subprocess.run([sys.executable, "-P", "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("lacking", ["pipe", "thread"])
+async def test_a_start_that_the_system_refuses_leaves_no_file_open(
+    lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor tries again: each try would take more of what there is too little of."""
+    opened: list[int] = []
+    real = os.pipe
+
+    def pipe() -> tuple[int, int]:
+        if lacking == "pipe" and opened:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        ends = real()
+        opened.extend(ends)
+        return ends
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(os, "pipe", pipe)
+    if lacking == "thread":
+        monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(OSError) as caught:
+        async with trainer_pipe.open_pipe((), {}):
+            pass
+    assert is_shortage(caught.value)
+    for descriptor in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)

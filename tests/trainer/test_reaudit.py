@@ -3,6 +3,7 @@ they are given up."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -236,7 +237,11 @@ async def test_a_trainer_goes_on_from_the_state_that_it_has_and_then_goes(world:
 
 @pytest.mark.parametrize(
     ("problem", "trainers"),
-    [(TrainerFailed("internal", "an update does not decode"), 1), (TrainerDied("killed"), 2)],
+    [
+        (TrainerFailed("internal", "an update does not decode"), 1),
+        (OSError(errno.EMFILE, "too many open files"), 1),
+        (TrainerDied("killed"), 2),
+    ],
 )
 async def test_a_trainer_that_refuses_or_dies_costs_the_reaudit_alone(
     world: World, problem: Exception, trainers: int
@@ -256,7 +261,12 @@ async def test_a_trainer_that_refuses_or_dies_costs_the_reaudit_alone(
 
 
 @pytest.mark.parametrize(
-    "error", [TrainerDied("killed"), TrainerFailed("model_too_large", "it takes too much")]
+    "error",
+    [
+        TrainerDied("killed"),
+        TrainerFailed("model_too_large", "it takes too much"),
+        OSError(errno.EAGAIN, "no process can be started"),
+    ],
 )
 async def test_where_no_trainer_starts_nothing_waits(world: World, error: Exception) -> None:
     world.starting = error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -480,6 +482,30 @@ async def test_a_trainer_that_hangs_is_replaced(fake: Any, hangs: str, seconds: 
     (event,) = fake.telemetry.events
     assert f"no answer for {seconds:.0f} s" in event.text
     assert fake.applied_rounds == [*range(FIRST, LAST + 1)]
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
+async def test_a_shortage_of_the_system_costs_a_start(fake: Any, number: int) -> None:
+    async def lack_once() -> None:
+        if len(fake.specs) == 1:
+            raise OSError(number, os.strerror(number))
+
+    fake.before_load = lack_once
+    await fake.run()
+    (event,) = fake.telemetry.events
+    assert os.strerror(number) in event.text
+    assert fake.applied_rounds == [*range(FIRST, LAST + 1)]
+
+
+async def test_a_broken_disk_is_no_failure_of_the_trainer(fake: Any) -> None:
+    async def fail() -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    fake.before_load = fail
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await fake.run()
+    (error,) = leaves(caught.value)
+    assert isinstance(error, OSError)
 
 
 async def test_slow_work_is_given_more_time() -> None:
