@@ -291,7 +291,7 @@ async def test_a_start_that_the_system_refuses_leaves_no_file_open(
     monkeypatch.setattr(os, "pipe", pipe)
     if lacking == "thread":
         monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(OSError, match="open files|new thread") as caught:
+    with pytest.raises(OSError, match=r"open files|new thread") as caught:
         async with trainer_pipe.open_pipe((), {}):
             pass
     assert is_shortage(caught.value)
