@@ -12,7 +12,7 @@ import pytest
 import torch
 from distro_node.node.create.checkpoint import tokenizer_warning
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.models.export import export
+from distro_node.node.trainer.models.export import export, settings_files
 from distro_node.node.trainer.models.read_export import compare_export
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.tasks import text_generation
@@ -121,6 +121,30 @@ def test_a_text_ends_at_the_end_token_of_ones_own_tokenizer(tmp_path: Path, name
     # The command's own text generation stops there, too.
     store = BlobStore(tmp_path / "blobs")
     assert list(write_text(session, store, "once", 0, 0.0, 20)) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "own", "ends"),
+    [
+        ({}, "<im_end>", [1, 0]),
+        ({}, END, 0),
+        ({"eos_token_id": [2, 1]}, "<im_end>", [2, 1, 0]),
+        # A list of another tokenizer's tokens.
+        ({"eos_token_id": [2, 3]}, "<im_end>", [1, 0]),
+    ],
+)
+def test_a_text_ends_where_documents_and_the_model_s_own_texts_do(
+    tmp_path: Path, model: dict[str, Any], own: str, ends: int | list[int]
+) -> None:
+    tokenizer = bpe(END, "<im_end>", "<eot>")
+    session = session_with(tmp_path, tokenizer, TokenizerSettings(eos_token=own), **model)
+    data = dataclasses.replace(session.manifest.data, end_token=0)
+    session.manifest = dataclasses.replace(session.manifest, data=data)
+    store = BlobStore(tmp_path)
+    assert settings_files(session, store).ids["eos_token_id"] == ends
+    for end in [ends] if isinstance(ends, int) else ends:
+        always_generates(session, end)
+        assert list(write_text(session, store, "once", 0, 0.0, 5)) == []
 
 
 def test_a_tokenizer_without_an_end_token_names_none(tmp_path: Path) -> None:
@@ -232,7 +256,7 @@ def test_it_writes_what_the_model_generates_character_by_character(tmp_path: Pat
         ([0x0A, 0xE2, 0x82], ["\n", "", ""]),
     ],
 )
-def test_byte_tokensthat_make_no_character_are_passed_over(
+def test_bytes_that_make_no_character_are_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: list[int | str], pieces: list[str]
 ) -> None:
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]

@@ -31,7 +31,7 @@ from .adapters import merged_model, peft_config
 from .classifiers import is_classifier, write_preprocessing
 from .denoisers import Denoiser, write_denoiser
 from .exported_config import complete_config
-from .swarm_tokenizer import adds_start, open_tokenizer, special_ids, turn_end
+from .swarm_tokenizer import adds_start, end_ids, open_tokenizer, special_ids
 
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
@@ -135,16 +135,9 @@ def settings_files(session: TrainingSession, store: BlobStore) -> SettingsFiles:
     """
     definition, tokenizer, settings = open_tokenizer(session.manifest, store)
     ids: dict[str, Any] = special_ids(tokenizer, settings)
-    several = session.manifest.model.get("eos_token_id")
-    if isinstance(several, list) and ids["eos_token_id"] in several:
-        # Chat models have several: one ends the assistant's messages, another whole texts.
-        ids["eos_token_id"] = several
-    turn = turn_end(session.manifest, tokenizer, settings)
-    if turn is not None and ids["eos_token_id"] not in (turn, None):
-        known = (
-            ids["eos_token_id"] if isinstance(ids["eos_token_id"], list) else [ids["eos_token_id"]]
-        )
-        ids["eos_token_id"] = [*known, *({turn} - {*known})]
+    ends = end_ids(session.manifest, tokenizer, settings)
+    if ends:
+        ids["eos_token_id"] = ends if len(ends) > 1 else ends[0]
     longest = longest_sequence(session.model.config.to_dict())
     if is_classifier(session.model.config):
         # A sample is a class and a text, and longer texts are cut: programs then cut where training did.

@@ -120,18 +120,27 @@ def text_ends(
     manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettings
 ) -> frozenset[int]:
     """Return the tokens that end a text that the model writes."""
-    ends = (
-        special_ids(tokenizer, settings)["eos_token_id"],
-        turn_end(manifest, tokenizer, settings),
-    )
-    return frozenset(token for token in ends if token is not None)
+    return frozenset(end_ids(manifest, tokenizer, settings))
 
 
-def turn_end(manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettings) -> int | None:
-    """Return the id of the special token that ends an assistant's message, in a swarm that learns from
-    conversations; None if there is none. It may differ from the tokenizer's end token, which ends
-    whole texts."""
-    if not manifest.data.trains_on_conversations or settings.chat_template is None:
+def end_ids(manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettings) -> list[int]:
+    """Return the tokens that end a text, those of the tokenizer or the model's configuration first."""
+    own = special_ids(tokenizer, settings)["eos_token_id"]
+    # Chat models list several: one ends messages of the assistant, another whole texts. A list without
+    # the end token of the tokenizer is of another tokenizer.
+    listed = manifest.model.get("eos_token_id")
+    ends = [*listed] if isinstance(listed, list) and own in listed else [own]
+    if manifest.data.trains_on_conversations:
+        ends.append(_turn_end(tokenizer, settings))
+    else:
+        ends.append(manifest.data.end_token)
+    return [*dict.fromkeys(token for token in ends if type(token) is int)]
+
+
+def _turn_end(tokenizer: Tokenizer, settings: TokenizerSettings) -> int | None:
+    """Return the id of the special token that ends an assistant's message; None if there is none. It may
+    differ from the tokenizer's end token, which ends whole texts."""
+    if settings.chat_template is None:
         return None
     asked = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
     try:
