@@ -365,6 +365,31 @@ async def test_what_the_trainer_applied_of_a_chain_that_was_left_is_passed_over(
         assert not world.swarm_store.history.exists()
 
 
+async def test_the_status_does_not_say_training_while_a_snapshot_is_fetched(world: World) -> None:
+    async with running(world):
+        assert world.telemetry.state == "training"
+        other = world.chain.fork()
+        world.decide(updates=[])
+        other.grow(updates=[])
+        other.grow(updates=[])
+        world.runner._dispatch(Rebased(other.ledger.truncated(1)))
+        assert world.telemetry.state == "syncing"
+
+
+async def test_the_status_does_not_say_training_while_the_trainer_hangs(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with running(world):
+        world.decide(updates=[])
+        await trio.sleep(10.0)
+        # A large model's step takes a while.
+        assert world.telemetry.state == "training"
+        await trio.sleep(10.0)
+        assert world.telemetry.state == "syncing"
+        await world.runner.applied(world.applies[-1].record.round, FINGERPRINT, 0.0, None)
+        assert (world.telemetry.state, world.telemetry.progress) == ("training", None)
+
+
 async def test_a_node_that_always_comes_to_other_parameters_ends_and_reports_why(
     world: World,
 ) -> None:

@@ -86,6 +86,9 @@ _GOODBYE_SECONDS = 8.0
 # After this many mismatches in a row the node gives up: each time, the swarm's updates led to other
 # parameters here than in the swarm. The first reload already repairs a single memory error.
 _MAX_MISMATCHES = 3
+# After this time without being able to take part in a round, the status says so. Normal rounds, in which
+# a record is applied within less, do not flicker.
+_HELD_UP_SECONDS = 15.0
 
 
 class Runner:
@@ -142,6 +145,9 @@ class Runner:
         self._syncing = False
         self._comparing_chains = False
         self._leave_by = float("inf")
+        # Since when the member has been unable to take part, with no state reported meanwhile; None: it
+        # is able.
+        self._held_up_since: float | None = None
         self._until_round: int | None = None
         self._serve_result = False
         self._nursery: trio.Nursery | None = None
@@ -334,6 +340,7 @@ class Runner:
             self._dispatch(Tick())
             self._note_collected()
             now = trio.current_time()
+            self._note_held_up(now)
             if self.member.view.is_expelled or self.member.view.is_outdated:
                 # The node would never be admitted again; the daemon explains why.
                 self.finished.set()
@@ -345,6 +352,19 @@ class Runner:
             if done and not self._serve_result and self._may_stop_serving(now):
                 self.finished.set()
             await trio.sleep(TICK_SECONDS)
+
+    def _note_held_up(self, now: float) -> None:
+        """Report the state once the member has for a while been unable to take part in the round."""
+        if self.member.view.state not in ("loading", "applying", "asking"):
+            self._held_up_since = None
+        elif self._held_up_since is None:
+            self._held_up_since = now
+        # In another state of the status, what is loaded or replayed is reported already.
+        elif (
+            self.telemetry.state in ("training", "waiting")
+            and now >= self._held_up_since + _HELD_UP_SECONDS
+        ):
+            self._report_state()
 
     def _may_leave(self) -> bool:
         """Whether the others can go on without us: our departure is recorded, the run is over, or they
@@ -417,6 +437,8 @@ class Runner:
                     raise _wrong_computation_error(failed, self.telemetry.device)
                 self._updates.cancel()
                 self._trainer_supervisor.reload()
+                # The download of a snapshot may take an hour.
+                self._report_state()
             case CompareChains(round_):
                 # One comparison at a time: each differing entry of an answer requests one.
                 if not self._comparing_chains:
@@ -529,6 +551,7 @@ class Runner:
             self.telemetry.round_times(self.member.view.round).collected = ready
 
     def _report_state(self) -> None:
+        self._held_up_since = None
         report_state(self.member.view, self.telemetry, self._manifest.last_round)
 
 
