@@ -9,7 +9,7 @@ make us probe our own router.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -22,9 +22,10 @@ class Scope(IntEnum):
     """How far away a peer or an address is."""
 
     MACHINE = 0
-    """A loopback address, or one of our own."""
+    """A loopback address, or the remote address of a connection from this machine."""
     LOCAL = 1
-    """An address that is valid only in its own network: private, link-local, shared."""
+    """An address that is valid only in its own network (private, link-local, shared), and an address in
+    our household: one of our own, or in an IPv6 /64 of ours."""
     WORLD = 2
 
 
@@ -53,7 +54,9 @@ _MAX_ENTRIES = 4096
 class DialPolicy:
     """The dial budgets of one node. Times are on any steady clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, own_hosts: Callable[[], Collection[str]] = tuple) -> None:
+        """`own_hosts` returns the current IP addresses of this machine."""
+        self._own_hosts = own_hosts
         # By source, and by target.
         self._budgets: TokenBuckets[Hashable] = TokenBuckets(_MAX_ENTRIES)
         # How near each peer is, or was when it was last connected.
@@ -68,12 +71,22 @@ class DialPolicy:
         """Return a peer as a source, with its distance when it was last connected."""
         return AddressSource(peer, self._scopes.get(peer, Scope.WORLD))
 
+    def scope_of(self, host: str) -> Scope:
+        """Return how far away an IP address is. Raises `ValueError` if it is not one."""
+        scope = scope_of(host)
+        if scope is not Scope.WORLD:
+            return scope
+        # IPv6 has global addresses in a home, and there are cloud machines whose only address is global.
+        # They lead to services that trust their own network.
+        own = {household_of(each) for each in self._own_hosts()}
+        return Scope.LOCAL if household_of(host) in own else scope
+
     def refusal(self, source: AddressSource, host: str, now: float) -> str | None:
         """Return why not to dial an IP address from this source; None to dial it, after charging the
         budgets."""
-        scope = scope_of(host)
+        scope = self.scope_of(host)
         if scope < source.scope:
-            return "a private address, reported by a peer outside that network"
+            return "an address in this network, reported by a peer outside of it"
         return self._take(_charged(source, host, scope), now)
 
     def lookup_refusal(self, source: AddressSource, now: float) -> str | None:
@@ -83,7 +96,7 @@ class DialPolicy:
 
     def refund(self, source: AddressSource, host: str, now: float) -> None:
         """Give back what `refusal` charged, since the dial reached its peer."""
-        for key, allowance in _charged(source, host, scope_of(host)):
+        for key, allowance in _charged(source, host, self.scope_of(host)):
             self._budgets.give(key, allowance, now)
 
     def refund_lookups(self, source: AddressSource, count: int, now: float) -> None:
@@ -100,7 +113,7 @@ class DialPolicy:
 
 
 def scope_of(host: str) -> Scope:
-    """Return how far away an IP address is. Raises `ValueError` if it is not one."""
+    """Return how far away an IP address is on any machine. Raises `ValueError` if it is not one."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
@@ -123,6 +136,8 @@ def household_of(host: str | None) -> str:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return host
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
     if address.version == 6:
         return str(ipaddress.ip_network((address, 64), strict=False))
     return str(address)

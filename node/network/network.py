@@ -40,12 +40,13 @@ from .circuit_relay import CircuitLimits, CircuitRelay
 from .connection_limits import MAX_HANDSHAKES, HandshakeLimit, choose_eviction
 from .descriptors import make_room
 from .dial import answers_at, dial_from, dial_reason, most_informative_failure
-from .dial_policy import AddressSource, DialPolicy, household_of, scope_of
+from .dial_policy import AddressSource, DialPolicy, Scope, household_of
 from .errors import DialError
 from .events import ConnectionNotifee, Events, PeerDown, PeerEvent, PeerUp
 from .gossip import Gossip, open_gossip
 from .happy_eyeballs import Candidates, race
 from .host import MAX_CONNECTIONS_PER_PEER, build_host, start_listening
+from .interfaces import reachable_hosts
 from .ip_families import with_family
 from .library_patches import HANDSHAKE_LIMIT_ATTRIBUTE
 from .name_resolution import resolve
@@ -184,7 +185,8 @@ class Network:
         self._announced: dict[str, tuple[str, ...]] = {}
         self._max_per_address = settings.max_connections_per_address
         self._scores = OffenceScores()
-        self._dial_policy = DialPolicy()
+        self._dial_policy = DialPolicy(reachable_hosts)
+        self.scope_of = self._dial_policy.scope_of
         self._connections: dict[PeerId, set[Any]] = {}
         self.is_exempt: Callable[[PeerId], bool] = lambda peer: False
         """Whether a peer is exempt from making room for newcomers; set by the component that knows."""
@@ -389,7 +391,7 @@ class Network:
 
         None: not tried, because too many dials of that address have failed.
         """
-        source, now = AddressSource(peer, scope_of(host)), trio.current_time()
+        source, now = AddressSource(peer, self.scope_of(host)), trio.current_time()
         if self._dial_policy.refusal(source, host, now) is not None:
             return None
         answered = await answers_at(self._swarm, id_of(peer), host, port, timeout)
@@ -403,10 +405,11 @@ class Network:
         """Dial a peer from the port that we listen on; `as_responder`: take the responder's role in the
         handshakes.
 
-        Returns whether a connection was made within `timeout` seconds.
+        Returns whether a connection was made within `timeout` seconds. An address in our own network is
+        not dialled: a distant peer has named it.
         """
         port_here = self.listening_port(6 if ":" in host else 4)
-        if port_here is None:
+        if port_here is None or self.scope_of(host) is not Scope.WORLD:
             return False
         source = ("::" if ":" in host else "0.0.0.0", port_here)
         return await dial_from(
@@ -454,7 +457,7 @@ class Network:
         limit_unsent(connection.muxed_conn, self.unsent_bytes)
         self._connections.setdefault(peer, known).add(connection)
         self._dial_policy.note_connection(
-            peer, scope_of_connection(connection), additional=len(known) > 1
+            peer, scope_of_connection(connection, self.scope_of), additional=len(known) > 1
         )
         self._make_room()
         if len(known) == 1:

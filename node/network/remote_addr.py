@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ...crypto.identity import PeerId
-from .dial_policy import Scope, scope_of
+from .dial_policy import Scope
 from .socket_buffers import is_on_this_machine
 
 
@@ -49,8 +49,9 @@ def evictable_connections(
     ]
 
 
-def scope_of_connection(connection: Any) -> Scope:
-    """Return how near the remote end is; without a known address it may be anywhere."""
+def scope_of_connection(connection: Any, scope_of: Callable[[str], Scope]) -> Scope:
+    """Return how near the remote end is; without a known address it may be anywhere. `scope_of` returns
+    how near an IP address is."""
     host = host_of(connection)
     if host is None:
         return Scope.WORLD

@@ -77,6 +77,43 @@ def test_near_addresses_need_an_introduction_by_somebody_near(
     assert all(policy.refusal(HERE, host, 0.0) is None for host in hosts)
 
 
+@pytest.mark.parametrize(
+    ("host", "scope"),
+    [
+        ("2a02:77::1", Scope.LOCAL),
+        ("2a02:77::ffff:5", Scope.LOCAL),
+        ("2a02:77:0:1::1", Scope.WORLD),
+        ("7.7.0.1", Scope.LOCAL),
+        ("::ffff:7.7.0.1", Scope.LOCAL),
+        ("7.7.0.2", Scope.WORLD),
+        ("127.0.0.1", Scope.MACHINE),
+    ],
+)
+def test_global_addresses_of_our_household_are_near(host: str, scope: Scope) -> None:
+    policy = DialPolicy(lambda: ["192.168.1.7", "7.7.0.1", "2a02:77::5"])
+    assert policy.scope_of(host) is scope
+    assert (policy.refusal(FAR, host, 0.0) is None) == (scope is Scope.WORLD)
+    assert (policy.refusal(LOCAL, host, 0.0) is None) == (scope is not Scope.MACHINE)
+
+
+async def test_nobody_makes_us_punch_holes_in_our_own_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dialled: list[tuple[str, int]] = []
+
+    async def dial(swarm: Any, peer: Any, target: tuple[str, int], *_: Any) -> bool:
+        dialled.append(target)
+        return True
+
+    monkeypatch.setattr(network, "dial_from", dial)
+    monkeypatch.setattr(network, "reachable_hosts", lambda: ["2a02:77::5"])
+    monkeypatch.setattr(network.Network, "listening_port", lambda self, version: 4001)
+    async with networks(1) as (a,):
+        for host in ("2a02:77::1", "2a02:78::1"):
+            await a.dial_from_port(TELLER, host, 4001, 1.0, as_responder=False)
+    assert dialled == [("2a02:78::1", 4001)]
+
+
 def calls(policy: DialPolicy, sources: list[AddressSource], hosts: list[str], now: float) -> int:
     return sum(policy.refusal(source, host, now) is None for source in sources for host in hosts)
 
@@ -135,7 +172,7 @@ async def test_a_name_does_not_lead_into_our_network_either() -> None:
     async with networks(2) as (a, b):
         port = b.addresses[0].split("/")[4]
         address = f"/dns4/localhost/tcp/{port}/p2p/{peer_text(b.peer)}"
-        with pytest.raises(DialError, match="outside that network"):
+        with pytest.raises(DialError, match="outside of it"):
             await a.connect(address, source=FAR)
         assert await a.connect(address, source=HERE) == b.peer
 
@@ -290,7 +327,7 @@ async def test_a_liar_far_away_sends_us_nowhere_near(
 ) -> None:
     quick(monkeypatch)
     # All peers count as far away.
-    monkeypatch.setattr(network, "scope_of_connection", lambda connection: Scope.WORLD)
+    monkeypatch.setattr(network, "scope_of_connection", lambda *_: Scope.WORLD)
     known = tmp_path / "peers.json"
     async with third_party() as (victim, port), liar(port) as address:
         async with introduced(address, known) as introducer:
@@ -304,7 +341,7 @@ async def test_a_liar_far_away_sends_us_nowhere_near(
 async def test_who_was_met_is_remembered_wherever_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(network, "scope_of_connection", lambda connection: Scope.WORLD)
+    monkeypatch.setattr(network, "scope_of_connection", lambda *_: Scope.WORLD)
     known = tmp_path / "peers.json"
 
     async with open_network(LOOPBACK, identity(2)) as other:

@@ -16,7 +16,7 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import peer_text
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
 from distro_node.node.network.cancel_scopes import open_scope
-from distro_node.node.network.dial_policy import AddressSource, Scope
+from distro_node.node.network.dial_policy import AddressSource, Scope, scope_of
 from distro_node.node.network.discovery import introductions
 from distro_node.node.network.discovery.introductions import (
     PROTOCOL,
@@ -199,7 +199,10 @@ def test_what_is_newer_holds_no_longer_for_being_contradicted() -> None:
     """Before: each older record that was refused extended the newer one by another ten minutes."""
     now, world = 0.0, AddressSource(None, Scope.WORLD)
     known = KnownPeers(
-        SWARM, identity(1).peer, Registry(), None, clock=lambda: now, sources=lambda _: world
+        *(SWARM, identity(1).peer, Registry(), None),
+        clock=lambda: now,
+        sources=lambda _: world,
+        scope_of=scope_of,
     )
     newer, older = (
         open_peer_record(seal_peer_record(identity(2), SWARM, [], number), SWARM)

@@ -61,6 +61,9 @@ def test_a_public_address_is_local_in_a_network_of_ours() -> None:
     given = announcement(addresses=("2a02:77::7", "2a02:78::7", "8.8.8.8"))
     own = ["/dns4/example.org/tcp/1", f"/ip6/2a02:77::1/tcp/4001/p2p/{peer_text(ME)}"]
     assert [address.host for address in dialable(given, ME, own)] == ["2a02:77::7"]
+    # Another node of this machine.
+    own.append(f"/ip4/8.8.8.8/tcp/4001/p2p/{peer_text(ME)}")
+    assert [address.host for address in dialable(given, ME, own)] == ["2a02:77::7", "8.8.8.8"]
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,7 @@ class Introducer:
             PeersFile(peers_path, swarm) if peers_path is not None else None,
             clock=trio.current_time,
             sources=network.source_of,
+            scope_of=network.scope_of,
         )
         """The other peers of the swarm."""
         self._dial_outcomes: BoundedTable[str, _DialOutcome] = BoundedTable(MAX_KNOWN)

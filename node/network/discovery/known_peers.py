@@ -14,7 +14,7 @@ from ....protocol.util.bounded_dict import BoundedTable
 from ....protocol.wire.introductions import PeerRecord, Registry
 from ....protocol.wire.manifest import SwarmId
 from ..addresses import endpoint, parse_dial, split_circuit
-from ..dial_policy import AddressSource, Scope, nearer, scope_of
+from ..dial_policy import AddressSource, Scope, nearer
 from .peers_file import PeersFile
 
 MAX_KNOWN = 512
@@ -26,8 +26,8 @@ class KnownPeers:
     """The newest record of each other peer of a swarm.
 
     The registry has the records that peers sent of themselves, and this table those that others sent,
-    or that were on disk. `clock` and `sources` are the network's: the time in seconds, and where a
-    connected peer is.
+    or that were on disk. `clock`, `sources` and `scope_of` are the network's: the time in seconds, where
+    a connected peer is, and how near an IP address is.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class KnownPeers:
         *,
         clock: Callable[[], float],
         sources: Callable[[PeerId], AddressSource],
+        scope_of: Callable[[str], Scope],
     ) -> None:
         self._swarm = swarm
         self._me = me
@@ -46,6 +47,7 @@ class KnownPeers:
         self._file = file
         self._clock = clock
         self._sources = sources
+        self._scope_of = scope_of
         self._received: BoundedTable[PeerId, _ReceivedRecord] = BoundedTable(MAX_KNOWN)
         loaded = file.load() if file is not None else []
         self.remembered = [record for record in loaded if record.peer != me]
@@ -123,7 +125,7 @@ class KnownPeers:
         source = self.source(record.peer)
         if source is None or record.peer in connected:
             return True
-        return all(_scope(address) >= source.scope for address in record.addresses)
+        return all(_scope(address, self._scope_of) >= source.scope for address in record.addresses)
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class _ReceivedRecord:
     source: AddressSource | None
 
 
-def _scope(address: str) -> Scope:
+def _scope(address: str, scope_of: Callable[[str], Scope]) -> Scope:
     """Return how near an address may lead; for an address through a relay, how near the relay's address
     may lead. A name may resolve to any address, so it counts as nearest."""
     try:

@@ -232,8 +232,8 @@ def dialable(info: Any, own: PeerId, own_addresses: Iterable[str] = ()) -> tuple
     """Return the usable addresses of an announcement, which is untrusted; none if it is invalid.
 
     Usable are only addresses in a local network, because no announcement may make us dial strangers:
-    private ones, those in an IPv6 network of one of our `own_addresses`, and link-local ones that were
-    announced at one interface.
+    private ones, our `own_addresses`, those in an IPv6 network of one of them, and link-local ones that
+    were announced at one interface.
     """
     try:
         peer = peer_from_text((info.properties.get(b"peer") or b"").decode("ascii"))
@@ -261,14 +261,20 @@ def dialable(info: Any, own: PeerId, own_addresses: Iterable[str] = ()) -> tuple
         return ()
 
 
-def _networks(own_addresses: Iterable[str]) -> list[ipaddress.IPv6Network]:
-    """Return the IPv6 networks that this machine has addresses in."""
-    found: list[ipaddress.IPv6Network] = []
+def _networks(
+    own_addresses: Iterable[str],
+) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    """Return the networks of this machine's global addresses: the /64 in IPv6, an address alone in IPv4.
+
+    Another node of this machine announces the same address, and no distant peer may make us dial it.
+    """
+    found: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
     for text in own_addresses:
         with contextlib.suppress(BadAddress, ValueError):
             address = ipaddress.ip_address(endpoint(parse_dial(text)[0])[0])
-            if isinstance(address, ipaddress.IPv6Address) and address.is_global:
-                found.append(ipaddress.IPv6Network((address, 64), strict=False))
+            if address.is_global:
+                prefix = 64 if address.version == 6 else 32
+                found.append(ipaddress.ip_network((address, prefix), strict=False))
     return found
 
 
