@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from distro_node.node.trainer.models.model import model_config, new_model
 from distro_node.node.training.error_messages import explain_trainer
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.gguf_formats import GgufType
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from trainer.gguf_examples import (
     EXAMPLES,
     SAMPLES,
@@ -332,6 +333,19 @@ def _words() -> Tokenizer:
     return made
 
 
+def _with_added(**flags: bool) -> Tokenizer:
+    made = sentencepiece(True)
+    made.add_special_tokens([AddedToken("<|user|>", normalized=False, **flags)])
+    return made
+
+
+def _spaced_first(make: Callable[[], Tokenizer]) -> Tokenizer:
+    """Return a tokenizer that puts a space before a text, but not after a special token within it."""
+    made = make()
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    return made
+
+
 @pytest.mark.parametrize(
     ("make", "word"),
     [
@@ -340,6 +354,11 @@ def _words() -> Tokenizer:
         (_trained_with_fallback, "order of its pieces"),
         (lambda: byte_level(isolated(r"\p{L}+|.")), "expressions"),
         (lambda: byte_level(pre_tokenizers.WhitespaceSplit()), "WhitespaceSplit"),
+        (lambda: _with_added(lstrip=True), r"'<\|user\|>' has lstrip"),
+        (lambda: _with_added(rstrip=True), r"'<\|user\|>' has rstrip"),
+        (lambda: _with_added(single_word=True), r"'<\|user\|>' has single_word"),
+        (lambda: _spaced_first(lambda: sentencepiece(None)), "prepend_scheme 'first'"),
+        (lambda: _spaced_first(TOKENIZERS["unigram"]), "prepend_scheme 'first'"),
     ],
 )
 def test_other_tokenizers_are_refused_in_one_line(make: Any, word: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gguf import GGUFWriter, TokenType
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from .gguf_families import not_convertible
 
@@ -22,7 +22,7 @@ _SPACE = "▁"
 """The character that stands for a space in SentencePiece's pieces."""
 _SUPPORTED = (
     "supported are byte-level BPE (as of GPT-2, Llama 3, Qwen 2, SmolLM, Mistral Nemo, GPT-4o), "
-    "SentencePiece's BPE with byte fallback (as of Llama 2, Mistral, Gemma, Phi-3) and unigram models "
+    "SentencePiece's BPE with byte fallback (as of Llama 2, Mistral, Gemma) and unigram models "
     "without it"
 )
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -130,6 +130,7 @@ def vocabulary(definition: bytes, size: int) -> Vocabulary:
     for token, number in known.items():
         tokens[number], kinds[number] = token, TokenType.NORMAL
     for number, added in tokenizer.get_added_tokens_decoder().items():
+        _check_added(added)
         kinds[number] = TokenType.CONTROL if added.special else TokenType.USER_DEFINED
     if len({*tokens}) != size or "" in known:
         raise _unsupported("two of its tokens are written alike, or one is empty")
@@ -146,6 +147,14 @@ def vocabulary(definition: bytes, size: int) -> Vocabulary:
     else:
         raise _unsupported(f"its model is of the kind {str(kind)[:40]!r}")
     return found
+
+
+def _check_added(token: AddedToken) -> None:
+    """Raise for an added token that takes the white space beside it, or counts only as a whole word.
+    A file cannot state that: llama.cpp guesses it from the names of some models."""
+    for key in ("lstrip", "rstrip", "single_word"):
+        if getattr(token, key):
+            raise _unsupported(f"its token {token.content[:80]!r} has {key}")
 
 
 def _byte_level(described: Mapping[str, Any], found: Vocabulary) -> None:
@@ -254,8 +263,11 @@ def _spaces(described: Mapping[str, Any]) -> tuple[bool, bool]:
     elif not normalizers and [each.get("type") for each in splitters] == ["Metaspace"]:
         (metaspace,) = splitters
         if metaspace.get("replacement") == _SPACE:
-            first = metaspace.get("prepend_scheme", "always") != "never"
-            return first, metaspace.get("split", True)
+            scheme = metaspace.get("prepend_scheme", "always")
+            # llama.cpp puts a space after each special token, too.
+            if scheme == "first":
+                raise _unsupported("its Metaspace has prepend_scheme 'first'")
+            return scheme != "never", metaspace.get("split", True)
     raise _unsupported("it treats spaces in another way than SentencePiece")
 
 
