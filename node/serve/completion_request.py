@@ -7,6 +7,7 @@ the value that changes nothing: an answer that silently ignores it would be a wr
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -55,6 +56,13 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 
+# What a message may have beside role and content, with the values that change nothing. Clients send an
+# assistant's message back as they got it. Few templates have a place for a name, so it is not passed on.
+_NEUTRAL_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("tool_calls", "annotations"), ([],)),
+    **dict.fromkeys(("function_call", "tool_call_id", "refusal", "audio"), ()),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionRequest:
@@ -96,9 +104,11 @@ def parse_completion(body: bytes, *, chat: bool, most_tokens: int) -> Completion
     given = _Parameters(_object(body))
     model = given.text("model")
     stream = given.flag("stream")
-    options = given.value("stream_options", dict, {})
+    options = _Parameters(given.value("stream_options", dict, {}), "stream_options.")
     if options and not stream:
         raise invalid("stream_options", "is for streams alone: set stream to true")
+    include_usage = options.flag("include_usage")
+    options.check_rest({"include_obfuscation": (False,)})
     wanted = given.whole("max_tokens", None, 1, None)
     if chat:
         # The newer name; if both are given, it counts.
@@ -119,7 +129,9 @@ def parse_completion(body: bytes, *, chat: bool, most_tokens: int) -> Completion
         texts = [replace(common, prompt=prompt) for prompt in _prompts(given.take("prompt"))]
     if n * len(texts) > MAX_CHOICES:
         raise invalid("n", f"a request is for at most {MAX_CHOICES} texts in all")
-    given.check_rest()
+    for name in _WITHOUT_EFFECT:
+        given.take(name)
+    given.check_rest(_NEUTRAL)
     return CompletionRequest(
         model=model,
         chat=chat,
@@ -128,15 +140,20 @@ def parse_completion(body: bytes, *, chat: bool, most_tokens: int) -> Completion
         stop=stop,
         seed=seed,
         stream=stream,
-        include_usage=options.get("include_usage") is True,
+        include_usage=include_usage,
     )
 
 
 class _Parameters:
-    """The parameters of a request, each taken once; null counts as absent."""
+    """The parameters of a request, or those within one of them, each taken once; null counts as absent.
+    Errors name a parameter with `place` before it."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
+    def __init__(self, given: dict[str, Any], place: str = "") -> None:
         self._left = {name: value for name, value in given.items() if value is not None}
+        self._place = place
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
 
     def take(self, name: str) -> Any:
         return self._left.pop(name, None)
@@ -146,13 +163,13 @@ class _Parameters:
         if value is None:
             return default
         if type(value) is not kind:
-            raise invalid(name, f"is not of the type {_TYPES[kind]}")
+            raise invalid(self._place + name, f"is not of the type {_TYPES[kind]}")
         return value
 
     def text(self, name: str) -> str:
         value = self.value(name, str, None)
         if value is None:
-            raise invalid(name, "is missing", code="missing_required_parameter")
+            raise invalid(self._place + name, "is missing", code="missing_required_parameter")
         return value
 
     def flag(self, name: str) -> bool:
@@ -164,7 +181,7 @@ class _Parameters:
             return default
         # Neither true nor NaN is a number here; `_object` has refused the latter.
         if type(value) not in (int, float) or not low <= value <= high:
-            raise invalid(name, f"must be a number from {low:g} to {high:g}")
+            raise invalid(self._place + name, f"must be a number from {low:g} to {high:g}")
         return float(value)
 
     def whole(self, name: str, default: int | None, low: int, high: int | None) -> int | None:
@@ -173,33 +190,27 @@ class _Parameters:
             return default
         if type(value) is not int or value < low or (high is not None and value > high):
             upper = "" if high is None else f" and at most {high}"
-            raise invalid(name, f"must be a whole number of at least {low}{upper}")
+            raise invalid(self._place + name, f"must be a whole number of at least {low}{upper}")
         return value
 
-    def check_rest(self) -> None:
-        """Refuse parameters that would change the text, and unknown ones."""
+    def check_rest(self, neutral: Mapping[str, tuple[Any, ...]]) -> None:
+        """Refuse unknown parameters, and those with another value than the `neutral` ones."""
         for name, value in self._left.items():
-            if name in _WITHOUT_EFFECT:
-                continue
-            known = _NEUTRAL.get(name)
+            known, shown = neutral.get(name), self._place + name[:_SHOWN]
             if known is None:
                 raise ApiError(
-                    400,
-                    f"unknown parameter: {name[:_SHOWN]!r}",
-                    param=name[:_SHOWN],
-                    code="unknown_parameter",
+                    400, f"unknown parameter: {shown!r}", param=shown, code="unknown_parameter"
                 )
-            if not any(type(value) is type(each) and value == each for each in known) and not (
-                _is_zero(value) and 0 in known
-            ):
-                raise invalid(name, "is not supported here", code="unsupported_parameter")
+            if not any(_is_same(value, each) for each in known):
+                raise invalid(shown, "is not supported here", code="unsupported_parameter")
 
 
 _TYPES = {str: "string", bool: "boolean", dict: "object"}
 
 
-def _is_zero(value: Any) -> bool:
-    return type(value) in (int, float) and value == 0
+def _is_same(value: Any, other: Any) -> bool:
+    """Return whether two values are the same in JSON, where 0 is 0.0 and not false."""
+    return value == other and isinstance(value, bool) is isinstance(other, bool)
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -253,16 +264,16 @@ def _message(number: int, value: Any) -> ChatMessage:
     place = f"messages[{number}]"
     if not isinstance(value, dict):
         raise invalid(place, "is not an object with role and content")
-    role = value.get("role")
+    given = _Parameters(value, f"{place}.")
+    role, content = given.take("role"), given.take("content")
     if not isinstance(role, str) or role not in _ROLES:
         raise invalid(f"{place}.role", f"must be one of {', '.join(sorted(_ROLES))}")
-    content = value.get("content")
     if isinstance(content, list):
         content = _joined(place, content)
     if not isinstance(content, str):
         raise invalid(f"{place}.content", "must be text")
-    if value.get("tool_calls") or value.get("function_call"):
-        raise invalid(f"{place}.tool_calls", "is not supported here", code="unsupported_parameter")
+    given.value("name", str, None)
+    given.check_rest(_NEUTRAL_IN_MESSAGE)
     # Newer clients say `developer` for what templates call `system`.
     return {"role": "system" if role == "developer" else role, "content": content}
 

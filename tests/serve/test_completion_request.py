@@ -75,6 +75,14 @@ def test_several_texts_differ_by_their_seed() -> None:
     ]
 
 
+def test_an_answer_may_come_back_as_clients_keep_it() -> None:
+    kept = {"tool_calls": [], "function_call": None, "refusal": None, "annotations": []}
+    message = {"role": "assistant", "content": "x", "name": "Bob"}
+    assert chat(messages=[message | kept]).texts[0].messages == (
+        {"role": "assistant", "content": "x"},
+    )
+
+
 def test_messages_may_be_in_parts() -> None:
     asked = chat(
         messages=[
@@ -97,6 +105,7 @@ def test_messages_may_be_in_parts() -> None:
             {"tools": []},
             {"logit_bias": {}},
             {"echo": False},
+            {"top_logprobs": 0},
         ),
     ],
 )
@@ -130,7 +139,16 @@ def test_values_without_effect_are_accepted(neutral: dict[str, Any]) -> None:
         ({"stop": "a" * 257}, "stop"),
         ({"stream": 1}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
+        (
+            {"stream": True, "stream_options": {"include_usage": "yes"}},
+            "stream_options.include_usage",
+        ),
+        ({"stream": True, "stream_options": {"more": 1}}, "stream_options.more"),
         ({"logprobs": 5}, "logprobs"),
+        # The log probability of each token that was written, and of no other.
+        ({"logprobs": 0}, "logprobs"),
+        ({"echo": 0}, "echo"),
+        ({"top_logprobs": False}, "top_logprobs"),
         ({"frequency_penalty": 0.5}, "frequency_penalty"),
         ({"echo": True}, "echo"),
         ({"top_k": 5}, "top_k"),
@@ -152,6 +170,9 @@ def test_other_values_are_refused_by_name(given: dict[str, Any], param: str) -> 
         ([{"role": "user", "content": None}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content"),
         ([{"role": "assistant", "content": "", "tool_calls": [{}]}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "content": "x", "prefix": True}], "messages[0].prefix"),
+        ([{"role": "user", "content": "x", "tool_call_id": "1"}], "messages[0].tool_call_id"),
+        ([{"role": "user", "content": "x", "name": 1}], "messages[0].name"),
     ],
 )
 def test_messages_that_are_none(messages: Any, param: str) -> None:
