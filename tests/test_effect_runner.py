@@ -365,6 +365,31 @@ async def test_what_the_trainer_applied_of_a_chain_that_was_left_is_passed_over(
         assert not world.swarm_store.history.exists()
 
 
+async def test_only_rounds_at_the_tip_are_measured_and_filtered_updates_are_counted(
+    world: World,
+) -> None:
+    async with running(world):
+        body = world.body(0)
+        said = await world.announce(body)
+        await until(lambda: said.update in world.update_ids)
+        for _ in range(2):
+            update = world.chain.update(LIAR, update=said.update, size=said.size)
+            world.decide(updates=[update])
+        last = world.chain.round - 1
+        timed: list[bool] = []
+        real = world.telemetry.applied
+
+        def applied(*arguments: Any, at_tip: bool, **named: Any) -> None:
+            timed.append(at_tip)
+            real(*arguments, at_tip=at_tip, **named)
+
+        world.telemetry.applied = applied
+        for round_ in (last - 1, last):
+            await world.runner.applied(round_, FINGERPRINT, 0.0, None, left_out=1)
+        assert timed == [False, True]
+        assert world.telemetry.counts.updates_filtered == 2
+
+
 async def test_the_status_does_not_say_training_while_a_snapshot_is_fetched(world: World) -> None:
     async with running(world):
         assert world.telemetry.state == "training"

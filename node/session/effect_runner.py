@@ -266,19 +266,31 @@ class Runner:
         await self._own_updates.take(what, made)
 
     async def applied(
-        self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
+        self,
+        record_round: int,
+        fingerprint: int,
+        seconds: float,
+        snapshot: SnapshotEntry | None,
+        *,
+        left_out: int = 0,
     ) -> None:
-        """Note that the trainer has applied a record."""
+        """Note that the trainer has applied a record, but for `left_out` of its updates."""
         if not self.member.view.awaits(record_round):
             # The record belongs to a chain that was abandoned in the meantime.
             return
         now = trio.current_time()
-        record = self.member.view.ledger[record_round].record
+        ledger = self.member.view.ledger
+        record = ledger[record_round].record
         if record.updates or record_round == 0:
-            members = len(self.member.view.ledger.membership(record_round))
-            attendance = attendance_of(self.member.view.ledger, record, self.telemetry.me)
             self.telemetry.applied(
-                record, members, fingerprint, seconds, now, attendance=attendance
+                record,
+                len(ledger.membership(record_round)),
+                fingerprint,
+                seconds,
+                now,
+                attendance=attendance_of(ledger, record, self.telemetry.me),
+                left_out=left_out,
+                at_tip=record_round + 1 == len(ledger),
             )
         self._dispatch(Applied(record_round, fingerprint, snapshot, seconds))
         self._report_state()

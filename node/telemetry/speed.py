@@ -42,13 +42,24 @@ class RecentRounds:
         self.matmul_flops: float | None = None
         """Operations per second of a large matrix product on the trainer's device."""
         self._rounds: deque[_AppliedRound] = deque(maxlen=_ROUNDS_AVERAGED)
+        self._idle = 0.0
 
-    def add(self, now: float, idle: float, tokens: int, sequences: int) -> float:
+    def add(
+        self, now: float, idle: float, tokens: int, sequences: int, *, timed: bool = True
+    ) -> float:
         """Add an applied round: idle seconds of the trainer, and tokens and sequences of own updates,
-        counted or not, all since the start. Return the idle seconds of this round."""
-        before = self._rounds[-1].idle if self._rounds else 0.0
-        self._rounds.append(_AppliedRound(now, idle, tokens, sequences))
+        counted or not, all since the start. Return the idle seconds of this round.
+
+        `timed`: whether the round was applied when it was decided. One that was replayed later is left
+        out."""
+        before, self._idle = self._idle, idle
+        if timed:
+            self._rounds.append(_AppliedRound(now, idle, tokens, sequences))
         return idle - before
+
+    def clear(self) -> None:
+        """Forget the rounds so far: the time since them was not spent in rounds."""
+        self._rounds.clear()
 
     @property
     def round_seconds(self) -> float | None:

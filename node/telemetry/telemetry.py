@@ -129,6 +129,8 @@ class Telemetry:
         self._totals = _Totals()
         # The round at which this node first caught up with the swarm since the program started.
         self._caught_up_round: int | None = None
+        # Whether the last round was applied at the tip of the chain, thus soon after it was decided.
+        self._at_tip = True
         self._last_applied: float | None = None
         # Tokens per second of the last round: of the swarm, and of this node.
         self._pace: tuple[float | None, float | None] = (None, None)
@@ -148,7 +150,8 @@ class Telemetry:
 
     def caught_up(self, round: int) -> None:
         """Note that the node has caught up with the swarm at `round`. Rounds before the first such round
-        are not counted."""
+        are not counted, and no speed is taken from the time before."""
+        self._start_pace(at_tip=False)
         if self._caught_up_round is None:
             self._caught_up_round = round
 
@@ -238,12 +241,15 @@ class Telemetry:
         now: float,
         *,
         attendance: RoundAttendance,
+        left_out: int = 0,
+        at_tip: bool = True,
     ) -> None:
         """Note that a record is in the parameters, and write the round's line of the history.
 
-        `seconds`: duration of applying it; `now`: the event loop's clock. A round that is replayed after
-        a restart is not written or counted again. A round from before this node caught up with the swarm
-        is written but not counted.
+        `seconds`: duration of applying it; `now`: the event loop's clock; `left_out`: number of updates
+        that the outlier filter left out; `at_tip`: whether it is the chain's last record. A round that
+        is replayed after a restart is not written or counted again. A round from before this node caught
+        up with the swarm is written but not counted.
         """
         round_ = record.round
         self.round, self.fingerprint, self._last_learned = round_, fingerprint, now
@@ -258,14 +264,20 @@ class Telemetry:
         if own is not None and attendance.own == "late":
             self.event("refunded", round_, self.me)
         phases = self._phases(round_, seconds)
-        idle_seconds = self._end_round(now)
+        # The first round at the tip after a replay ended the replay, at any time after its decision.
+        timed = at_tip and self._at_tip
+        if not timed:
+            self._start_pace(at_tip=at_tip)
+        idle_seconds = self._end_round(now, timed=timed)
         if self._caught_up_round is None or round_ >= self._caught_up_round:
             loss = "" if loss_now is None else f"loss {loss_now:.4f}, "
             number = len(record.updates)
             what = _updates_text(number, members)
             _log.info("round %d: %s%s; %s", round_, loss, what, OWN_ROUNDS[attendance.own])
             self._count(round_, attendance.own, own, tokens, received, number)
-            self._note_pace(attendance.own, own, tokens, now)
+            self.counts.updates_filtered += left_out
+            if timed:
+                self._note_pace(attendance.own, own, tokens, now)
         for phase, length in phases.items():
             if length is not None:
                 self.counts.phases[phase].add(max(0.0, length))
@@ -382,11 +394,18 @@ class Telemetry:
             return "transfer"
         return "agree" if times.decided is None else "apply"
 
-    def _end_round(self, now: float) -> float:
-        """Note the end of a round; return in how many of its seconds the trainer was idle."""
+    def _end_round(self, now: float, *, timed: bool = True) -> float:
+        """Note the end of a round; return in how many of its seconds the trainer was idle. `timed`:
+        whether it was applied when it was decided."""
         totals = self._totals
         tokens, sequences = totals.trained_tokens, totals.trained_sequences
-        return self.recent.add(now, self.counts.idle_seconds, tokens, sequences)
+        return self.recent.add(now, self.counts.idle_seconds, tokens, sequences, timed=timed)
+
+    def _start_pace(self, *, at_tip: bool) -> None:
+        """Measure speeds from the next round on: a replay takes a fraction of the rounds' own time."""
+        self._at_tip = at_tip
+        self.recent.clear()
+        self._last_applied, self._pace = None, (None, None)
 
     def _phases(self, round: int, apply_seconds: float) -> dict[str, float | None]:
         times = self.times.pop(round, RoundTimes())

@@ -92,9 +92,16 @@ class Reports(Protocol):
         """Accept this node's own update, which `what` requested."""
 
     async def applied(
-        self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
+        self,
+        record_round: int,
+        fingerprint: int,
+        seconds: float,
+        snapshot: SnapshotEntry | None,
+        *,
+        left_out: int,
     ) -> None:
-        """Report that a record has been applied to the parameters."""
+        """Report that a record has been applied to the parameters, but for `left_out` of its updates,
+        which the outlier filter left out."""
 
     def audited(self, what: AuditScored) -> None:
         """Accept the result of an audit of another member's work."""
@@ -513,7 +520,6 @@ class TrainerSupervisor:
         self._applied = record.round
         if self._manifest.schedule.trains(record.round):
             self._last_state = record.round, record.id, applied.fingerprint
-        self._telemetry.counts.updates_filtered += applied.left_out
         snapshot = None
         if job.snapshot_due:
             snapshot = await self._take_snapshot(trainer, record.round)
@@ -522,7 +528,13 @@ class TrainerSupervisor:
         if last:
             # The node leaves as soon as this is reported, and its owner wants to know the final loss.
             await self._do(trainer, reports, _Evaluate())
-        await reports.applied(record.round, applied.fingerprint, applied.seconds, snapshot)
+        await reports.applied(
+            record.round,
+            applied.fingerprint,
+            applied.seconds,
+            snapshot,
+            left_out=applied.left_out,
+        )
         closing = self._manifest.schedule.closing_round
         changed = closing is None or record.round < closing
         if record.round % self._evaluate_every == 0 and changed and not last:

@@ -77,6 +77,50 @@ def test_rounds_from_before_a_node_came_are_not_its_own_time(history: Path, chai
     assert told(history) == [1, 2, 3, 4]
 
 
+def test_a_replay_is_no_measure_of_the_swarm_s_speed(history: Path, chain: Chain) -> None:
+    """Rounds of ten minutes are replayed at two a second."""
+    telemetry = new_telemetry(history)
+    telemetry.caught_up(1)
+    for _ in range(6):
+        chain.grow()
+
+    def apply(round_: int, now: float, *, behind: bool = False) -> None:
+        record = chain.ledger[round_].record
+        attendance = attendance_of(chain.ledger, record, ME)
+        telemetry.applied(record, 2, round_, 0.1, now, attendance=attendance, at_tip=not behind)
+
+    def speed() -> tuple[float | None, float | None]:
+        status = telemetry.status()
+        return status.round_seconds, status.tokens_per_second
+
+    apply(0, 0.0, behind=True)
+    apply(1, 0.5, behind=True)
+    # The end of the replay, and the swarm's next round a moment later.
+    apply(2, 1.0)
+    apply(3, 3.0)
+    assert speed() == (None, None)
+    apply(4, 603.0)
+    assert speed() == (600.0, 1000 / 600)
+    # The computer was asleep.
+    apply(5, 603.5, behind=True)
+    assert speed() == (None, None)
+    apply(6, 604.0)
+    apply(7, 700.0)
+    apply(8, 1300.0)
+    assert speed() == (600.0, 1000 / 600)
+    telemetry.caught_up(9)
+    assert speed() == (None, None)
+
+
+def test_updates_that_the_filter_left_out_are_counted_once(history: Path, chain: Chain) -> None:
+    telemetry = new_telemetry(history)
+    for round_ in (1, 2, 1, 2, 3):
+        record = chain.ledger[round_].record
+        attendance = attendance_of(chain.ledger, record, ME)
+        telemetry.applied(record, 2, round_, 0.1, 1.0, attendance=attendance, left_out=1)
+    assert telemetry.counts.updates_filtered == 3
+
+
 def test_each_round_is_a_line_of_the_log(
     history: Path, chain: Chain, caplog: pytest.LogCaptureFixture
 ) -> None:

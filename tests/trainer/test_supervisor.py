@@ -99,6 +99,7 @@ class FakeSupervisor:
         self.while_training: Callable[[], Any] = trio.lowlevel.checkpoint
         self.prompts: list[str] = []
         self.applied_rounds: list[int] = []
+        self.left_out: list[int] = []
         self.trained_on: dict[int, int] = {}
         self.trained_samples: list[object] = []
         self.wished: list[tuple[int, ...]] = []
@@ -216,7 +217,7 @@ class FakeSupervisor:
             raise TrainerDied("killed by a test")
         assert round_ == self.parameters + 1, f"round {round_} applied to {self.parameters}"
         self.parameters = round_
-        return StepApplied(round_, 0.0, 0)
+        return StepApplied(round_, 0.0, round_)
 
     async def evaluate(self, sequences: int) -> float:
         if self.heldout is None:
@@ -266,8 +267,9 @@ class FakeSupervisor:
         self.did.append(f"trained {what.round}")
         self.encoding.append(made.encode_seconds)
 
-    async def applied(self, record_round: int, *_: object) -> None:
+    async def applied(self, record_round: int, *_: object, left_out: int = 0) -> None:
         self.applied_rounds.append(record_round)
+        self.left_out.append(left_out)
         self.did.append(f"applied {record_round}")
         if record_round < LAST:
             self.supervisor.apply(apply_effect(record_round + 1))
@@ -298,7 +300,7 @@ async def test_a_job_queued_for_a_dead_trainer_is_not_done_by_the_next(fake: Any
 
     fake.before_load, fake.base_ready = decide_meanwhile, base_ready
     await fake.run()
-    assert fake.applied_rounds == [*range(FIRST, LAST + 1)]
+    assert fake.applied_rounds == fake.left_out == [*range(FIRST, LAST + 1)]
     assert bases == [0, 1]
 
 
@@ -444,7 +446,7 @@ async def test_gradients_that_always_fail_are_given_up_though_rounds_are_replaye
             return
         raise TrainerFailed(kind, "the gradient failed")
 
-    async def applied(round_: int, *_: object) -> None:
+    async def applied(round_: int, *_: object, **__: object) -> None:
         fake.supervisor.train(train_effect(round_ + 3, round_ + 1 if long else None))
 
     fake.train = fake.train_in_background = fail
@@ -566,7 +568,7 @@ async def test_training_ahead_whose_data_is_late_lets_the_record_pass(fake: Any)
         fake.supervisor.train(train_effect(round + 1))
         fake.supervisor.train(train_effect(round + 2))
 
-    async def applied(round: int, *_: object) -> None:
+    async def applied(round: int, *_: object, **__: object) -> None:
         fake.applied_rounds.append(round)
 
     fake.data_ready, fake.loaded, fake.applied = lambda _: arrived.wait(), loaded, applied
@@ -736,7 +738,7 @@ async def do_all(fake: Any, *effects: Train | Apply | ScoreAudit) -> list[str]:
         for effect in effects:
             getattr(fake.supervisor, queue[type(effect)])(effect)
 
-    async def applied(round_: int, *_: object) -> None:
+    async def applied(round_: int, *_: object, **__: object) -> None:
         fake.did.append(f"applied {round_}")
 
     fake.loaded, fake.applied = loaded, applied
