@@ -379,7 +379,7 @@ async def test_only_rounds_at_the_tip_are_measured_and_filtered_updates_are_coun
         timed: list[bool] = []
         real = world.telemetry.applied
 
-        def applied(*arguments: Any, at_tip: bool, **named: Any) -> None:
+        def applied(*arguments: Any, at_tip: bool = True, **named: Any) -> None:
             timed.append(at_tip)
             real(*arguments, at_tip=at_tip, **named)
 

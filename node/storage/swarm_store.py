@@ -15,7 +15,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import trio
@@ -51,7 +51,8 @@ class LocalSnapshot:
     size: int
     """Bytes of the parameters, without the blob list."""
     whole: bool = True
-    """Whether it is complete; if not, its download is or was under way."""
+    """Whether it is complete and of the present chain; if not, its download is or was under way, or its
+    chain was abandoned."""
 
 
 class SwarmStore:
@@ -219,9 +220,9 @@ class SwarmStore:
         return ledger
 
     def drop_ledger(self) -> None:
-        """Drop a chain that is not the swarm's, and the list of its snapshots."""
+        """Drop a chain that is not the swarm's. Its snapshots are listed as incomplete."""
         self._replace_ledger([])
-        write_atomically(self._snapshots, _encode_snapshots([]))
+        write_atomically(self._snapshots, _encode_snapshots(self._abandoned_snapshots()))
         self._snapshot_list = None
 
     def final(self) -> Checkpoint | None:
@@ -259,11 +260,18 @@ class SwarmStore:
             self._saved_indexes.write(prefix, state)
 
     def replace_chain(self, ledger: Ledger) -> None:
-        """Replace the chain by another one, and empty the list of snapshots."""
+        """Replace the chain by another one. The snapshots so far are listed as incomplete."""
         # A copy, because the ledger grows while this is being written.
         chain = ledger.truncated(len(ledger))
         self._queue(lambda: self._replace_ledger(map(chain.raw, range(len(chain)))))
-        self.keep_snapshots([])
+        self.keep_snapshots(self._abandoned_snapshots())
+
+    def _abandoned_snapshots(self) -> list[LocalSnapshot]:
+        """Return the listed snapshots as those of an abandoned chain: none of them is a state to start
+        from, but as long as they are listed their blobs can be found and removed."""
+        # The download comes first, as `Snapshots` expects it.
+        listed = sorted(self.snapshots(), key=lambda each: each.whole)
+        return [replace(each, whole=False) for each in listed]
 
     def _append(self, entry: bytes) -> None:
         self._ledger.append(entry)

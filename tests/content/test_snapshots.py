@@ -289,6 +289,18 @@ async def test_what_a_left_chain_needed_goes_with_the_next_snapshot(world: World
     assert [world.has(entry) for entry in left] == [True, False]
 
 
+async def test_what_was_left_before_a_start_goes_with_the_next_snapshot(world: World) -> None:
+    world.grow_to(2 * INTERVAL + 2)
+    left = [await world.own(INTERVAL), await world.own(2 * INTERVAL)]
+    world.ledger = world.ledger.truncated(INTERVAL + 2)
+    world.swarm_store.replace_chain(world.ledger)
+    world.start()
+    await world.snapshots.best(certified_only=True)
+    world.grow_to(3 * INTERVAL)
+    await world.own(3 * INTERVAL)
+    assert [world.has(entry) for entry in left] == [True, False]
+
+
 async def test_a_snapshot_stays_while_somebody_fetches_it(
     world: World, autojump_clock: object
 ) -> None:

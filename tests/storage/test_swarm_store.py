@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,23 @@ async def test_another_chain_takes_the_place_of_the_old_one_as_it_was_when_it_wa
     found = SwarmStore(directory, chain.manifest).load_ledger()
     assert len(found) == 4
     assert found.head == other.ledger.head
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+async def test_the_snapshots_of_a_chain_that_was_left_stay_listed(
+    store: SwarmStore, directory: SwarmDir, chain: Chain, dropped: bool
+) -> None:
+    """Nothing else would ever find their blobs, to remove them."""
+    whole, begun = LocalSnapshot(3, "ab" * 32, 100), LocalSnapshot(4, "cd" * 32, 100, whole=False)
+    store.keep_snapshots([whole, begun])
+    await store.written()
+    if dropped:
+        store.drop_ledger()
+    else:
+        store.replace_chain(chain.ledger)
+        await store.written()
+    again = SwarmStore(directory, chain.manifest)
+    assert again.snapshots() == store.snapshots() == [begun, replace(whole, whole=False)]
 
 
 @pytest.mark.parametrize("end", [1, 3, 40])
