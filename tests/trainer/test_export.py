@@ -274,6 +274,7 @@ def test_bytes_that_make_no_character_are_passed_over(
     session = session_with(tmp_path, tokenizer, TokenizerSettings(eos_token="</s>"))
     named = (f"<0x{each:02X}>" if isinstance(each, int) else each for each in drawn)
     tokens = map(tokenizer.token_to_id, named)
+    # No model draws the wanted tokens by itself.
     monkeypatch.setattr(text_generation, "_draw", lambda *_: next(tokens))
     assert list(write_text(session, BlobStore(tmp_path), "the", 0, 0.0, len(drawn))) == pieces
 
