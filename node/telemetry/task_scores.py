@@ -95,7 +95,9 @@ def heldout_accuracy(
 
 def _rank(score: TaskScore) -> int:
     order = ("acc", *_MAIN) if score.task in _PLAIN else _MAIN
-    return order.index(score.metric) if score.metric in order else len(order)
+    # After a comma comes the filter of the answers.
+    metric = score.metric.partition(",")[0]
+    return order.index(metric) if metric in order else len(order)
 
 
 def read_scores(plain: Any) -> TaskScores | None:

@@ -343,6 +343,7 @@ def test_one_number_a_task_is_compared_and_served() -> None:
         *(score("winogrande", "acc", 0.5), score("winogrande", "acc_norm", 0.1)),
         *(score("piqa", "acc", 0.6), score("piqa", "acc_norm", 0.7)),
         *(score("mine", "bleu", 0.2), score("yours", "f1", 0.4)),
+        *(score("sums", "bleu", 0.8), score("sums", "exact_match,strict-match", 0.3)),
     )
     measured = TaskScores(**{**vars(SCORES), "tasks": rows})
     assert {t: s.value for t, s in measured.main().items()} == {
@@ -350,6 +351,7 @@ def test_one_number_a_task_is_compared_and_served() -> None:
         "piqa": 0.7,
         "mine": 0.2,
         "yours": 0.4,
+        "sums": 0.3,
     }
     telemetry = Telemetry(PeerId(bytes(32)))
     telemetry.scored(measured)
