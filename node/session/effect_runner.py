@@ -343,9 +343,10 @@ class Runner:
         _log.debug("from peer %s: %s", short_peer(sender), text)
 
     async def _watch_peers(self) -> None:
-        async for event in self._network.peer_events():
-            up = isinstance(event, PeerUp)
-            self._dispatch(Connected(event.peer) if up else Disconnected(event.peer))
+        with self._network.peer_events() as events:
+            async for event in events:
+                up = isinstance(event, PeerUp)
+                self._dispatch(Connected(event.peer) if up else Disconnected(event.peer))
 
     async def _tick(self) -> None:
         while True:
