@@ -385,6 +385,7 @@ async def test_only_rounds_at_the_tip_are_measured_and_filtered_updates_are_coun
 
         world.telemetry.applied = applied
         for round_ in (last - 1, last):
+            await until(lambda round_=round_: world.runner.member.view.awaits(round_))
             await world.runner.applied(round_, FINGERPRINT, 0.0, None, left_out=1)
         assert timed == [False, True]
         assert world.telemetry.counts.updates_filtered == 2
