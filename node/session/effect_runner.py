@@ -290,7 +290,7 @@ class Runner:
                 now,
                 attendance=attendance_of(ledger, record, self.telemetry.me),
                 left_out=left_out,
-                at_tip=record_round + 1 == len(ledger),
+                at_tip=len(ledger) - record_round <= 1 + self._manifest.rounds.overlap,
             )
         self._dispatch(Applied(record_round, fingerprint, snapshot, seconds))
         self._report_state()

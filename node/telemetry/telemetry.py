@@ -247,7 +247,7 @@ class Telemetry:
         """Note that a record is in the parameters, and write the round's line of the history.
 
         `seconds`: duration of applying it; `now`: the event loop's clock; `left_out`: number of updates
-        that the outlier filter left out; `at_tip`: whether it is the chain's last record. A round that
+        that the outlier filter left out; `at_tip`: whether the swarm has not gone on yet. A round that
         is replayed after a restart is not written or counted again. A round from before this node caught
         up with the swarm is written but not counted.
         """

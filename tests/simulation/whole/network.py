@@ -75,6 +75,7 @@ class SimulatedNetwork:
         self.circuits = self
         self._scores = OffenceScores()
         self._dial_policy = DialPolicy()
+        self.scope_of = self._dial_policy.scope_of
         self._listeners: list[Events] = []
         self._ends: dict[PeerId, list[End]] = {}
         self._handlers = Multiselect()
