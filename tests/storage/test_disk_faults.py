@@ -663,7 +663,7 @@ ELSEWHERE = {
     },
     **{
         ("node/results/evaluate.py", name): "a measurement's own folder, made again with the next"
-        for name in ("TemporaryDirectory", "mkdir", "open", "write_text")
+        for name in ("TemporaryDirectory", "mkdir", "write_text")
     },
     ("node/results/evaluation_worker.py", "write_text"): "likewise",
     ("node/trainer/models/export.py", "write_text"): "tests/results: full and read-only places",
