@@ -18,7 +18,6 @@ from distro_node.node.util import operating_system
 
 ROOT = Path(__file__).parents[1]
 MODULE = "node/util/operating_system.py"
-AUTOGROUP = Path("/proc/self/autogroup")
 # Landlock and seccomp: Linux alone, entered by `sandbox.confine`, which does nothing elsewhere.
 SANDBOX = {f"node/training/{name}.py" for name in ("sandbox", "landlock", "system_calls")}
 # Readers of files that other systems lack; each returns that the value is unknown.
@@ -258,39 +257,6 @@ def test_signals_that_the_system_lacks_have_no_text(monkeypatch: pytest.MonkeyPa
     assert operating_system.by_signal(texts) == {signal.SIGKILL: "killed", signal.SIGTERM: "ended"}
     monkeypatch.delattr(signal, "SIGKILL")
     assert operating_system.by_signal(texts) == {signal.SIGTERM: "ended"}
-
-
-@pytest.mark.skipif(not AUTOGROUP.exists(), reason="the kernel has no autogroups")
-@pytest.mark.parametrize("own_session", [False, True])
-def test_a_low_priority_holds_against_other_sessions(own_session: bool) -> None:
-    source = "import os; from distro_node.node.util.operating_system import lower_priority as lower"
-    state = (
-        f"print(os.nice(0), open('{AUTOGROUP}').read().split()[-1], os.getsid(0) == os.getpid())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", f"{source}; lower(19); {state}"],
-        capture_output=True,
-        text=True,
-        check=True,
-        start_new_session=own_session,
-    )
-    assert done.stdout.split() == ["19", "19", "True"]
-
-
-@pytest.mark.skipif(not AUTOGROUP.exists(), reason="the kernel has no autogroups")
-def test_a_session_of_others_keeps_its_priority() -> None:
-    """A process that leads a group in the session of a terminal lowers itself alone."""
-    source = "import os; from distro_node.node.util.operating_system import lower_priority as lower"
-    state = f"print(os.nice(0), open('{AUTOGROUP}').read().split()[-1])"
-    before = AUTOGROUP.read_text().split()[-1]
-    done = subprocess.run(
-        [sys.executable, "-c", f"{source}; lower(19); {state}"],
-        capture_output=True,
-        text=True,
-        check=True,
-        process_group=0,
-    )
-    assert done.stdout.split() == ["19", before]
 
 
 def test_a_file_is_locked_once(tmp_path: Path) -> None:

@@ -133,10 +133,9 @@ async def reconstructed(
     readable: Sequence[Path] = (),
     threads: int | None = None,
     device: str = "cpu",
-    nice: int = _NICE,
     progress: ShowProgress = show_nothing,
 ) -> AsyncIterator[State]:
-    """Start a trainer of this niceness that holds the reconstructed state. Raises `UserError`."""
+    """Start a low-priority trainer process that holds the reconstructed state. Raises `UserError`."""
     start, end = await trio.to_thread.run_sync(_plan, stored, selector)
     spec = TrainerSpec(
         manifest=stored.manifest.encode(),
@@ -144,7 +143,7 @@ async def reconstructed(
         settings=TrainerSettings(device=device, threads=threads),
         writable=tuple(writable),
         readable=tuple(readable),
-        nice=nice,
+        nice=_NICE,
     )
     path = writable[0] if writable else stored.store.root
     try:

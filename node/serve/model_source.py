@@ -37,9 +37,7 @@ from ..training.main_memory import free_main_memory
 from ..training.task_names import CLASSIFICATION, DIFFUSION, MASKED_LM
 from ..util.regular_files import open_regular
 
-_NICE = 19
-"""A process of this niceness takes 1.5 % of a core that others use as well (`sched_prio_to_weight` in
-Linux: 15 of 1,024), one of 10 as much as 10 %."""
+_NICE = 10
 # The parameters, and a copy of them while they are loaded, in float32.
 _LOADING_BYTES_PER_PARAMETER = 8
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
@@ -127,7 +125,7 @@ class SwarmSource:
         if self.spare_memory is not None:
             _check_memory(stored.manifest.elements, self.spare_memory)
         async with reconstructed(
-            stored, self.selector, threads=self.threads, device=self.device, nice=_NICE
+            stored, self.selector, threads=self.threads, device=self.device
         ) as state:
             yield SwarmModel(self, state)
 

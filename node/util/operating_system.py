@@ -52,7 +52,6 @@ ELSEWHERE = "run distro-node on Linux or macOS; on Windows, in the Windows Subsy
 Limit = Literal["NOFILE", "CPU", "DATA"]
 """A limit of the process: open files, seconds of CPU time, bytes of its own memory."""
 
-_AUTOGROUP = Path("/proc/self/autogroup")
 _M_MMAP_THRESHOLD = -3  # from glibc's malloc.h
 _PR_SET_PDEATHSIG = 1  # from the kernel's include/uapi/linux/prctl.h
 # The clock by which Linux enforces RLIMIT_CPU: the process's time in ticks (CPUCLOCK_PROF of this
@@ -247,25 +246,9 @@ def pass_descriptors(*descriptors: int) -> Mapping[str, Any]:
 
 
 def lower_priority(niceness: int) -> None:
-    """Add to the niceness of this process; nothing where processes have none.
-
-    Linux compares the niceness of processes of one session alone, and shares the processor equally
-    between sessions (autogroups, `man 7 sched`). So this process gets a session of its own, unless it
-    leads a group already, and a session that it leads gets the niceness, too. Against processes of
-    other control groups nothing is lowered.
-    """
-    if not hasattr(os, "nice"):
-        return
-    reached = os.nice(niceness)
-    if not IS_LINUX or reached == 0:
-        return
-    if os.getpgrp() != os.getpid():
-        os.setsid()
-    if os.getsid(0) == os.getpid():
-        # The file is missing where the kernel has no autogroups. Without privileges a second change
-        # within a tenth of a second is refused.
-        with contextlib.suppress(OSError):
-            _AUTOGROUP.write_text(str(reached))
+    """Add to the niceness of this process; nothing where processes have none."""
+    if hasattr(os, "nice"):
+        os.nice(niceness)
 
 
 def usable_cores() -> int:
