@@ -224,6 +224,7 @@ async def _introduced(data: bytes) -> object:
         line: Any = Line(nursery)
         line.request = _answering(_introductions(data))
         line.source_of = lambda peer: AddressSource(peer, Scope.MACHINE)
+        line.scope_of = lambda host: Scope.WORLD
         line.addresses = _addresses()
         introducer = Introducer(line, identity(0), SWARM)
         await introducer._introduce(STRANGER.peer)
