@@ -39,6 +39,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.node.settings.components import Compile, TrainerSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.device import choose_device, device_kind, narrow_type, synchronize
+from distro_node.node.trainer.models.initial_parameters import initialise
 from distro_node.node.trainer.models.model import (
     build_skeleton,
     model_config,
@@ -307,12 +308,13 @@ def opened(
     """Yield a session with random parameters on random bytes."""
     with tempfile.TemporaryDirectory() as folder:
         store = BlobStore(Path(folder))
+        made = initialise(size.config, 0, None, store, device)
         text = np.random.default_rng(0).integers(0, 256, size.sequence * 130 + 1).astype(np.uint8)
         manifest = Manifest(
             name="timing",
             model=size.config,
-            parameters=parameter_table(build_skeleton(size.config)),
-            initial=store.put(b"none"),
+            parameters=made.table,
+            initial=store.put(made.blobs.encode()),
             data=DataSpec(
                 sequence_length=size.sequence,
                 token_bytes=1,
@@ -325,7 +327,9 @@ def opened(
             schedule=ScheduleSpec(peak=4e-3, warmup_rounds=2, total_rounds=100),
             founder=PeerId(bytes(32)),
         )
-        yield TrainingSession(manifest, store, device, micro_batch)
+        member = TrainingSession(manifest, store, device, micro_batch)
+        member.load(made.blobs.chunks)
+        yield member
 
 
 def plain_tokens(size: Size, device: torch.device, sequences: int) -> float:
