@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +87,7 @@ peer; at most 4 Mbit/s of a home connection, and within the node's own `--max-up
 
 class CircuitRelay:
     """Serves reservations and circuits on a host. New reservations need `willing`; circuits to peers
-    that have one do not."""
+    that have one do not. A reservation ends when its peer disconnects, or after some minutes."""
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class CircuitRelay:
         limits: CircuitLimits,
         *,
         open_stream: Callable[[PeerId, str], Awaitable[Any]],
+        connected: Callable[[], Container[PeerId]],
         refuses: Callable[[PeerId], bool],
         willing: Callable[[], bool],
         knows: Callable[[PeerId], bool],
@@ -105,6 +106,7 @@ class CircuitRelay:
         self._host = host
         self._open_stream = open_stream
         self._limits = limits
+        self._connected = connected
         self._refuses = refuses
         self._willing = willing
         self._knows = knows
@@ -127,13 +129,13 @@ class CircuitRelay:
         host.set_stream_handler(HOP, self._serve)
 
     def has_reservation(self, peer: PeerId) -> bool:
-        """Whether a peer has a reservation; an expired one counts until the next request to this
+        """Whether a peer has a reservation; one that has ended counts until the next request to this
         relay."""
         return peer in self._reservations
 
     def reservations(self) -> int:
         """Return how many peers hold a reservation."""
-        self._expire()
+        self._drop_ended()
         return len(self._reservations)
 
     async def _serve(self, stream: Any) -> None:
@@ -163,7 +165,7 @@ class CircuitRelay:
                 await reset(stream)
 
     def _reserve(self, peer: PeerId, address: str) -> HopMessage:
-        self._expire()
+        self._drop_ended()
         limits = self._limits
         others = [origin for other, (_, origin) in self._reservations.items() if other != peer]
         if not self._willing():
@@ -185,7 +187,7 @@ class CircuitRelay:
 
     async def _connect(self, stream: Any, caller: PeerId, data: bytes) -> HopMessage | None:
         """Run a circuit to the peer with the id `data`. Return a refusal, or None after its end."""
-        self._expire()
+        self._drop_ended()
         limits, address = self._limits, household_of(host_of(stream))
         callee = peer_of(ID(data))
         if callee is None or callee == caller:
@@ -284,10 +286,15 @@ class CircuitRelay:
         self.refused[reason] += 1
         return HopMessage(type=HopMessage.STATUS, status=status)
 
-    def _expire(self) -> None:
-        now = trio.current_time()
-        for peer in [peer for peer, (until, _) in self._reservations.items() if until <= now]:
-            del self._reservations[peer]
+    def _drop_ended(self) -> None:
+        """Drop the reservations that have expired, and those of peers that have disconnected, which
+        could not be called."""
+        now, connected = trio.current_time(), self._connected()
+        self._reservations = {
+            peer: (until, address)
+            for peer, (until, address) in self._reservations.items()
+            if until > now and peer in connected
+        }
 
 
 class _Budget:

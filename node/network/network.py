@@ -174,6 +174,7 @@ class Network:
             host,
             settings.circuit_limits,
             open_stream=self.requests.open_stream,
+            connected=self.connected,
             refuses=self.refuses,
             willing=lambda: self.accepts_reservations,
             knows=lambda peer: self.knows(peer),

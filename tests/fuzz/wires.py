@@ -201,6 +201,7 @@ async def _relay(data: bytes) -> object:
         host,
         CircuitLimits(),
         open_stream=open_stream,
+        connected=lambda: {_CALLEE},
         refuses=lambda peer: False,
         willing=lambda: True,
         knows=lambda peer: True,

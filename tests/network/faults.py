@@ -96,7 +96,7 @@ async def relaying(host: Any) -> AsyncIterator[None]:
             await trio.testing.wait_all_tasks_blocked(0.05)
             yield
         return
-    from distro_node.node.network.addresses import id_of
+    from distro_node.node.network.addresses import id_of, peer_of
     from distro_node.node.network.circuit_relay import CircuitLimits, CircuitRelay
     from distro_node.node.network.rate_limits import Rate
 
@@ -104,6 +104,9 @@ async def relaying(host: Any) -> AsyncIterator[None]:
         host,
         CircuitLimits(),
         open_stream=lambda peer, protocol: host.new_stream(id_of(peer), [TProtocol(protocol)]),
+        connected=lambda: [
+            peer for each in host.get_connected_peers() if (peer := peer_of(each)) is not None
+        ],
         refuses=lambda peer: False,
         willing=lambda: True,
         knows=lambda peer: True,

@@ -109,6 +109,23 @@ async def test_reservations_are_bounded_and_lapse() -> None:
             await c.circuits.reserve(relay.peer)
 
 
+async def test_a_peer_that_is_gone_takes_no_place() -> None:
+    async with relay_and(3, CircuitLimits(reservations=1)) as (relay, (a, b, caller)):
+        assert relay.circuit_relay is not None
+        await a.circuits.reserve(relay.peer)
+        with pytest.raises(DialError, match="the relay is full"):
+            await b.circuits.reserve(relay.peer)
+        await a.disconnect(relay.peer)
+        await until(lambda: a.peer not in relay.connected())
+        assert relay.circuit_relay.reservations() == 0
+        await b.circuits.reserve(relay.peer)
+        await caller.connect(through(relay, b))
+        # Connected again, it has to ask again.
+        await a.connect(relay.addresses[0])
+        with pytest.raises(DialError, match="has no reservation"):
+            await caller.connect(through(relay, a))
+
+
 async def test_strangers_pour_nothing_through_a_member() -> None:
     """Two that are in no swarm of the member's, with keys of their own."""
     async with relay_and(2, MEMBER_CIRCUITS) as (member, (a, b)):
