@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -22,7 +24,8 @@ from distro_node.node.network.remote_addr import Remote
 from distro_node.protocol.wire.errors import ProtocolError
 from multiaddr import Multiaddr
 from network.homes import Bootstrap, home
-from network.support import relayed_pair, star, until
+from network.support import identity, relayed_pair, star, until
+from trio.testing import MockClock
 
 # Private here: `_host`: the addresses of this machine's interfaces.
 
@@ -153,6 +156,40 @@ async def test_a_family_that_is_gone_counts_no_more(monkeypatch: pytest.MonkeyPa
             assert node.reach.observed is None
             assert node.network.dialable_addresses == [str(moved[0])]
         bootstrap.scope.cancel()
+
+
+async def test_a_report_on_the_other_family_is_none(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """A peer that is connected in both families may dial the other one than it is asked about."""
+    reports = [
+        DialBackResult("2a02:77::9", {4001: "reached"}),
+        DialBackResult("7.7.0.9", {4001: "failed"}),
+    ]
+    asked = 0
+
+    async def ask(network: Network, peer: PeerId, ports: Sequence[int]) -> DialBackResult:
+        nonlocal asked
+        asked += 1
+        return reports[min(asked, len(reports)) - 1]
+
+    monkeypatch.setattr(reachability, "ask_dial_back", ask)
+    announced: list[object] = []
+    network: Any = SimpleNamespace(
+        peer=identity(1).peer,
+        dialable_addresses=["/ip4/7.7.0.9/tcp/4001"],
+        connected=lambda: {identity(2).peer},
+        remote=lambda peer: Remote(host="7.7.0.2", port=4001, dialled=True),
+        announce=lambda component, addresses: announced.append(addresses),
+    )
+    introducer: Any = SimpleNamespace(bootstrap_peers=())
+    own = reachability.Reachability(network, introducer)
+    with trio.move_on_after(60):
+        await own.run()
+    assert asked == 2
+    assert [own.verdict_in(4), own.verdict_in(6)] == ["unreachable", "unknown"]
+    assert own.observed == "7.7.0.9"
+    assert not announced
 
 
 async def test_who_is_at_an_address_of_one_link_is_not_called_back(

@@ -113,12 +113,12 @@ class Reachability:
             if now >= due and ports:
                 peer = self._choose(version, unhelpful)
                 if peer is not None:
-                    result = await self._ask(peer, ports)
+                    result = await self._ask(peer, version, ports)
                     if result is None:
                         unhelpful.add(peer)
                         due = now + retry.after_failure()
                     else:
-                        self._record_result(result)
+                        self._record_result(version, result)
                         due = now + _RENEW_SECONDS
                         retry.reset()
                         unhelpful.clear()
@@ -138,7 +138,8 @@ class Reachability:
                 ranked.append((not host.is_global, member, random.random(), peer))
         return min(ranked)[3] if ranked else None
 
-    async def _ask(self, peer: PeerId, ports: list[int]) -> DialBackResult | None:
+    async def _ask(self, peer: PeerId, version: int, ports: list[int]) -> DialBackResult | None:
+        """Return a peer's report on our address in an IP version; None without one."""
         try:
             result = await ask_dial_back(self._network, peer, ports)
         except RequestError as error:
@@ -149,11 +150,15 @@ class Reachability:
             return None
         if result is None or set(result.outcomes.values()) == {"untried"}:
             return None
+        if ipaddress.ip_address(result.observed).version != version:
+            # A peer that is connected in both versions may dial back in the other one, where these ports
+            # need not be ours.
+            return None
         return result
 
-    def _record_result(self, result: DialBackResult) -> None:
+    def _record_result(self, version: int, result: DialBackResult) -> None:
         before = self.verdict
-        self._results[ipaddress.ip_address(result.observed).version] = result
+        self._results[version] = result
         if self.verdict != before:
             log.info("reachability: %s (observed address: %s)", self.verdict, result.observed)
         self._announce()
