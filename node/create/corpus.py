@@ -85,7 +85,7 @@ def find_sources(
     replaces the paths in the file.
 
     Raises `UserError` with `MANIFEST` if keys of [data] do not go together, and with `DATA_MISSING`
-    if a path cannot be used or there is nothing to read.
+    if a path cannot be used, there is nothing to read, or a pattern holds nothing out.
     """
 
     def columns_of(table: SourceTable) -> Columns:
@@ -118,7 +118,25 @@ def sources_with(
         )
         name = getattr(each, "name", None) or (paths and Path(str(paths[0])).name) or str(number)
         sources.append(_source(each, str(name), paths, columns_of(each), table.heldout))
-    return [SourceFiles(source, *find_files(source)) for source in sources]
+    found = [SourceFiles(source, *find_files(source)) for source in sources]
+    _check_heldout([file for each in found for file in each.files], table.heldout)
+    return found
+
+
+def _check_heldout(files: Sequence[File], patterns: Sequence[str]) -> None:
+    """Raise `UserError` (`DATA_MISSING`) for patterns in `heldout` that match no file that is read, or
+    all of them together every file."""
+    unused = [each for each in patterns if not any(matches(file.name, (each,)) for file in files)]
+    if unused:
+        raise missing(
+            f"patterns in `heldout` match no file that is read: {' '.join(unused)}",
+            "fix them, or leave them out",
+        )
+    if patterns and all(matches(file.name, patterns) for file in files):
+        raise missing(
+            f"the patterns in `heldout` ({' '.join(patterns)}) match every file",
+            "some files must be held out, and some be left to train on",
+        )
 
 
 def _source(
@@ -425,19 +443,9 @@ def _hold_out(
     conversations and images, which must stay whole, about the wanted share of documents.
     """
     if table.heldout:
-        chosen = [
-            [number for number, file in enumerate(each.files) if matches(file.name, table.heldout)]
-            for each in source_files
-        ]
-        count, all_files = sum(map(len, chosen)), sum(len(each.files) for each in source_files)
-        if count in (0, all_files):
-            raise missing(
-                f"the patterns in `heldout` ({' '.join(table.heldout)}) match "
-                f"{'every file' if count else 'no file'}",
-                "some files must be held out, and some be left to train on",
-            )
-        for source, numbers in zip(sources, chosen, strict=True):
-            source.heldout = HeldOut(files=frozenset(numbers))
+        for source, each in zip(sources, source_files, strict=True):
+            chosen = {n for n, file in enumerate(each.files) if matches(file.name, table.heldout)}
+            source.heldout = HeldOut(files=frozenset(chosen))
         return
     fraction = table.heldout_fraction
     line_ends = None

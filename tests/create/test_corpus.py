@@ -334,10 +334,25 @@ def test_files_can_be_held_out_by_name(founder: Founder) -> None:
     training, heldout = founder.stored(founder.read(paths=("t",), heldout=("VALID*",)))
     assert documents_in(training) == ["training " * 50]
     assert documents_in(heldout) == ["validation " * 50]
-    for patterns in (("none*",), ("*.txt",)):
-        with pytest.raises(UserError, match="heldout") as caught:
-            founder.read(paths=("t",), heldout=patterns)
-        assert caught.value.code == ExitCode.DATA_MISSING
+
+
+@pytest.mark.parametrize(
+    ("patterns", "problem"),
+    [
+        (("none*",), r"match no file that is read: none\*$"),
+        (("valid*", "vaild*", "held/"), r"match no file that is read: vaild\* held/$"),
+        (("*.txt",), r"\(\*\.txt\) match every file$"),
+        (("train*", "valid*"), r"\(train\* valid\*\) match every file$"),
+    ],
+)
+def test_patterns_that_cannot_hold_out_are_refused_before_anything_is_read(
+    founder: Founder, patterns: tuple[str, ...], problem: str
+) -> None:
+    write(founder.root / "t", train_txt="training " * 50, valid_txt="validation " * 50)
+    with pytest.raises(UserError, match=problem) as caught:
+        founder.read(paths=("t",), heldout=patterns)
+    assert caught.value.code == ExitCode.DATA_MISSING
+    assert not founder.heard
 
 
 @pytest.mark.parametrize(
