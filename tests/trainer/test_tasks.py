@@ -20,6 +20,7 @@ from distro_node.node.trainer.tasks.packing import check_attention, document_inp
 from distro_node.node.trainer.tasks.task_batches import StoredSample
 from distro_node.node.trainer.tasks.tasks import HasBeginnings
 from distro_node.node.trainer.training_session import TrainingSession
+from distro_node.node.training.architectures import is_bidirectional
 from distro_node.node.training.error_messages import explain_trainer
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.task_names import entry_point, require_task
@@ -48,6 +49,8 @@ TINY_BERT: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.0,
     "pad_token_id": None,
 }
+# The number of its padding, which no text here contains, decides where its positions begin.
+TINY_ROBERTA = TINY_BERT | {"model_type": "roberta", "pad_token_id": 5}
 MASK = 256
 
 
@@ -351,24 +354,32 @@ def test_a_task_that_is_not_there_is_one_line_and_never_a_peers(
 
 
 END = 7
+DOCUMENTS = [[1, 2, 3, END], [END], [50, 60, 70, 80, 90, END], [11, 12]]
 SOFT_CAPPED = TINY_LLAMA | {"model_type": "gemma2", "head_dim": 16, "sliding_window": 4096}
 
 
-@pytest.mark.parametrize("config", [TINY_LLAMA, TINY_GPT2, SOFT_CAPPED])
-def test_each_document_is_computed_as_if_it_were_alone(config: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("config", "reserved"),
+    [(TINY_LLAMA, 0), (TINY_GPT2, 0), (SOFT_CAPPED, 0), (TINY_BERT, 0), (TINY_ROBERTA, 6)],
+)
+def test_each_document_is_computed_as_if_it_were_alone(
+    config: dict[str, Any], reserved: int
+) -> None:
     torch.manual_seed(0)
     model = new_model(model_config(config), CPU).eval()
-    documents = [[1, 2, 3, END], [END], [50, 60, 70, 80, 90, END], [11, 12]]
-    packed = torch.tensor([[token for document in documents for token in document]])
+    packed = torch.tensor([[token for document in DOCUMENTS for token in document]])
     packed = torch.cat([packed, packed.flip(1)])
-    inputs = document_inputs(starts_after(packed, END), model.config)
-    assert inputs["position_ids"][0].tolist() == [0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5, 0, 1]
+    bidirectional = is_bidirectional(config["model_type"])
+    begins = starts_after(packed, END)
+    inputs = document_inputs(begins, model.config, bidirectional=bidirectional)
+    positions = (inputs["position_ids"][0] - reserved).tolist()
+    assert positions == [0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5, 0, 1]
     with torch.no_grad():
-        together = model(input_ids=packed, use_cache=False, **inputs).logits[0]
-        across = model(input_ids=packed, use_cache=False).logits[0]
+        together = model(input_ids=packed, **inputs).logits[0]
+        across = model(input_ids=packed).logits[0]
         start = 0
-        for document in documents:
-            alone = model(input_ids=torch.tensor([document]), use_cache=False).logits[0]
+        for document in DOCUMENTS:
+            alone = model(input_ids=torch.tensor([document])).logits[0]
             stop = start + len(document)
             torch.testing.assert_close(together[start:stop], alone, atol=1e-5, rtol=1e-4)
             start = stop

@@ -11,6 +11,7 @@ import torch
 from transformers import PretrainedConfig, masking_utils
 
 from ....protocol.wire.manifest import DataSpec
+from ...training.architectures import reserved_positions
 from ...training.errors import TrainerFailed
 
 
@@ -44,7 +45,9 @@ def document_inputs(
         # Torch's own attention takes a boolean mask; other implementations add the mask to the scores.
         lowest = torch.finfo(torch.float32).min
         mask = torch.where(mask, 0.0, lowest)
-    return {"position_ids": positions - first, "attention_mask": mask}
+    # The library adds reserved positions only where it counts the positions itself.
+    numbered = positions - first + reserved_positions(config.to_dict())
+    return {"position_ids": numbered, "attention_mask": mask}
 
 
 def skip_packing_search() -> None:
