@@ -17,6 +17,7 @@ from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.util import operating_system
 
 ROOT = Path(__file__).parents[1]
+AUTOGROUP = Path("/proc/self/autogroup")
 MODULE = "node/util/operating_system.py"
 # Landlock and seccomp: Linux alone, entered by `sandbox.confine`, which does nothing elsewhere.
 SANDBOX = {f"node/training/{name}.py" for name in ("sandbox", "landlock", "system_calls")}
@@ -257,6 +258,25 @@ def test_signals_that_the_system_lacks_have_no_text(monkeypatch: pytest.MonkeyPa
     assert operating_system.by_signal(texts) == {signal.SIGKILL: "killed", signal.SIGTERM: "ended"}
     monkeypatch.delattr(signal, "SIGKILL")
     assert operating_system.by_signal(texts) == {signal.SIGTERM: "ended"}
+
+
+@pytest.mark.skipif(not AUTOGROUP.exists(), reason="the kernel has no autogroups")
+@pytest.mark.parametrize(("own_session", "niceness"), [(True, "19"), (False, None)])
+def test_a_session_that_this_process_leads_gets_its_niceness(
+    own_session: bool, niceness: str | None
+) -> None:
+    module = "distro_node.node.util.operating_system"
+    source = f"from {module} import session_priority as lower; lower(19)()"
+    state = f"print(open('{AUTOGROUP}').read().split()[-1])"
+    before = AUTOGROUP.read_text().split()[-1]
+    done = subprocess.run(
+        [sys.executable, "-c", f"{source}; {state}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=own_session,
+    )
+    assert done.stdout.split() == [niceness or before]
 
 
 def test_a_file_is_locked_once(tmp_path: Path) -> None:

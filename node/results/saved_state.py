@@ -133,9 +133,11 @@ async def reconstructed(
     readable: Sequence[Path] = (),
     threads: int | None = None,
     device: str = "cpu",
+    yields: bool = False,
     progress: ShowProgress = show_nothing,
 ) -> AsyncIterator[State]:
-    """Start a low-priority trainer process that holds the reconstructed state. Raises `UserError`."""
+    """Start a low-priority trainer process that holds the reconstructed state; `yields` as in
+    `TrainerSpec`. Raises `UserError`."""
     start, end = await trio.to_thread.run_sync(_plan, stored, selector)
     spec = TrainerSpec(
         manifest=stored.manifest.encode(),
@@ -144,6 +146,7 @@ async def reconstructed(
         writable=tuple(writable),
         readable=tuple(readable),
         nice=_NICE,
+        yields=yields,
     )
     path = writable[0] if writable else stored.store.root
     try:

@@ -125,7 +125,7 @@ class SwarmSource:
         if self.spare_memory is not None:
             _check_memory(stored.manifest.elements, self.spare_memory)
         async with reconstructed(
-            stored, self.selector, threads=self.threads, device=self.device
+            stored, self.selector, threads=self.threads, device=self.device, yields=True
         ) as state:
             yield SwarmModel(self, state)
 

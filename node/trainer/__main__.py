@@ -30,12 +30,17 @@ from ..training.frames import (
     encode_frame,
 )
 from ..training.sandbox import confine
-from ..util.operating_system import lower_priority
+from ..util.operating_system import lower_priority, session_priority
 
 if TYPE_CHECKING:
     from .worker import Worker
 
 _READ_BYTES = 1 << 20
+_LOADING = frozenset({"ready", "open", "open_checkpoint", "load"})
+"""The requests that come before a trainer's first work."""
+_LOWEST_PRIORITY = 19
+"""A session of this niceness takes 1.5 % of a core that others use as well (`sched_prio_to_weight` in
+Linux: 15 of 1,024)."""
 
 
 def main() -> None:
@@ -48,6 +53,9 @@ def main() -> None:
     parser.add_argument("--unconfined", action="store_true", help="do not enter the sandbox")
     parser.add_argument("--nice", type=int, default=0, help="niceness of the process")
     parser.add_argument(
+        "--yields", action="store_true", help="the lowest priority once the model is loaded"
+    )
+    parser.add_argument(
         "--several", action="store_true", help="one process for each of its devices"
     )
     parser.add_argument(
@@ -56,6 +64,7 @@ def main() -> None:
     parser.add_argument("--patience", type=float, help="seconds that ranks wait for each other")
     arguments = parser.parse_args()
     lower_priority(arguments.nice)
+    yield_to_others = session_priority(_LOWEST_PRIORITY) if arguments.yields else None
     # Ctrl-C in a terminal reaches every process of the group; only the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s")
@@ -89,6 +98,9 @@ def main() -> None:
         worker = _new_worker(answers, expected, arguments if arguments.several else None)
         worker.sandbox, worker.stop_steps = enforced, stop
         while (request := requests.get())["method"] != "exit":
+            if yield_to_others is not None and request["method"] not in _LOADING:
+                yield_to_others()
+                yield_to_others = None
             answer = worker.answer(request)
             if answer is not None:
                 answers.write(answer)

@@ -72,6 +72,7 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
         (*spec.readable, *own),
         confined=settings.sandbox,
         nice=spec.nice,
+        yields=spec.yields,
         multi_device_options=_multi_device_options(spec),
         caches=spec.caches,
     ) as client:
@@ -96,8 +97,9 @@ async def open_checkpoint(
     directory: Path, *, threads: int | None, device: str, nice: int
 ) -> AsyncIterator[TrainerClient]:
     """Start a trainer process that has the model of a checkpoint's directory, to generate text with it;
-    it can do nothing else. Raises `TrainerFailed` and `TrainerDied` as `open_trainer` does."""
-    async with trainer_process(threads, (), (directory,), nice=nice) as client:
+    it can do nothing else, and leaves the processor to all other programs meanwhile. Raises
+    `TrainerFailed` and `TrainerDied` as `open_trainer` does."""
+    async with trainer_process(threads, (), (directory,), nice=nice, yields=True) as client:
         await client.pipe.call(
             "open_checkpoint", directory=str(directory), threads=threads, device=device
         )
@@ -334,6 +336,7 @@ async def trainer_process(
     *,
     confined: bool = True,
     nice: int = 0,
+    yields: bool = False,
     multi_device_options: Sequence[str] = (),
     caches: Path | None = None,
 ) -> AsyncIterator[TrainerClient]:
@@ -350,5 +353,7 @@ async def trainer_process(
         options += multi_device_options
         if nice:
             options.append(f"--nice={nice}")
+        if yields:
+            options.append("--yields")
         async with open_pipe(options, environment(threads, scratch, caches)) as pipe:
             yield TrainerClient(pipe)

@@ -35,5 +35,7 @@ class TrainerSpec:
     """With several devices, how many seconds their processes wait for each other."""
     nice: int = 0
     """Its scheduling priority, as a `nice` value."""
+    yields: bool = False
+    """Whether it leaves the processor to all other programs (niceness 19) once its model is loaded."""
     policy: LocalPolicy = DEFAULT_POLICY
     """The member's local policy."""

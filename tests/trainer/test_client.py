@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,23 @@ async def test_cancelled_calls_leave_it_usable_and_a_stuck_one_is_killed(
 
 
 @pytest.mark.usefixtures("cold_trainers")
+@pytest.mark.skipif(
+    not Path("/proc/self/autogroup").exists(), reason="the kernel has no autogroups"
+)
+async def test_a_trainer_that_yields_loads_at_full_priority(tmp_path: Path) -> None:
+    manifest, chunks = make_manifest(tmp_path)
+    spec = replace(spec_of(tmp_path, manifest), yields=True)
+
+    def niceness(pid: int) -> str:
+        return Path(f"/proc/{pid}/autogroup").read_text().split()[-1]
+
+    async with open_trainer(spec) as trainer:
+        await trainer.load(chunks)
+        assert niceness(trainer.pid) == "0"
+        await trainer.evaluate(1)
+        assert niceness(trainer.pid) == "19"
+
+
 async def test_a_killed_trainer_is_reported(tmp_path: Path) -> None:
     manifest, chunks = make_manifest(tmp_path)
     # Around the whole block, to show that the exception arrives unchanged, in no group.
