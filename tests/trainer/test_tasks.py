@@ -15,7 +15,8 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.audit_score import AssignedSample
 from distro_node.node.trainer.models.initial_parameters import initialise
 from distro_node.node.trainer.models.model import model_config, new_model
-from distro_node.node.trainer.tasks.data import Corpus, read_tokens
+from distro_node.node.trainer.tasks.data import Corpus, Tokens, read_tokens
+from distro_node.node.trainer.tasks.language_tasks import CausalLM
 from distro_node.node.trainer.tasks.packing import check_attention, document_inputs, starts_after
 from distro_node.node.trainer.tasks.task_batches import StoredSample
 from distro_node.node.trainer.tasks.tasks import HasBeginnings
@@ -384,6 +385,24 @@ def test_each_document_is_computed_as_if_it_were_alone(
             torch.testing.assert_close(together[start:stop], alone, atol=1e-5, rtol=1e-4)
             start = stop
     assert (together - across).abs().max() > 1e-3
+
+
+def test_a_token_between_documents_that_starts_them_is_seen_by_the_later_one(
+    tmp_path: Path,
+) -> None:
+    manifest, _ = make_manifest(tmp_path)
+    ids = [[1, 2, 32, 3, 4, 32, 32, 5]]
+    begins = {}
+    for start in (None, 31, 32):
+        data = replace(manifest.data, end_token=32, start_token=start, attention="document")
+        task = CausalLM(replace(manifest, data=data), model_config(manifest.model))
+        borders = task.borders(Tokens(np.array(ids), None, None))
+        begins[start] = borders["begins"].int().tolist()[0]
+        positions = task.document_inputs(borders, len(ids[0]))["position_ids"].tolist()[0]
+        if start == 32:
+            assert positions == [0, 1, 0, 1, 2, 0, 0, 1]
+    assert begins[None] == begins[31] == [0, 0, 0, 1, 0, 0, 1, 1]
+    assert begins[32] == [0, 0, 1, 0, 0, 1, 1, 0]
 
 
 def test_a_window_that_slides_within_a_sequence_is_refused(tmp_path: Path) -> None:

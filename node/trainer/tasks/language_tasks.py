@@ -18,7 +18,7 @@ from ...training.task_names import MaskedSettings, built_in_settings
 from ..models.classifiers import is_classifier
 from ..models.cross_entropy import token_loss
 from .data import Tokens, read_tokens
-from .packing import check_attention, document_inputs, starts_after
+from .packing import check_attention, document_inputs, document_starts
 from .seeded_random import draw_integers
 from .task_batches import Batch, Loss, StoredSample
 
@@ -114,8 +114,7 @@ class CausalLM:
             return {}
         if tokens.begins is not None:
             return {"begins": torch.from_numpy(tokens.begins)}
-        assert data.end_token is not None  # or the manifest would have been refused
-        return {"begins": starts_after(torch.from_numpy(tokens.ids), data.end_token)}
+        return {"begins": document_starts(data, torch.from_numpy(tokens.ids))}
 
     def document_inputs(self, batch: Mapping[str, torch.Tensor], length: int) -> Batch:
         """Return the inputs that keep attention within documents, for the first `length` tokens."""

@@ -1,8 +1,8 @@
 """Attention that stays within documents, although several of them are packed into one sequence.
 
-A document begins after the manifest's end token, or where the data marks it. With `attention =
-"document"` a token attends back to its document's first token and no further, and its position is
-counted from there.
+A document begins where the data marks it, otherwise after the manifest's end token, or at it if it is
+the start token as well. With `attention = "document"` a token attends back to its document's first
+token and no further, and its position is counted from there.
 """
 
 from __future__ import annotations
@@ -13,6 +13,16 @@ from transformers import PretrainedConfig, masking_utils
 from ....protocol.wire.manifest import DataSpec
 from ...training.architectures import reserved_positions
 from ...training.errors import TrainerFailed
+
+
+def document_starts(data: DataSpec, tokens: torch.Tensor) -> torch.Tensor:
+    """Return where in unmarked tokens (batch, length) documents begin: bool, of the same shape."""
+    assert data.end_token is not None  # or the manifest would have been refused
+    if data.start_token == data.end_token:
+        # One token between two documents is both. It belongs to the later one, as at the beginning of a
+        # prompt; the earlier one only predicts it.
+        return tokens == data.end_token
+    return starts_after(tokens, data.end_token)
 
 
 def starts_after(tokens: torch.Tensor, end_token: int) -> torch.Tensor:
