@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from json import dumps
 from typing import TYPE_CHECKING
 
+import typer
+
 from ..errors import ExitCode, UserError
 from ..settings.components import ConsoleSettings, PeeringSettings
 from ..settings.tree import BootstrapOptions, ObserverSettings
@@ -14,7 +16,7 @@ from ..storage.data_dir import DataDir
 from ..telemetry.logs import configure_logging
 from ..util.operating_system import ENDING_SIGNALS
 from ..util.standard_streams import announce
-from .options import Json, find_passphrase
+from .options import NO_RELAY, Json, find_passphrase, refuse_ignored
 from .settings_parameters import with_settings
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @with_settings
-def bootstrap(options: BootstrapOptions, json: Json = False) -> None:
+def bootstrap(ctx: typer.Context, options: BootstrapOptions, json: Json = False) -> None:
     """Run a bootstrap peer, which introduces others to each other.
 
     A bootstrap peer tells the peers of a swarm each other's addresses, and trains nothing. It also
@@ -39,6 +41,7 @@ def bootstrap(options: BootstrapOptions, json: Json = False) -> None:
         distro-node bootstrap --observe 'distro:swarm-…?bootstrap=…' --dashboard 0.0.0.0:8080 \\
             --dashboard-plain
     """
+    refuse_without_effect(ctx, options)
     data = DataDir(options.data_dir)
     observed = _observed_swarm(options)
     passphrase = find_passphrase(data, options.passphrase_file)
@@ -65,6 +68,19 @@ def bootstrap(options: BootstrapOptions, json: Json = False) -> None:
         )
         freeze_permanent_objects()
         trio.run(_run_until_signal, settings, functools.partial(_print_addresses, json))
+
+
+def refuse_without_effect(ctx: typer.Context, options: BootstrapOptions) -> None:
+    """Refuse options of the command line that have no effect. Raises `UserError` (`USAGE`)."""
+    if options.observe is None:
+        refuse_ignored(
+            ctx,
+            "without --observe: no page is served",
+            "name the swarm with --observe LINK",
+            *("dashboard", "dashboard_cert", "dashboard_key", "dashboard_plain"),
+        )
+    if not options.relay.enabled:
+        refuse_ignored(ctx, *NO_RELAY)
 
 
 def _observed_swarm(options: BootstrapOptions) -> ObserverSettings | None:

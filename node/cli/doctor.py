@@ -22,6 +22,7 @@ from .options import (
     Listen,
     bootstrap_addresses,
     data_directory,
+    refuse_ignored,
     stored_manifest,
     stored_manifests,
 )
@@ -34,6 +35,7 @@ _WIDTH = 16
 
 
 def doctor(
+    ctx: typer.Context,
     target: Annotated[
         str | None,
         typer.Argument(
@@ -57,6 +59,13 @@ def doctor(
     \b
         distro-node doctor 'distro:swarm-…?bootstrap=…'
     """
+    if target is None:
+        refuse_ignored(
+            ctx,
+            "without TARGET: no connection is tested",
+            "add the link or the swarm-id of a swarm",
+            *("bootstrap", "listen"),
+        )
     invite = None if target is None else parse_target(target)
     bootstrap_peers = bootstrap_addresses(bootstrap)
     listen_addresses = tuple(map(parse_multiaddr, listen or ()))

@@ -15,12 +15,18 @@ from ..settings.values import NamedSwarm, parse_torchrun_device
 from ..storage.data_dir import DataDir
 from ..training.torchrun import become_rank, end_ranks, launch_of
 from ..util.sanitize import harmless
-from .options import prepare_to_run, stored_manifests, with_passphrase
+from .options import (
+    NO_RELAY,
+    prepare_to_run,
+    refuse_ignored,
+    stored_manifests,
+    with_passphrase,
+)
 from .settings_parameters import with_settings
 
 
 @with_settings
-def join(settings: JoinSettings) -> None:
+def join(ctx: typer.Context, settings: JoinSettings) -> None:
     """Take part in a swarm.
 
     Fetches the model and trains it with the other members until you leave. Ctrl-C announces that
@@ -32,6 +38,7 @@ def join(settings: JoinSettings) -> None:
     \b
         distro-node join 'distro:swarm-…?bootstrap=/dns4/boot.example.org/tcp/4001/p2p/12D3KooW…'
     """
+    refuse_without_effect(ctx, settings)
     launch = launch_of(os.environ)
     trainer = settings.trainer
     if launch is not None:
@@ -61,6 +68,15 @@ def join(settings: JoinSettings) -> None:
             + directory.command(f"export {swarm_text(settings.swarm)} --to my-model"),
             err=True,
         )
+
+
+def refuse_without_effect(ctx: typer.Context, settings: JoinSettings) -> None:
+    """Refuse options of the command line that have no effect. Raises `UserError` (`USAGE`)."""
+    if not settings.relay.enabled:
+        refuse_ignored(ctx, *NO_RELAY)
+    if settings.energy.pause_when is None:
+        remedy = "leave it out, or add a command with --pause-when"
+        refuse_ignored(ctx, "without --pause-when", remedy, "pause_every")
 
 
 def _find(name: str, settings: JoinSettings) -> Invite:

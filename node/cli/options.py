@@ -29,6 +29,9 @@ T = TypeVar("T", bound=DaemonSettings)
 # A longer first line means that the file is wrong.
 _MAX_PASSPHRASE_BYTES = 4096
 
+NO_RELAY = ("without --relay-updates", "leave it out, or add --relay-updates", "relay_memory")
+"""What `refuse_ignored` needs for a node that does not relay updates."""
+
 DataDirectory = Annotated[Path | None, option_of(DaemonSettings, "data_dir")]
 PassphraseFile = Annotated[Path | None, option_of(DaemonSettings, "passphrase_file")]
 Bootstrap = Annotated[list[str] | None, option_of(PeeringSettings, "bootstrap")]
@@ -63,6 +66,19 @@ def stored_manifest(data: DataDir, swarm: SwarmId) -> Manifest | None:
         return decode_manifest(read_regular(data.swarm(swarm).manifest, MAX_MANIFEST_BYTES), swarm)
     except (OSError, ProtocolError):
         return None
+
+
+def refuse_ignored(ctx: typer.Context, why: str, remedy: str, *options: str) -> None:
+    """Refuse options (by their Python names) of the command line that have no effect, `why`. Raises
+    `UserError` (`USAGE`).
+
+    The environment and the configuration file may set them all the same: for other commands.
+    """
+    for each in options:
+        source = ctx.get_parameter_source(each)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{each.replace('_', '-')}"
+            raise UserError(ExitCode.USAGE, f"{option} has no effect {why}", remedy)
 
 
 def joined_swarm(text: str, data: DataDir) -> SwarmId:

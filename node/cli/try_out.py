@@ -16,7 +16,7 @@ from ..errors import ExitCode, UserError
 from ..storage.data_dir import DataDir
 from ..util.sanitize import UNREADABLE, harmless, harmless_piece
 from .command_settings import EvaluateOptions, GenerateOptions
-from .options import Json, only_swarm
+from .options import Json, only_swarm, refuse_ignored
 from .settings_parameters import with_settings
 from .stage_display import stage_display
 
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from ..telemetry.task_scores import TaskScores
 
 
+_FOR_TEXT, _FOR_IMAGES = ("max_tokens", "temperature", "top_p"), ("images", "steps")
+
+
 @with_settings
-def generate(options: GenerateOptions) -> None:
+def generate(ctx: typer.Context, options: GenerateOptions) -> None:
     """Generate text or images with the model.
 
     A model trained on conversations answers PROMPT; one trained to fill gaps fills the gaps in it; any
@@ -47,8 +50,10 @@ def generate(options: GenerateOptions) -> None:
     if options.grid is not None:
         if prompt is not None:
             raise UserError(ExitCode.USAGE, "--grid takes no PROMPT", "leave one of the two out")
+        refuse_ignored(ctx, "with --grid", "leave one of the two out", *_FOR_TEXT)
         _draw(options.grid, only_swarm(options.swarm, data), options)
         return
+    refuse_ignored(ctx, "without --grid", "add --grid FILE.png, or leave it out", *_FOR_IMAGES)
     from ..results.generate import GenerateSettings, open_writer
 
     settings = GenerateSettings(

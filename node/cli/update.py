@@ -23,7 +23,14 @@ from ..settings.values import parse_target
 from ..storage.data_dir import DataDir
 from ..util.regular_files import read_regular
 from ..util.sanitize import harmless
-from .options import Bootstrap, DataDirectory, Json, bootstrap_addresses, data_directory
+from .options import (
+    Bootstrap,
+    DataDirectory,
+    Json,
+    bootstrap_addresses,
+    data_directory,
+    refuse_ignored,
+)
 
 if TYPE_CHECKING:
     from ..releases import Release
@@ -57,6 +64,7 @@ class SwarmNeed:
 
 
 def update(
+    ctx: typer.Context,
     target: Annotated[
         str | None,
         typer.Argument(
@@ -91,6 +99,13 @@ def update(
 
     from ..releases import INDEX, newest_release, update_command
 
+    if target is None:
+        refuse_ignored(
+            ctx,
+            "without TARGET: only swarms in the data directory are looked at",
+            "add the link or the swarm-id of a swarm",
+            "bootstrap",
+        )
     data = data_directory(data_dir)
     introducers = bootstrap_addresses(bootstrap)
     invite = None if target is None else parse_target(target)

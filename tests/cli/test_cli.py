@@ -688,6 +688,37 @@ def test_a_bootstrap_peer_refuses_nonsense(command, introducer, home: Path, monk
     assert introducer == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("doctor", "--bootstrap", ADDRESS), "--bootstrap"),
+        (("doctor", "--listen", "/ip4/1.2.3.4/tcp/5"), "--listen"),
+        (("update", "--bootstrap", ADDRESS), "--bootstrap"),
+        (("bootstrap", "--dashboard", "0.0.0.0:80"), "--dashboard"),
+        (("bootstrap", "--dashboard-plain"), "--dashboard-plain"),
+        (("bootstrap", "--no-relay-updates", "--relay-memory", "64"), "--relay-memory"),
+        (("join", TEXT, "--relay-memory", "64"), "--relay-memory"),
+        (("join", TEXT, "--pause-every", "20"), "--pause-every"),
+        (("generate", "Once", "--images", "4"), "--images"),
+        (("generate", "--grid", "a.png", "--temperature", "0.8"), "--temperature"),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    command, daemon, introducer, arguments: tuple[str, ...], option: str
+) -> None:
+    command(*arguments).refused_with(ExitCode.USAGE, f"{option} has no effect with")
+    assert daemon == introducer == []
+
+
+def test_the_environment_may_set_what_another_command_uses(
+    command, introducer, home: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("DISTRO_NODE_DASHBOARD", "127.0.0.1:80")
+    monkeypatch.setenv("DISTRO_NODE_RELAY_UPDATES", "no")
+    monkeypatch.setenv("DISTRO_NODE_RELAY_MEMORY", "64")
+    assert command("bootstrap", "--data-dir", home / "b").code == 0
+
+
 def test_a_data_directory_in_use_is_refused_and_names_its_user(
     command, introducer, home: Path
 ) -> None:
