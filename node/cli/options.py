@@ -22,6 +22,7 @@ from ..settings.values import absolute_path, default_data_dir, parse_bootstrap, 
 from ..storage.data_dir import DataDir
 from ..telemetry.logs import configure_logging
 from ..util.regular_files import open_regular, read_regular
+from ..util.sanitize import harmless
 from .settings_parameters import option_of
 
 T = TypeVar("T", bound=DaemonSettings)
@@ -116,14 +117,14 @@ def only_swarm(text: str | None, data: DataDir, how: str = "name one with --swar
 
 
 def find_passphrase(data: DataDir, file: Path | None) -> str | None:
-    """Return the passphrase from the file, the environment or, if the key needs one, the terminal.
+    """Return the passphrase from the file, the environment or, if the key needs one, the terminal. Warn
+    if one is given and the key has none.
 
     Raises `UserError` (`KEYSTORE`) if the file cannot be read.
     """
-    if file is not None:
-        return _read_passphrase(file)
-    given = os.environ.get(PASSPHRASE_VARIABLE)
+    given = os.environ.get(PASSPHRASE_VARIABLE) if file is None else _read_passphrase(file)
     if given:
+        _warn_if_unprotected(data.identity)
         return given
     if sys.stdin.isatty() and sys.stderr.isatty():
         try:
@@ -134,6 +135,19 @@ def find_passphrase(data: DataDir, file: Path | None) -> str | None:
             # The code that opens the key reports what is wrong with it.
             return None
     return None
+
+
+def _warn_if_unprotected(key: Path) -> None:
+    try:
+        keystore.load_identity(key, None)
+    except keystore.KeystoreError:
+        # It needs the passphrase, or is not there yet; any other fault is reported by what opens it.
+        return
+    typer.echo(
+        f"warning: the key in {harmless(str(key))} was made without a passphrase, so the given one does "
+        "not protect it; to get a new identity that has one, move the file away",
+        err=True,
+    )
 
 
 def _read_passphrase(file: Path) -> str:

@@ -463,6 +463,25 @@ def test_an_empty_path_is_not_the_current_directory(command, arguments: list[str
     command(*arguments).refused_with(ExitCode.USAGE)
 
 
+def test_a_passphrase_that_protects_nothing_is_warned_of(
+    command, daemon, home: Path, monkeypatch
+) -> None:
+    place = home / "d"
+    place.mkdir()
+    create_identity(place / "identity.key", None)
+    secret = home / "secret"
+    secret.write_text("open sesame\n")
+    given = command("join", TEXT, "--data-dir", place, "--passphrase-file", secret)
+    assert given.code == 0
+    assert f"warning: the key in {place}/identity.key was made without a passphrase" in given.err
+    assert command("join", TEXT, "--data-dir", place).err == ""
+    monkeypatch.setenv("DISTRO_NODE_PASSPHRASE", "open sesame")
+    assert "without a passphrase" in command("join", TEXT, "--data-dir", place).err
+    (place / "identity.key").unlink()
+    create_identity(place / "identity.key", "open sesame")
+    assert command("join", TEXT, "--data-dir", place).err == ""
+
+
 def test_passphrase_files_are_checked(command, daemon, tmp_path: Path) -> None:
     for number, content in enumerate([b"", b"\n", b"\xff\n", b"x" * 5000]):
         file = tmp_path / str(number)
