@@ -14,7 +14,7 @@ from ...protocol.wire.swarm_id import Invite, invite_text, swarm_text
 from ..errors import ExitCode, UserError
 from ..storage.data_dir import DataDir
 from .command_settings import CreateOptions
-from .options import Json, find_passphrase, parameters_text
+from .options import Json, find_passphrase, parameters_text, peers_of_link
 from .settings_parameters import with_settings
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def create(options: CreateOptions, json: Json = False) -> None:
     from .stage_display import stage_display
 
     home, dry = DataDir(options.data_dir), options.dry_run
+    peers = peers_of_link(*options.bootstrap)
     settings = CreateSettings(
         manifest=options.manifest,
         data=tuple(map(_data_place, options.data)),
@@ -64,7 +65,7 @@ def create(options: CreateOptions, json: Json = False) -> None:
     with stage_display() as progress:
         make = dry_run if dry else create_swarm
         made = trio.run(functools.partial(make, settings, progress))
-    link = invite_text(Invite(swarm=made.manifest.swarm, bootstrap=options.bootstrap))
+    link = invite_text(Invite(swarm=made.manifest.swarm, bootstrap=peers))
     if json:
         typer.echo(dumps(_trial_facts(made) if dry else _facts(made, home, link)))
         return
@@ -80,7 +81,7 @@ def create(options: CreateOptions, json: Json = False) -> None:
             f"The report in {home.logs / 'create.json'} names the bad rows, at most the first "
             "thousand."
         )
-    _explain_start(made.manifest, home, link, linked=bool(options.bootstrap))
+    _explain_start(made.manifest, home, link, linked=bool(peers))
 
 
 def _trial_facts(made: NewSwarm) -> dict[str, Any]:

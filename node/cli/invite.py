@@ -26,9 +26,10 @@ from .options import (
     DataDirectory,
     Json,
     PassphraseFile,
-    bootstrap_peers,
+    bootstrap_addresses,
     data_directory,
     find_passphrase,
+    peers_of_link,
 )
 
 
@@ -58,6 +59,7 @@ def invite(
         distro-node invite 'distro:swarm-…?bootstrap=…' 12D3KooW…
     """
     target = parse_target(swarm)
+    peers = peers_of_link(*target.bootstrap, *bootstrap_addresses(bootstrap))
     data = data_directory(data_dir)
     directory = data.swarm(target.swarm)
     try:
@@ -83,7 +85,7 @@ def invite(
             "give the guest's peer id, which `distro-node id` prints on the guest's computer",
         )
     # A node may be running in this directory: the file is replaced atomically.
-    at, peers = read_final(directory.final), bootstrap_peers(target, bootstrap)
+    at = read_final(directory.final)
     link = invite_text(
         Invite(swarm=target.swarm, bootstrap=peers, ticket=ticket, at=at or target.at)
     )

@@ -14,7 +14,7 @@ import typer
 from ...crypto import keystore
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manifest
-from ...protocol.wire.swarm_id import Invite, swarm_text
+from ...protocol.wire.swarm_id import MAX_BOOTSTRAP, swarm_text
 from ..errors import ExitCode, UserError
 from ..settings.components import ConsoleSettings, LineSettings, PeeringSettings
 from ..settings.tree import PASSPHRASE_VARIABLE, DaemonSettings
@@ -179,10 +179,17 @@ def read_secret(file: Path, what: str, option: str, code: ExitCode) -> str:
         raise bad("is not text in UTF-8") from None
 
 
-def bootstrap_peers(invite: Invite, named: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the bootstrap peers of a link and of the command line, without duplicates, in the order
-    given."""
-    return tuple(dict.fromkeys((*invite.bootstrap, *bootstrap_addresses(named))))
+def peers_of_link(*addresses: str) -> tuple[str, ...]:
+    """Return the bootstrap peers for a new link, without duplicates, in the order given. Raises
+    `UserError` (`USAGE`) for more than a link may name: nobody could join with it."""
+    peers = tuple(dict.fromkeys(addresses))
+    if len(peers) > MAX_BOOTSTRAP:
+        raise UserError(
+            ExitCode.USAGE,
+            f"{len(peers)} bootstrap peers are too many for a link",
+            f"name at most {MAX_BOOTSTRAP} with --bootstrap, those in a given link included",
+        )
+    return peers
 
 
 def parameters_text(trained: int, frozen: int) -> str:

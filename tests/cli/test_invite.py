@@ -69,6 +69,19 @@ def test_a_link_that_leads_to_nobody_is_warned_of(command: Command, tmp_path: Pa
     assert (again.err, parse_invite(again.out.strip()).bootstrap) == ("", (ADDRESS,))
 
 
+def test_a_link_that_nobody_could_read_is_not_made(command: Command, tmp_path: Path) -> None:
+    manifest = stored(tmp_path, policy="open")
+    words = ("invite", swarm_text(manifest.swarm), "--data-dir", tmp_path)
+    peers = [f"--bootstrap={ADDRESS.replace('tcp/', f'tcp/1{i:02}')}" for i in range(17)]
+    command(*words, *peers).refused_with(ExitCode.USAGE, "17 bootstrap peers are too many")
+    file = tmp_path / "run.toml"
+    file.write_text(command("create", "--example").out)
+    made = command("create", file, *peers, "--data-dir", tmp_path)
+    made.refused_with(ExitCode.USAGE, "17 bootstrap peers are too many")
+    full = command(*words, *peers[1:], *peers[1:])
+    assert len(parse_invite(full.out.strip()).bootstrap) == 16
+
+
 def test_the_link_states_what_is_known_to_be_final(command: Command, tmp_path: Path) -> None:
     for policy, guest in (("open", ()), ("invite", (peer_text(GUEST),))):
         place = tmp_path / policy
