@@ -12,6 +12,7 @@ import typer
 
 from ...protocol.wire.swarm_id import Invite, invite_text, swarm_text
 from ..errors import ExitCode, UserError
+from ..settings.values import without_tilde
 from ..storage.data_dir import DataDir
 from .command_settings import CreateOptions
 from .options import Json, find_passphrase, parameters_text, peers_of_link
@@ -162,7 +163,7 @@ def _data_place(text: str) -> Path | str:
             "the path given as --data is empty",
             "name a file or a directory; `.` is the current directory",
         )
-    return text if text.startswith(HUB) else Path(text)
+    return text if text.startswith(HUB) else without_tilde(Path(text))
 
 
 def _example() -> str:

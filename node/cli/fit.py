@@ -15,7 +15,7 @@ from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, dec
 from ...protocol.wire.swarm_id import Invite
 from ..errors import ExitCode, UserError
 from ..settings.tree import FitSettings
-from ..settings.values import parse_target
+from ..settings.values import parse_target, without_tilde
 from ..storage.data_dir import DataDir
 from ..util.regular_files import read_regular
 from ..util.sanitize import harmless
@@ -56,7 +56,7 @@ def fit(
     from ..memory_fit import Workload, fit_workload, survey_device
 
     device, limit, micro_batch = settings.device, settings.memory, settings.micro_batch
-    path = Path(target).expanduser()
+    path = without_tilde(Path(target))
 
     async def examine() -> MemoryFit:
         if path.suffix == ".toml":

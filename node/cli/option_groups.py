@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand
@@ -11,6 +12,7 @@ from typer.core import TyperCommand
 from ..config import path_parameters
 from ..errors import ExitCode, UserError
 from ..settings.setting import Group
+from ..settings.values import without_tilde
 
 OTHERS = "Other options"
 
@@ -28,15 +30,23 @@ def grouped(options: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     return [(heading, listed) for heading, listed in found.items() if listed]
 
 
+def _without_tilde(given: Any) -> Any:
+    """Return the value of a path parameter, or its values, with home directories in place of `~`."""
+    if isinstance(given, (list, tuple)):
+        return [_without_tilde(each) for each in given]
+    return given if given is None else without_tilde(Path(given))
+
+
 class GroupedCommand(TyperCommand):
     """A command whose help lists many options in groups, and which takes no empty path."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line. Raises `UserError` (`USAGE`) if a path in it is empty: the library
-        takes that for the current directory, and mostly a variable of the shell is not set."""
+        """Read the command line, with home directories in place of `~` in paths. Raises `UserError`
+        (`USAGE`) if a path in it is empty: the library takes that for the current directory, and mostly
+        a variable of the shell is not set."""
+        paths = path_parameters(inspect.unwrap(self.callback)) if self.callback else set()
         if any(each == "" or each.endswith("=") for each in args):
             values, _, _ = self.make_parser(ctx).parse_args(args=list(args))
-            paths = path_parameters(inspect.unwrap(self.callback)) if self.callback else set()
             for each in self.get_params(ctx):
                 given = values.get(each.name)
                 if each.name in paths and (
@@ -49,7 +59,10 @@ class GroupedCommand(TyperCommand):
                         f"the path given as {name} is empty",
                         "name a file or a directory; `.` is the current directory",
                     )
-        return super().parse_args(ctx, args)
+        left = super().parse_args(ctx, args)
+        for name in paths:
+            ctx.params[name] = _without_tilde(ctx.params.get(name))
+        return left
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options under their headings."""

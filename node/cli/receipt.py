@@ -183,7 +183,7 @@ def verify_receipt(
 
     found = verify(
         file.absolute(),
-        None if ledger is None else ledger.expanduser().absolute(),
+        None if ledger is None else ledger.absolute(),
         None if link is None else parse_target(link),
     )
     if json:

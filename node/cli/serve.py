@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..errors import ExitCode, UserError
 from ..settings.components import LogLevel
 from ..settings.tree import NEWEST
+from ..settings.values import absolute_path
 from ..storage.data_dir import DataDir
 from ..telemetry.logs import configure_logging
 from ..util.standard_streams import announce as announce_line
@@ -74,7 +75,7 @@ def _source(options: ServeOptions) -> ModelSource:
 
     model, selected = options.model, options.state
     if model is not None and not model.strip().lower().startswith(_LINKS):
-        directory = Path(model).expanduser().absolute()
+        directory = absolute_path(Path(model))
         if not model.strip() or not directory.is_dir():
             raise UserError(
                 ExitCode.USAGE,

@@ -60,8 +60,21 @@ def default_data_dir() -> Path:
 
 
 def absolute_path(path: Path) -> Path:
-    """Return a path that does not depend on the working directory."""
-    return path.expanduser().absolute()
+    """Return a path that does not depend on the working directory. Raises as `without_tilde` does."""
+    return without_tilde(path).absolute()
+
+
+def without_tilde(path: Path) -> Path:
+    """Return a path with the home directory in place of `~` or `~NAME`, which a shell leaves as it is in
+    `--option=~/file`. Raises `UserError` with `ExitCode.USAGE` if there is no such home directory."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise UserError(
+            ExitCode.USAGE,
+            f"there is no home directory for {path.parts[0]!r} in {str(path)!r}",
+            f"write the whole path, or ./{path} for a path in the current directory",
+        ) from None
 
 
 def parse_target(text: str) -> Invite:
@@ -269,7 +282,7 @@ def parse_mirror(text: str) -> str:
                 "give a folder, or a URL that begins with https:// or http://",
             )
         return text
-    path = Path(text).expanduser().absolute()
+    path = absolute_path(Path(text))
     if not text or not path.is_dir():
         raise UserError(
             ExitCode.DATA_MISSING,

@@ -707,6 +707,28 @@ def test_a_bootstrap_peer_refuses_nonsense(command, introducer, home: Path, monk
     assert introducer == []
 
 
+def test_a_tilde_is_the_home_directory(command, home: Path, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    def run_demo(nodes: int, rounds: int, out: Path, *_others: object) -> int:
+        asked.append(out)
+        return ExitCode.OK
+
+    replace_module(monkeypatch, "demo", run_demo=run_demo)
+    (tmp_path / "own.toml").write_text('[demo]\nout = "~/in-file"\n')
+    for words in (("demo", "--out=~/given"), ("--config", "own.toml", "demo")):
+        assert command(*words).code == 0
+    assert asked == [home / "given", home / "in-file"]
+    text = "--data=~/absent.txt"
+    (tmp_path / "run.toml").write_text(command("create", "--example").out)
+    made = command("create", "run.toml", text, "--dry-run")
+    assert f"{home}/absent.txt" in made.err
+    command("id", "--data-dir", "~nobody-here/x").refused_with(
+        ExitCode.USAGE, "no home directory for '~nobody-here'"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "option"),
     [
