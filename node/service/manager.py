@@ -22,6 +22,7 @@ Run = Callable[[Sequence[str]], "ServiceCommandResult"]
 
 _MAX_UNIT_BYTES = 1 << 20
 _TIMEOUT_SECONDS = 90.0
+_STOPPED = ("inactive", "failed")
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ class ServiceManager:
 
     def remove(self, name: str, *, force: bool) -> Path:
         """Stop the service and remove its file; the node's data stays. Raises `UserError` (`SERVICE`) if
-        there is no such service, or its file was edited (without `force`) or cannot be removed."""
+        there is no such service, if (without `force`) its file was edited or it may still run, or if the
+        file cannot be removed."""
         path = self.file(name)
         if not os.path.lexists(path):
             raise UserError(
@@ -103,8 +105,16 @@ class ServiceManager:
             self._keep_edited(path, force)
         except OSError as error:
             raise self._not_written(path, error) from None
-        # The result is ignored: a service that has failed or was never started can be removed as well.
-        self.run(self._stopping(name))
+        stopping = self._stopping(name)
+        result = self.run(stopping)
+        # A service that has failed or was never started can be removed as well.
+        if result.code and not force and self.status(name).state not in _STOPPED:
+            raise UserError(
+                ExitCode.SERVICE,
+                f"the service may still run: {' '.join(stopping)}: "
+                f"{result.last_line or f'exit code {result.code}'}",
+                "fix what the system reports, or remove the file all the same with --force",
+            )
         try:
             path.unlink()
         except OSError as error:

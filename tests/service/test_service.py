@@ -201,6 +201,25 @@ def test_what_the_system_reports_is_passed_on(tmp_path: Path) -> None:
     assert system.manager.status("distro-node").state == "unknown"
 
 
+@pytest.mark.parametrize("kind", ["systemd", "launchd"])
+def test_a_service_that_may_still_run_stays(tmp_path: Path, kind: str) -> None:
+    system = System(tmp_path, kind)
+    path = system.manager.install(unit(), force=False)
+    refusal = ServiceCommandResult(1, "Failed to connect to bus: No medium found")
+    # launchctl prints the state of a service that runs.
+    system.answers = {"disable --now": refusal, "bootout": refusal, "is-active": refusal}
+    with pytest.raises(UserError, match=r"may still run: .*Failed to connect to bus") as caught:
+        system.manager.remove("distro-node", force=False)
+    assert (caught.value.code, path.exists()) == (ExitCode.SERVICE, True)
+    system.answers["is-active"] = ServiceCommandResult(3, "failed")
+    system.answers["launchctl print"] = ServiceCommandResult(113, "Could not find service")
+    assert system.manager.remove("distro-node", force=False) == path
+    system.answers["is-active"] = refusal
+    system.answers.pop("launchctl print")
+    system.manager.install(unit(), force=False)
+    assert system.manager.remove("distro-node", force=True) == path
+
+
 def test_a_place_that_takes_nothing(tmp_path: Path) -> None:
     (tmp_path / "units").write_text("no folder")
     with pytest.raises(UserError, match="cannot be used") as caught:
