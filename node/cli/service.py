@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from json import dumps
@@ -12,16 +15,25 @@ from typing import Annotated, Any
 
 import typer
 
+from ..config import ENVIRONMENT_PREFIX, command_options, load_defaults
 from ..errors import ExitCode, UserError
 from ..service.manager import ServiceManager, this_manager
 from ..service.units import Service, arguments_problem
-from ..settings.values import NamedSwarm, parse_join_target, parse_target
+from ..settings.setting import Setting, all_settings, build
+from ..settings.tree import BootstrapOptions, JoinSettings
+from ..settings.values import NamedSwarm, absolute_path, parse_mirror, parse_target
+from . import bootstrap, join
 from .command_settings import ServiceOptions
 from .options import Json
 from .settings_parameters import with_settings
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_COMMANDS = ("join", "bootstrap")
+_COMMANDS: dict[str, tuple[type, Callable[[typer.Context, Any], None]]] = {
+    "join": (JoinSettings, join.refuse_without_effect),
+    "bootstrap": (BootstrapOptions, bootstrap.refuse_without_effect),
+}
+# Given as the option --config, which a service gets, or meant for this command alone.
+_NOT_MISSED = tuple(f"{ENVIRONMENT_PREFIX}_{name}" for name in ("CONFIG", "DEBUG"))
 # A system service cannot access home directories, where a user's own programs are.
 _HOMES = ("/home", "/root", "/run/user")
 
@@ -132,10 +144,16 @@ def _service(ctx: typer.Context, options: ServiceOptions) -> Service:
     problem = arguments_problem(arguments)
     if problem is not None:
         raise UserError(ExitCode.USAGE, problem, "write the command without it")
-    given = _parsed(ctx, arguments)
-    if arguments[0] == "join":
-        named = isinstance(parse_join_target(given["target"]), NamedSwarm)
-        if named and not given.get("bootstrap"):
+    (tree, refuse_ineffective), config = _COMMANDS[arguments[0]], _configuration(ctx)
+    parsed = _parsed(ctx, arguments, config, options)
+    given = parsed.params
+    # Checks each value as the service would when it starts.
+    settings: Any = build(
+        tree, {each.parameter: _typed(each, given) for each in all_settings(tree)}
+    )
+    refuse_ineffective(parsed, settings)
+    if isinstance(settings, JoinSettings):
+        if isinstance(settings.invite, NamedSwarm) and not settings.peering.bootstrap:
             # Without a list to look the name up in, only a swarm-id or a link will do.
             parse_target(given["target"])
         if not {"--wait", "--no-wait"} & set(arguments):
@@ -155,20 +173,83 @@ def _service(ctx: typer.Context, options: ServiceOptions) -> Service:
                 "install distro-node elsewhere, for example into an environment in /opt, or leave out "
                 "--system",
             )
+    _warn_of_variables()
+    before = () if config is None else ("--config", str(config))
     return Service(
         name=name,
         command=arguments[0],
-        command_line=(*_program(), *arguments),
+        command_line=(*_program(), *before, *_with_absolute_paths(arguments, tree)),
         system=options.system,
     )
 
 
-def _parsed(ctx: typer.Context, arguments: list[str]) -> dict[str, Any]:
-    """Return the options of the command, parsed as the program itself would."""
+def _configuration(ctx: typer.Context) -> Path | None:
+    """Return the configuration file that this command was given, with which the service starts, too."""
+    given = ctx.find_root().params.get("config")
+    return None if given is None else absolute_path(given)
+
+
+def _parsed(
+    ctx: typer.Context, arguments: list[str], config: Path | None, options: ServiceOptions
+) -> typer.Context:
+    """Return the command with its options, parsed as the service would: without the variables of this
+    shell and, for a service of the whole system, without this user's own configuration file."""
     group: Any = ctx.find_root().command
+    known = {
+        name: command_options(inspect.unwrap(each.callback))
+        for name, each in group.commands.items()
+    }
+    if options.system and config is None:
+        config = Path(os.devnull)
+    defaults = load_defaults(config, known, {})[arguments[0]]
     command = group.get_command(ctx, arguments[0])
-    with command.make_context(arguments[0], arguments[1:], parent=ctx.find_root()) as inner:
-        return dict(inner.params)
+    with command.make_context(
+        arguments[0], arguments[1:], parent=ctx.find_root(), default_map=defaults
+    ) as inner:
+        return inner
+
+
+def _typed(each: Setting, given: Mapping[str, Any]) -> Any:
+    """Return the value of a setting as its own type: the parser leaves paths and choices as texts."""
+    value = given[each.parameter]
+    if value is None or not each.multiple:
+        return None if value is None else each.value_type(value)
+    return tuple(map(each.value_type, value))
+
+
+def _with_absolute_paths(arguments: Sequence[str], tree: type) -> list[str]:
+    """Return the words of a command with absolute paths: a service starts in another directory, and
+    perhaps as another user."""
+    places: Mapping[str, Callable[[str], object]] = {
+        f"--{each.name}": lambda text: absolute_path(Path(text))
+        for each in all_settings(tree)
+        if each.value_type is Path
+    } | {"--mirror": parse_mirror}
+    words: list[str] = []
+    for word in arguments:
+        option, equals, value = word.partition("=")
+        if words and words[-1] in places:
+            words.append(str(places[words[-1]](word)))
+        elif equals and option in places:
+            words.append(f"{option}={places[option](value)}")
+        else:
+            words.append(word)
+    return words
+
+
+def _warn_of_variables() -> None:
+    """Warn of settings in the environment of this shell, which the service does not get."""
+    missed = sorted(
+        name
+        for name, value in os.environ.items()
+        if value and name.startswith(f"{ENVIRONMENT_PREFIX}_") and name not in _NOT_MISSED
+    )
+    if missed:
+        typer.echo(
+            f"warning: the service does not get {', '.join(missed)} from this shell; give the options "
+            "after the `--`, or in the configuration file",
+            err=True,
+        )
 
 
 def _program() -> tuple[str, ...]:

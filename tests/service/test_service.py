@@ -300,3 +300,56 @@ def test_a_system_s_service_sees_no_home(command, system: System, monkeypatch) -
     command("service", "install", "--system", "--", "bootstrap").refused_with(
         ExitCode.SERVICE, "/home/distro"
     )
+
+
+def test_the_values_of_options_are_checked_before_a_service_is_said_to_run(
+    command, system: System, tmp_path: Path
+) -> None:
+    for words in (
+        ("join", GOOD, "--max-upload", "5"),
+        ("join", GOOD, "--memory", "8G"),
+        ("join", GOOD, "--active", "at night"),
+        ("bootstrap", "--max-upload", "fast"),
+        ("bootstrap", "--dashboard", "0.0.0.0:80"),
+    ):
+        done = command("service", "install", "--", *words)
+        assert (done.code, system.asked) == (ExitCode.USAGE, []), done
+    absent = command("service", "install", "--", "join", GOOD, "--data", tmp_path / "absent")
+    absent.refused_with(ExitCode.DATA_MISSING)
+    good = ("--compile", "off", "--data", tmp_path, "--max-disk", "20GB", "--data-dir", tmp_path)
+    assert command("service", "install", "--", "join", GOOD, *good).code == 0
+
+
+def test_paths_are_those_of_the_terminal(
+    command, system: System, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blobs").mkdir()
+    places = ("--data-dir", "node", "--passphrase-file=secret", "--mirror", "blobs")
+    url = ("--mirror", "https://example.org/blobs", "--display-name", "node", "--wait")
+    assert command("service", "install", "--", "join", GOOD, *places, *url).code == 0
+    assert exec_start(system.manager.file("distro-node").read_bytes())[1:] == [
+        *("join", GOOD, "--data-dir", f"{tmp_path}/node"),
+        *(f"--passphrase-file={tmp_path}/secret", "--mirror", f"{tmp_path}/blobs", *url),
+    ]
+
+
+def test_a_service_gets_the_configuration_file_and_no_variables(
+    command, system: System, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.toml").write_text('[join]\nmax-upload = "5Mbit"\n')
+    monkeypatch.setenv("DISTRO_NODE_DATA_DIR", "/srv/large")
+    done = command("--config", "own.toml", "service", "install", "--", "join", GOOD)
+    assert done.code == 0, done
+    assert exec_start(system.manager.file("distro-node").read_bytes())[1:] == [
+        *("--config", f"{tmp_path}/own.toml", "join", GOOD, "--wait")
+    ]
+    assert "warning: the service does not get DISTRO_NODE_DATA_DIR" in done.err
+    # A name is looked up in the list of a bootstrap peer, which the service would not have.
+    peer = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
+    monkeypatch.setenv("DISTRO_NODE_BOOTSTRAP", peer)
+    command("service", "install", "--", "join", "a name").refused_with(ExitCode.BAD_SWARM_ID)
+    # The system's one has its own data directory, whatever this user's file or variables name.
+    monkeypatch.setattr(command_module, "_program", lambda: ("/opt/distro-node",))
+    assert command("service", "install", "--system", "--", "join", GOOD).code == 0
