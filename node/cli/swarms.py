@@ -13,6 +13,7 @@ from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.swarm_id import swarm_text
 from ..errors import UserError
 from ..settings.tree import FitSettings
+from ..storage.data_dir import DataDir
 from ..util.sanitize import harmless
 from .options import Json, parameters_text
 from .settings_parameters import with_settings
@@ -57,11 +58,11 @@ def swarms(settings: FitSettings, json: Json = False) -> None:
     if json:
         typer.echo(dumps(_plain(found, fits)))
         return
-    for line in _lines(found, fits):
+    for line in _lines(found, fits, DataDir(settings.data_dir)):
         typer.echo(harmless(line))
 
 
-def _lines(found: Directory, fits: list[SwarmFit]) -> Iterator[str]:
+def _lines(found: Directory, fits: list[SwarmFit], home: DataDir) -> Iterator[str]:
     from ..listing.names import ambiguous_names
 
     if not found.swarms:
@@ -76,7 +77,7 @@ def _lines(found: Directory, fits: list[SwarmFit]) -> Iterator[str]:
         )
         yield f"  {_progress(each)}"
         yield f"  fits this machine: {_ANSWERS[fit.fits]}, because {fit.because}"
-        yield f"  join '{each.link}'"
+        yield "  " + home.command(f"join '{each.link}'")
         yield ""
     for name in ambiguous_names(found.swarms):
         yield f"Warning: several of these swarms have the name {name!r}; only the id tells them apart."

@@ -91,6 +91,10 @@ def test_what_fits_and_what_does_not(command, there) -> None:
     assert "fits this machine: no, because the swarm trains the task" in shown.out
     assert "5 members, 1,000 tokens a second, 40 rounds done" in shown.out
     assert "2 of another protocol version" in shown.out
+    link = listed(fitting).link
+    assert f"  distro-node join '{link}'\n" in shown.out
+    elsewhere = command("swarms", "--bootstrap", ADDRESS, "--data-dir", "/srv/a node").out
+    assert f"  distro-node join '{link}' --data-dir '/srv/a node'\n" in elsewhere
     narrow = command("swarms", "--bootstrap", ADDRESS, "--memory", "1kB").out
     assert "no, because it takes at least" in narrow
 
