@@ -116,6 +116,8 @@ class Snapshots:
         certified = self._is_certified(snapshot, self._ledger())
         if blobs is not None and certified:
             if snapshot.round >= 0:
+                # It was this one, if any.
+                self._partial = None
                 await self._keep(snapshot)
             return True
         await self._drop_partial()
@@ -147,11 +149,12 @@ class Snapshots:
         return SnapshotEntry(snapshot.round, blob_of(snapshot), snapshot.size)
 
     async def keep(self, entry: SnapshotEntry) -> None:
-        """Add a new snapshot, and remove what only older ones needed."""
-        # The current chain has a snapshot of its own now, so those of an abandoned one can go.
-        abandoned, self._abandoned = self._abandoned, []
+        """Add a new snapshot, made here, and remove what only older ones needed."""
+        # The current chain has a snapshot of its own now, so those of an abandoned one can go, and what
+        # is here of one whose download was interrupted.
+        incomplete, self._partial, self._abandoned = self._incomplete(), None, []
         await self._keep(LocalSnapshot(entry.round, entry.blob.hex(), entry.size))
-        await self._remove(abandoned)
+        await self._remove(incomplete)
 
     async def _keep(self, new: LocalSnapshot) -> None:
         if self._swept_round is None:
@@ -166,8 +169,6 @@ class Snapshots:
         kept = kept_with(
             self._kept, new, held=self._is_retained, most_held=most, back=self._audit_history
         )
-        if self._partial is not None and self._partial.round == new.round:
-            self._partial = None
         await self._replace(kept)
         if len(self._kept) >= KEPT_SNAPSHOTS:
             await self._sweep_updates(self._swept_round)

@@ -301,6 +301,24 @@ async def test_what_was_left_before_a_start_goes_with_the_next_snapshot(world: W
     assert [world.has(entry) for entry in left] == [True, False]
 
 
+@pytest.mark.parametrize("round_", [INTERVAL, 2 * INTERVAL])
+async def test_what_was_incomplete_at_a_start_goes_with_the_first_own_snapshot(
+    world: World, round_: int
+) -> None:
+    """The node begins with the initial parameters, so it fetches no state, this one or another."""
+    chunk = b"state of another chain".ljust(4 * world.manifest.elements)
+    listed = BlobList(kind="snapshot", size=len(chunk), chunks=(content_id(chunk),)).encode()
+    left = [world.store.put(data) for data in (chunk, listed)]
+    row = LocalSnapshot(round_, content_id(listed).hex(), len(chunk), whole=False)
+    world.swarm_store.keep_snapshots([row])
+    world.start()
+    world.grow_to(INTERVAL + 1)
+    own = await world.own(INTERVAL)
+    assert not any(map(world.store.has, left))
+    assert world.has(own)
+    assert [each.blob for each in world.swarm_store.snapshots()] == [own.blob.hex()]
+
+
 async def test_a_snapshot_stays_while_somebody_fetches_it(
     world: World, autojump_clock: object
 ) -> None:
