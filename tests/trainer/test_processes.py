@@ -24,6 +24,7 @@ from distro_node.node.training.text_request import TextRequest
 from distro_node.protocol.wire.blobs import decode_blob_list
 from trainer.support import TINY_LLAMA, make_manifest, make_session, refused
 from trainer.test_client import until_ended
+from trainer.test_group_rewards import GROUP, reward_manifest
 from trainer.test_ranks import BLOCKS, same_signs
 
 RATE = 2.0**-8
@@ -128,6 +129,29 @@ async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
         ):
             await trainer.train(4, range(4))
     await until_ended(other.pid)
+
+
+async def test_completions_are_sampled_in_shards_of_a_model_with_uneven_shares(
+    tmp_path: Path,
+) -> None:
+    """Each prompt takes many passes of all ranks. One rank has three prompts, the other two."""
+    root = tmp_path / "blobs"
+    model = {**TINY_LLAMA, "num_hidden_layers": 2}
+    of_model, chunks = make_manifest(root, config=model, optimizer=BLOCKS)
+    manifest = replace(
+        reward_manifest(root)[0],
+        model=model,
+        parameters=of_model.parameters,
+        initial=of_model.initial,
+        optimizer=BLOCKS,
+    )
+    spec = spec_of(root, manifest.encode(), "cpu,cpu", patience=30.0)
+    spec = with_settings(spec, split=Split.SHARDS, micro_batch=4)
+    async with open_trainer(spec) as trainer:
+        await trainer.load(chunks)
+        trained = await trainer.train(1, range(5))
+        assert trained.tokens == 5 * GROUP
+        assert 0 <= await trainer.evaluate(3) <= 1 + 1e-6
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,10 @@ class RankSession(TrainingSession):
         self.in_shards = in_shards(
             work, device_kind(ranks.device), rooms, micro_batch, options, split
         )
+        if self.in_shards and work.completions:
+            # Each sample takes passes of its own, in which all ranks take part, and ranks may have
+            # different numbers of samples left.
+            micro_batch = 1
         # On GPUs, FSDP2 casts shards to a narrower type as it gathers them.
         self.computes_exactly = not self.in_shards or narrow_type(ranks.device) is None
         self._sharded: list[int] = []

@@ -66,7 +66,10 @@ class Task(Protocol):
         ...
 
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
-        """Return the loss of a batch, which is on the model's device."""
+        """Return the loss of a batch, which is on the model's device.
+
+        It calls the model equally often for batches of any size: devices that share a model in shards
+        take part in each other's calls. Only `grpo` does not, and there it has one sample at a time."""
         ...
 
 
