@@ -171,21 +171,24 @@ class Computation:
             private_gradient(self.parameters, losses, self.clipping)
             return 0.0, 0
 
+        precision = self.precision
+
         def compute() -> tuple[float, int]:
             self.model.train()
-            precision = self.precision
-            while True:
-                self.clear_gradients()
-                total, counted = torch.zeros((), device=self.device), 0
-                for loss, count in self._losses(round_number, samples, beginning=beginning):
-                    (loss * precision.scale if precision.needs_scale else loss).backward()
-                    total += loss.detach()
-                    counted += count
-                gradients = [parameter.grad for parameter in self.parameters]
-                if precision.unscale(gradients, self.part.everywhere):
-                    return float(total), counted
+            self.clear_gradients()
+            total, counted = torch.zeros((), device=self.device), 0
+            for loss, count in self._losses(round_number, samples, beginning=beginning):
+                (loss * precision.scale if precision.needs_scale else loss).backward()
+                total += loss.detach()
+                counted += count
+            return float(total), counted
 
-        total, counted = self.part.sum_losses(lambda: self._within_memory(compute))
+        while True:
+            total, counted = self.part.sum_losses(lambda: self._within_memory(compute))
+            # The ranks agree on it only here: one that has failed in `compute` would not take part.
+            gradients = [parameter.grad for parameter in self.parameters]
+            if precision.unscale(gradients, self.part.everywhere):
+                break
         nominal = self._nominal(len(samples))
         if counted not in (0, nominal):
             # The number of targets is known only at the end.

@@ -15,6 +15,7 @@ from distro_node.crypto.hashing import ContentId
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.audit_score import AssignedSample
 from distro_node.node.trainer.models import snapshot
+from distro_node.node.trainer.optimizer.mixed_precision import MixedPrecision
 from distro_node.node.trainer.ranks import part as rank_part
 from distro_node.node.trainer.ranks.momentum import load_part, remove_others, save_part
 from distro_node.node.trainer.training_session import TrainingSession
@@ -266,6 +267,29 @@ def test_a_fault_at_one_rank_is_known_at_all_and_they_go_on(tmp_path: Path) -> N
     for session in together.sessions:
         assert all(bool(torch.isfinite(each).all()) for each in session.optimizer.momentum)
         assert session.optimizer.steps == 1
+
+
+def test_a_fault_at_one_rank_is_known_at_all_where_they_agree_on_a_loss_scale(
+    tmp_path: Path,
+) -> None:
+    """In float16. Gradients that are too large at one rank only are computed again at both."""
+    manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
+    together = Together(tmp_path, manifest, chunks, 2)
+    precisions = [MixedPrecision(CPU, torch.float16) for _ in together.sessions]
+    for session, precision in zip(together.sessions, precisions, strict=True):
+        session.computation.precision = precision
+    with refused("bad_data"):
+        # The second rank's half contains a sample that does not exist.
+        together.train(1, [0, 1, 2, 10**9])
+    assert together.train(1, [0, 1, 2, 3]).tokens == 4 * 32
+    for precision in precisions:
+        precision.scale = 2.0**40
+    # The first rank has no sample, and so no gradient that is too large.
+    assert together.train(2, [0]).tokens == 32
+    assert precisions[0].scale == precisions[1].scale < 2.0**40
+    for session in together.sessions:
+        assert session.optimizer.steps == 2
+    assert together.call("snapshot")[0] == together.call("snapshot")[1]
 
 
 def test_a_restart_with_another_number_of_ranks_has_the_same_momentum(tmp_path: Path) -> None:
