@@ -24,6 +24,7 @@ from ...training.errors import TrainerFailed
 from ...training.reward_rules import RewardRule
 from ...training.task_names import RewardSettings
 from ..models.cross_entropy import token_loss
+from ..models.rotary_switch import switch_within
 from ..models.swarm_tokenizer import open_tokenizer, text_ends
 from .group_sampling import Completions, sample_completions
 from .language_tasks import CausalLM
@@ -74,6 +75,14 @@ class GroupRewards(CausalLM):
             raise _bad("the task 'grpo' takes neither private data nor audits")
         if data.sequence_length <= self.settings.max_new_tokens:
             raise _bad("a sequence has no room for a prompt beside max_new_tokens")
+        switch = switch_within(self.config, data.sequence_length)
+        if switch is not None:
+            # The loss of a completion is computed in one pass, the tokens were drawn in many.
+            raise _bad(
+                f"with longrope the model rotates sequences of more than {switch} tokens otherwise, so "
+                "a completion that grows beyond is learned with other probabilities than it was drawn "
+                f"with: set a sequence_length of {switch} or less"
+            )
 
     def use_blobs(self, store: BlobStore) -> None:
         """See `NeedsBlobs`: the tokenizer is read when the first completion is."""

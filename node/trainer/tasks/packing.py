@@ -13,6 +13,7 @@ from transformers import PretrainedConfig, masking_utils
 from ....protocol.wire.manifest import DataSpec
 from ...training.architectures import reserved_positions
 from ...training.errors import TrainerFailed
+from ..models.rotary_switch import switch_within
 
 
 def document_starts(data: DataSpec, tokens: torch.Tensor) -> torch.Tensor:
@@ -69,13 +70,24 @@ def skip_packing_search() -> None:
 
 
 def check_attention(data: DataSpec, config: PretrainedConfig) -> None:
-    """Raise `TrainerFailed` (`bad_model`) if the mask would override the model's sliding window."""
-    window = getattr(config, "sliding_window", None)
-    if not isinstance(window, int) or not getattr(config, "use_sliding_window", True):
+    """Raise `TrainerFailed` (`bad_model`) if documents cannot be kept apart in such sequences: the mask
+    would override the model's sliding window, or the rotary positions of a document depend on the
+    lengths of others in its batch."""
+    if data.attention != "document":
         return
-    if data.attention == "document" and window < data.sequence_length:
+    length, window = data.sequence_length, getattr(config, "sliding_window", None)
+    slides = getattr(config, "use_sliding_window", True)
+    if slides and isinstance(window, int) and window < length:
         raise TrainerFailed(
             "bad_model",
             'attention = "document" cannot be combined with the model\'s sliding window of '
-            f"{window} tokens on sequences of {data.sequence_length}",
+            f"{window} tokens on sequences of {length}",
+        )
+    switch = switch_within(config, length)
+    if switch is not None:
+        raise TrainerFailed(
+            "bad_model",
+            f'attention = "document" cannot be combined with longrope on sequences of {length} tokens, '
+            f'which the model rotates otherwise beyond {switch}: set attention = "sequence", or a '
+            f"sequence_length of {switch} or less",
         )

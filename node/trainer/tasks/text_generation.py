@@ -18,6 +18,7 @@ from ...training.errors import TrainerFailed
 from ...training.resource_limits import limited
 from ...training.text_request import ChatMessage, TextRequest, TextStart
 from ...training.tokenizer_settings import TokenizerSettings
+from ..models.rotary_switch import rotary_switches
 from ..models.swarm_tokenizer import open_tokenizer, special_ids, text_ends, tokenise
 from ..training_session import TrainingSession
 from .group_sampling import keeps_logits
@@ -161,8 +162,13 @@ def _write(
     decoder = _TextDecoder(source.tokenizer, ids)
     # The scores after every token of a long prompt would take gigabytes, and only the last ones count.
     last = {"logits_to_keep": 1} if keeps_logits(source.model) else {}
-    inputs, past = ids, None
+    switches = rotary_switches(source.model.config)
+    read, past = [*ids], None
     for number in range(1, max_tokens + 1):
+        if len(read) - 1 in switches:
+            # The cached keys are rotated as in a shorter text.
+            past = None
+        inputs = read if past is None else read[-1:]
         batch = torch.tensor([inputs], device=source.device)
         output = source.model(input_ids=batch, past_key_values=past, use_cache=True, **last)
         past = output.past_key_values
@@ -174,7 +180,7 @@ def _write(
             if rest:
                 yield rest
             return
-        inputs = [token]
+        read.append(token)
         piece = decoder.add(token)
         # A reader counts a piece as a token, and asks for no more of them than `max_tokens`.
         yield piece if number < max_tokens else piece + decoder.rest()
