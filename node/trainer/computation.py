@@ -320,8 +320,8 @@ class Computation:
 
         If the device has no room for a float32 copy in addition to what computing a gradient takes, the
         copy and its gradient are in bfloat16. Together they take as much as this one's own float32
-        gradient, which the memory plan counts and which does not exist meanwhile. Frozen weights are
-        shared.
+        gradient, which the memory plan counts and which does not exist meanwhile. Only vectors, few
+        numbers, stay in float32. Frozen weights are shared.
         """
         self.clear_gradients()
         elements = sum(parameter.numel() for parameter in self.parameters)
@@ -335,11 +335,14 @@ class Computation:
             id(each): each for each in self.model.parameters() if not each.requires_grad
         }
         for each in self.parameters:
-            known[id(each)] = torch.nn.Parameter(each.detach().to(dtype, copy=True))
+            # What vectors belong to, normalisations and class tokens, has no cast of its own, and works
+            # with float32 beside either 16-bit type, but not with both types.
+            is_vector = each.numel() == max(each.shape, default=1)
+            its_type = torch.float32 if is_vector else dtype
+            known[id(each)] = torch.nn.Parameter(each.detach().to(its_type, copy=True))
         copied.model, copied.parameters = copy.deepcopy((self.model, self.parameters), known)
-        if dtype is torch.bfloat16:
-            narrow = self.precision.dtype or torch.bfloat16
-            copied.precision = MixedPrecision(self.device, narrow)
+        if dtype is torch.bfloat16 and self.precision.dtype is None:
+            copied.precision = MixedPrecision(self.device, torch.bfloat16)
         if self.compiled:
             for layer in layers_of(copied.model):
                 # This reuses the code that was compiled for the original.

@@ -13,12 +13,14 @@ import pytest
 import torch
 from distro_node.node.create.tokens import ByteTokenizer
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer import computation
 from distro_node.node.trainer.models.classifiers import FixedBatchNorm
 from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.models.initial_parameters import initialise, read_checkpoint
 from distro_node.node.trainer.models.model import model_config, new_model
 from distro_node.node.trainer.models.probe import make_probe
 from distro_node.node.trainer.models.read_export import compare_export
+from distro_node.node.trainer.optimizer.mixed_precision import MixedPrecision
 from distro_node.node.trainer.speed import sequence_flops
 from distro_node.node.trainer.tasks.task_batches import StoredSample
 from distro_node.node.trainer.training_session import TrainingSession
@@ -202,6 +204,27 @@ def test_loss_and_gradient_are_those_of_plain_torch(config: Any, tmp_path: Path)
     session.train(1, numbers)
     for name, each in session.model.named_buffers():
         assert torch.equal(each, buffers[name]), name
+
+
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("config", MODELS, ids=NAMES)
+def test_where_memory_is_short_a_copy_computes_in_16_bits(
+    config: Any, narrow: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy has bfloat16 weights, also where the device's layers compute in float16."""
+    session = opened(made_of(config, tmp_path), tmp_path)
+    loss, _ = session.computation.gradient(1, range(4))
+    whole: Any = [each.grad for each in session.parameters]
+    monkeypatch.setattr(computation, "available_bytes", lambda _: 0)
+    if narrow is torch.float16:
+        session.computation.precision = MixedPrecision(CPU, narrow)
+    shadow = session.computation.shadow()
+    assert shadow.precision.dtype is narrow
+    assert shadow.gradient(1, range(4))[0] == pytest.approx(loss, rel=1e-2)
+    narrowed: Any = [each.grad for each in shadow.parameters]
+    assert torch.bfloat16 in {each.dtype for each in narrowed}
+    one, other = (torch.cat([each.float().view(-1) for each in g]) for g in (whole, narrowed))
+    assert torch.nn.functional.cosine_similarity(one, other, dim=0) > 0.99
 
 
 @pytest.mark.parametrize("config", MODELS, ids=NAMES)
