@@ -33,6 +33,7 @@ from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import SnapshotEntry
 from ..storage.blob_store import BlobStore
 from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
+from ..storage.unlisted_chunks import UnlistedChunks
 from .downloads import Downloads, blob_list_at
 from .snapshot_holds import Retention
 
@@ -56,6 +57,7 @@ class Snapshots:
     ) -> None:
         """`keeps_for_readers`: whether older snapshots are kept for newcomers that are fetching them."""
         self._store = store
+        self._unlisted = UnlistedChunks(store.root, manifest.swarm)
         self._swarm_store = swarm_store
         self._downloads = downloads
         self._ledger = ledger
@@ -84,6 +86,8 @@ class Snapshots:
         nodes keep the later updates for those that fetch it. Raises `DiskFull`.
         """
         await self._put_abandoned_chain_aside()
+        # A trainer or node that died while it made a snapshot may have left chunks of it.
+        await self._remove([])
         while True:
             ledger = self._ledger()
             certified = self._certified(ledger)
@@ -269,7 +273,10 @@ class Snapshots:
         return (*blobs.chunks, blob_of(snapshot))
 
     async def _remove(self, dropped: list[LocalSnapshot]) -> None:
-        if not dropped:
+        """Remove what only these snapshots need, and chunks that no snapshot needs. The trainer makes
+        none meanwhile."""
+        unlisted = await trio.to_thread.run_sync(self._unlisted.noted)
+        if not dropped and not unlisted:
             return
         # The list of snapshots first, then the files: a crash in between wastes space and breaks
         # nothing.
@@ -283,6 +290,10 @@ class Snapshots:
                 for blob in self._blobs_of(snapshot):
                     if blob not in needed:
                         self._store.remove(blob)
+            for chunk in unlisted:
+                if chunk not in needed:
+                    self._store.remove(chunk)
+            self._unlisted.forget()
 
         # In a thread: long lists and large files take time.
         await trio.to_thread.run_sync(remove)

@@ -25,6 +25,7 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
 from ..settings.components import Compile
 from ..storage.blob_store import BlobStore
+from ..storage.unlisted_chunks import UnlistedChunks
 from ..training.answers import Judgement
 from ..training.errors import TrainerFailed
 from ..training.frames import StopSteps, TrainedUpdate
@@ -465,9 +466,9 @@ class TrainingSession:
         return found
 
     def snapshot(self) -> BlobList:
-        """Store the parameters' chunks; return their list."""
+        """Store the parameters' chunks, noted until the list is stored; return the list."""
         self._need_parameters()
-        return self.part.write(self._store)
+        return self.part.write(UnlistedChunks(self._store.root, self.manifest.swarm))
 
     def _workload(self) -> Workload:
         return Workload.of(self.manifest)

@@ -19,6 +19,7 @@ from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import SwarmDir
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
+from distro_node.node.storage.unlisted_chunks import UnlistedChunks
 from distro_node.protocol.chain import retention
 from distro_node.protocol.wire.blobs import BlobList
 from distro_node.protocol.wire.messages import SnapshotEntry
@@ -36,6 +37,7 @@ class World(Chain):
         self.others: dict[ContentId, bytes] = {}
         super().__init__(2, snapshot_interval=INTERVAL)
         self.store = BlobStore(tmp_path / "blobs")
+        self.writer = UnlistedChunks(self.store.root, self.manifest.swarm)
         self.directory = SwarmDir(tmp_path / "swarm")
         self.swarm_store = SwarmStore(self.directory, self.manifest)
         self.connected = [VISITOR]
@@ -74,8 +76,10 @@ class World(Chain):
     async def own(self, round_: int) -> SnapshotEntry:
         """Make the snapshot of a round here, as the trainer does."""
         entry = self.snapshot(round_)
-        for data in self.parts(entry):
-            self.store.put(data)
+        listed, *chunks = self.parts(entry)
+        for chunk in chunks:
+            self.writer.put(chunk)
+        self.store.put(listed)
         await self.snapshots.keep(entry)
         return entry
 
@@ -317,6 +321,33 @@ async def test_what_was_incomplete_at_a_start_goes_with_the_first_own_snapshot(
     assert not any(map(world.store.has, left))
     assert world.has(own)
     assert [each.blob for each in world.swarm_store.snapshots()] == [own.blob.hex()]
+
+
+@pytest.mark.parametrize("dies", ["the node", "the trainer"])
+async def test_the_chunks_of_a_snapshot_that_was_never_listed_are_removed(
+    world: World, dies: str
+) -> None:
+    world.grow_to(INTERVAL + 1)
+    own = await world.own(INTERVAL)
+    assert not world.writer.noted()
+    _, chunk = world.parts(own)
+    new = [b"a chunk of the next snapshot", b"another one"]
+    # One chunk is the same as in the snapshot before.
+    _, *left = map(world.writer.put, [chunk, *new])
+    assert world.writer.noted() == set(left)
+    if dies == "the node":
+        world.start()
+    await world.snapshots.best(certified_only=False)
+    assert not any(map(world.store.has, left))
+    assert world.has(own)
+    assert not world.writer.noted()
+    # The next one stays.
+    world.grow_to(2 * INTERVAL + 1)
+    later = await world.own(2 * INTERVAL)
+    world.start()
+    await world.snapshots.best(certified_only=False)
+    assert world.has(own)
+    assert world.has(later)
 
 
 async def test_a_snapshot_stays_while_somebody_fetches_it(

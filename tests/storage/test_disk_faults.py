@@ -50,6 +50,7 @@ from distro_node.node.storage.relayed_bytes import RelayedBytes
 from distro_node.node.storage.sign_vote_store import SignVotePartStore
 from distro_node.node.storage.spill_file import SpillFile
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
+from distro_node.node.storage.unlisted_chunks import UnlistedChunks
 from distro_node.node.telemetry import logs
 from distro_node.node.telemetry.own_rounds import RoundAttendance
 from distro_node.node.telemetry.plots import plot_losses
@@ -148,6 +149,16 @@ def blobs(root: Path) -> None:
     assert store.get(two) is None
     store.delete_files(store.set_aside([three]))
     assert store.get(one) == b"one"
+
+
+@scenario(blobs_are_sound)
+def chunks_of_a_snapshot_in_the_making(root: Path) -> None:
+    store = UnlistedChunks(root / "blobs", CHAIN.manifest.swarm)
+    new = not store.has(content_id(b"one"))
+    one = store.put(b"one")
+    assert store.noted() == {one} or not new
+    store.forget()
+    assert not store.noted()
 
 
 NEW, OLD = content_id(b"a name"), content_id(b"an old name")
