@@ -39,6 +39,7 @@ from .mixing import (
     hold_out_document_ends,
     hold_out_whole_documents,
     leave_out_repeated,
+    trained_share,
 )
 from .shards import SHARD_BYTES, ShardWriter
 from .shortages import missing, too_short
@@ -341,6 +342,7 @@ def read_corpus(
         unused_classes=_unused_classes(file, caches),
         words=kind.words,
         private=wanted == "heldout",
+        leaked=trained_share(sources) if wanted == "both" else 0.0,
     )
     read = ReadData(table.sequence_length, caches, summary.sources)
     for side, count in (("training", total), ("heldout", summary.heldout_tokens)):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +68,8 @@ class TokenisedSource:
     (entries,). An empty list: none is."""
     duplicates: int = 0
     """Number of documents left out."""
+    cut: bool = False
+    """Whether the end of each document is held out (`hold_out_document_ends`)."""
 
     def kept(self, part: int, entries: np.ndarray, start: int, *, held: bool) -> np.ndarray:
         """Return whether each of a part's index entries, from `start` on, belongs to a side (`held`:
@@ -179,9 +181,46 @@ def hold_out_document_ends(
         cache.add(joined, [tokens], ReadCounts(), Position())
         if source.repeated:
             source.repeated[part] = np.concatenate(flags)
-    return TokenisedSource(
-        source.name, cache, source.weight, source.heldout, source.repeated, source.duplicates
-    )
+    return replace(source, cache=cache, cut=True)
+
+
+def trained_share(sources: Sequence[TokenisedSource]) -> float:
+    """Return the share of the held-out tokens that are trained on as well, in a copy of their
+    document."""
+    if all(each.heldout == sources[0].heldout and not each.cut for each in sources) and (
+        sources[0].heldout.files is None
+    ):
+        # The same hashes are held out everywhere, so all copies of a document are on one side.
+        return 0.0
+    held = trained = 0
+    for cut in (False, True):
+        kept = list(_entries([each for each in sources if each.cut == cut], held=True))
+        pieces = np.unique(np.concatenate([np.zeros(0, np.uint64), *(e["hash2"] for e in kept)]))
+        # Copies that are cut are cut at the same place.
+        others = [each for each in sources if not (cut and each.cut)]
+        found = np.zeros(len(pieces), bool)
+        for entries in _entries(others, held=False):
+            found[_places(pieces, entries["hash2"])] = True
+        for entries in kept:
+            held += int(entries["tokens"].sum())
+            places = np.searchsorted(pieces, entries["hash2"])
+            trained += int(entries["tokens"][found[places]].sum())
+    return trained / held if held else 0.0
+
+
+def _places(pieces: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return where in `pieces`, which are sorted, those of `wanted` are that occur there."""
+    places = np.searchsorted(pieces, wanted)
+    wanted, places = wanted[places < len(pieces)], places[places < len(pieces)]
+    return places[pieces[places] == wanted]
+
+
+def _entries(sources: Sequence[TokenisedSource], *, held: bool) -> Iterator[np.ndarray]:
+    """Yield for each part of the sources the index entries on one side."""
+    for source in sources:
+        for part in range(len(source.cache.counts)):
+            entries = source.cache.index(part)
+            yield entries[source.kept(part, entries, 0, held=held)]
 
 
 def _cut_document(entries: np.ndarray, start: int, cut: int) -> np.ndarray:

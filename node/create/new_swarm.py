@@ -287,7 +287,7 @@ def _new_swarm(
     )
     for feature in features:
         swarm_forecast = feature.settle_forecast(swarm_forecast)
-    warnings = []
+    warnings = [corpus.summary.warning]
     # The best rates were measured for language models trained as a whole, without adapters.
     if manifest.adapter is None and manifest.task not in (*ON_IMAGES, *CLASSIFICATION):
         warnings.append(

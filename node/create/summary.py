@@ -92,6 +92,19 @@ class DataSummary:
     """The names of the classes that no document has."""
     private: bool = False
     """Whether everything is held out, and members train on data of their own."""
+    leaked: float = 0.0
+    """The share of the held-out tokens that are trained on as well."""
+
+    @property
+    def warning(self) -> str | None:
+        """What the founder should know about the held-out data, if anything."""
+        if not self.leaked:
+            return None
+        return (
+            f"{100 * self.leaked:.2g} % of what is held out is trained on as well, in other copies of "
+            "the same documents: the held-out loss will be too low (set `deduplicate = true` in [data], "
+            "or remove the copies)"
+        )
 
     @property
     def documents(self) -> int:

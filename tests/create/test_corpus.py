@@ -386,6 +386,38 @@ def test_a_pattern_that_leaves_nothing_out_is_refused(tmp_path: Path, pattern: s
     assert caught.value.code == ExitCode.DATA_MISSING
 
 
+def test_what_is_held_out_and_trained_on_is_reported(founder: Founder) -> None:
+    texts = [TEXT.format(number) for number in range(100)]
+    for name, some in (("a", texts[:80]), ("b", texts[60:])):
+        rows(founder.root / f"{name}.jsonl", some)
+    both = ("a.jsonl", "b.jsonl")
+    named = founder.read(paths=both, heldout=("b.jsonl",)).summary
+    assert named.leaked == pytest.approx(0.5, abs=0.01)
+    assert named.warning is not None
+    assert named.warning.startswith("50 % of what is held out is trained on as well")
+    without: list[dict[str, Any]] = [
+        {"heldout": ("b.jsonl",), "deduplicate": True},
+        {"heldout_fraction": 0.2},
+    ]
+    for options in without:
+        summary = founder.read(paths=both, **options).summary
+        assert summary.leaked == 0
+        assert summary.warning is None
+
+
+def test_a_source_of_few_documents_may_hold_out_what_another_trains_on(founder: Founder) -> None:
+    book = "".join(f"line {number}\n" for number in range(500))
+    write(founder.root, book_txt=book, twin_txt=book)
+    rows(founder.root / "rows.jsonl", [*(TEXT.format(number) for number in range(500)), book])
+    few, twin, many = (
+        WeightedTable(paths=(f"{name}",)) for name in ("book.txt", "twin.txt", "rows.jsonl")
+    )
+    # Copies are divided at the same place.
+    assert founder.read(few, twin).summary.leaked == 0
+    assert founder.read(few, many).summary.leaked > 0.1
+    assert founder.read(few, many, deduplicate=True).summary.leaked == 0
+
+
 def test_what_is_below_a_folder_can_be_held_out_or_included(founder: Founder) -> None:
     write(founder.root / "t", a_txt="training " * 50, Held__x__b_txt="validation " * 50)
     training, heldout = founder.stored(founder.read(paths=("t",), heldout=("held/",)))
