@@ -372,6 +372,8 @@ def _model(
                 vocabulary=vocabulary,
                 sequence_length=file.data.sequence_length,
                 task=file.task,
+                # A classifier's padding follows from its task.
+                fresh=checkpoint is None and head is None,
             ),
             checkpoint,
             lora,

@@ -31,20 +31,36 @@ from ..util.regular_files import read_regular
 
 # The largest published configurations have a few hundred kilobytes (label maps).
 _MAX_CONFIG_BYTES = 1 << 20
+# Families for which the library takes the number of their published tokenizers' padding token unless a
+# configuration states one. The row of a padding token is zero, and gets no gradient as an input.
+_PADDED_BY_DEFAULT = frozenset(
+    {
+        *("bert", "gemma", "gemma2", "gemma3_text", "olmo", "olmo2", "olmo3", "olmoe"),
+        *("phi3", "smollm3"),
+    }
+)
 
 
 def complete_model(
-    config: dict[str, Any], *, vocabulary: int, sequence_length: int, task: str = CAUSAL_LM
+    config: dict[str, Any],
+    *,
+    vocabulary: int,
+    sequence_length: int,
+    task: str = CAUSAL_LM,
+    fresh: bool = False,
 ) -> dict[str, Any]:
     """Check a Hugging Face configuration and add what follows from the data.
 
     `vocab_size` defaults to `vocabulary`, and `max_position_embeddings` (with GPT-2 `n_positions`) to
     what the model reads at once of a sample (`input_tokens`) and the positions that it reserves; neither
-    may be smaller. Raises `StructureError`.
+    may be smaller. In a `fresh` model, which starts at random, only a token that the configuration names
+    is padding. Raises `StructureError`.
     """
     require_text_model(config)
     wanted = input_tokens(task, sequence_length)
     config = check_configuration(config)
+    if fresh:
+        config = _without_default_padding(config)
     positions = "n_positions" if config["model_type"] == "gpt2" else "max_position_embeddings"
     reserved = reserved_positions(config)
     complete = {"vocab_size": vocabulary, positions: wanted + reserved} | config
@@ -62,6 +78,23 @@ def complete_model(
         )
     _check_heads(complete)
     return complete
+
+
+def _without_default_padding(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with no padding token, unless it names one: the library's default is any
+    token of the founder's tokenizer."""
+    padding = config.get("pad_token_id")
+    # Published configurations write -1 for none, which the library takes for the last token.
+    if padding is not None and padding != -1:
+        return config
+    if config["model_type"] == "roberta":
+        raise StructureError(
+            "model.pad_token_id",
+            "a 'roberta' needs one, because its positions begin after that number: give the number of "
+            "the tokenizer's padding token, or of another one that no text contains",
+        )
+    states_one = "pad_token_id" in config or config["model_type"] in _PADDED_BY_DEFAULT
+    return config | {"pad_token_id": None} if states_one else config
 
 
 def require_text_model(config: Mapping[str, Any]) -> None:

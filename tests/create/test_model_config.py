@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from distro_node.node.create.model_config import complete_model
-from distro_node.node.trainer.models.model import model_config
+from distro_node.node.trainer.models.model import model_config, new_model
+from distro_node.node.training.architectures import ARCHITECTURES
 from distro_node.protocol.wire.structure import StructureError
-from trainer.support import TINY_LLAMA
+from trainer.small_models import SMALL_MODELS
+from trainer.support import CPU, TINY_LLAMA
 
 PATH = Path(__file__).with_name("data") / "published_configs.json"
 PUBLISHED: dict[str, dict[str, Any]] = json.loads(PATH.read_text())["configurations"]
@@ -28,9 +31,9 @@ GENERATION = {
 }
 
 
-def refusal(config: dict[str, Any]) -> StructureError:
+def refusal(config: dict[str, Any], *, fresh: bool = False) -> StructureError:
     with pytest.raises(StructureError) as caught:
-        complete_model(config, vocabulary=256, sequence_length=32)
+        complete_model(config, vocabulary=256, sequence_length=32, fresh=fresh)
     return caught.value
 
 
@@ -43,6 +46,32 @@ def test_a_published_configuration_is_taken(name: str) -> None:
     theta = config.get("rope_theta")
     if theta is not None and config["model_type"] != "gemma3_text":
         assert built.rope_parameters["rope_theta"] == theta
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_a_new_model_learns_every_token(model_type: str) -> None:
+    config = {
+        key: value for key, value in SMALL_MODELS[model_type].items() if key != "pad_token_id"
+    }
+    if model_type == "roberta":
+        for padding in ({}, {"pad_token_id": None}, {"pad_token_id": -1}):
+            assert "model.pad_token_id: a 'roberta' needs" in str(
+                refusal(config | padding, fresh=True)
+            )
+        known = complete_model(config | {"pad_token_id": 1}, vocabulary=256, sequence_length=32)
+        assert known["pad_token_id"] == 1
+        return
+    for padding in ({}, {"pad_token_id": -1}):
+        known = complete_model(config | padding, vocabulary=256, sequence_length=32, fresh=True)
+        embeddings = new_model(model_config(known), CPU).get_input_embeddings()
+        assert isinstance(embeddings, torch.nn.Embedding)
+        assert embeddings.padding_idx is None
+        assert (embeddings.weight != 0).any(1).all()
+    # A token that the founder names stays, and so does everything of a checkpoint.
+    named = config | {"pad_token_id": 3}
+    for given, fresh in ((named, True), (named, False), (config, False)):
+        known = complete_model(given, vocabulary=256, sequence_length=32, fresh=fresh)
+        assert known.get("pad_token_id", "none") == given.get("pad_token_id", "none")
 
 
 def test_twenty_of_them_are_looked_at() -> None:

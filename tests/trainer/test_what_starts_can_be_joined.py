@@ -92,7 +92,7 @@ def test_what_create_accepts_trains_and_exports(model_type: str, data: st.DataOb
         store = BlobStore(root / "blobs")
         try:
             # What `create` does, up to the texts.
-            known = complete_model(config, vocabulary=256, sequence_length=32)
+            known = complete_model(config, vocabulary=256, sequence_length=32, fresh=True)
             manifest, chunks = make_manifest(root / "blobs", known, **task)
             manifest = dataclasses.replace(manifest, probe=make_probe(manifest, store))
         except (StructureError, TrainerFailed):
