@@ -118,10 +118,11 @@ async def _converse(writer: Writer) -> None:
     while (line := await ask()) is not None:
         with suppress(KeyboardInterrupt):
             try:
+                _check_text(line)
                 # The note on unreadable bytes is left out: it might follow every answer.
                 await writer.write(line, _show)
             except UserError as error:
-                # A prompt that is too long does not end the command.
+                # A prompt that is too long, or no text, does not end the command.
                 typer.echo(f"{error.problem}; {error.remedy}", err=True)
         _show("\n")
 

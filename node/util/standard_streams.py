@@ -36,8 +36,9 @@ _ASCII = {
 
 
 def open_standard_streams() -> None:
-    """Open closed ones of stdin, stdout and stderr at the null device, and let all three replace
-    characters that their encoding lacks. What cannot be written to stderr is discarded."""
+    """Open closed ones of stdin, stdout and stderr at the null device. Let the output replace characters
+    that its encoding lacks, and discard what cannot be written to stderr. Input bytes that are no text
+    become lone surrogates, as in arguments, so that what reads them can refuse them."""
     _open_missing_descriptors()
     codecs.register_error(_HANDLER, _replace)
     if sys.stdin is None:
@@ -49,7 +50,7 @@ def open_standard_streams() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_HANDLER)
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")
+        sys.stdin.reconfigure(errors="surrogateescape")
     if isinstance(sys.stderr, io.TextIOWrapper) and _is_a_file(sys.stderr):
         # Programs may have used the old one: what it still holds comes first.
         with contextlib.suppress(OSError):

@@ -541,7 +541,7 @@ def test_lines_of_a_conversation_come_from_standard_input(
     tmp_path: Path,
 ) -> None:
     said = tmp_path / "said"
-    said.write_text(f"swarm \n{'x' * 64}\nround")
+    said.write_bytes(b"swarm \n%b\n\xff\nround" % (b"x" * 64))
     with said.open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         with pytest.raises(SystemExit) as ended:
@@ -555,6 +555,8 @@ def test_lines_of_a_conversation_come_from_standard_input(
     assert not ended.value.code
     assert len(out.splitlines()) >= 3
     assert "64 tokens" in err
+    # The model would answer another prompt than the one given.
+    assert "PROMPT is not text in UTF-8" in err
     assert "Traceback" not in err
 
 
