@@ -26,6 +26,7 @@ from .device import (
     synchronize,
 )
 from .memory.model_shard import ModelShard
+from .models.cross_entropy import expecting_gradient
 from .models.model import enable_checkpointing, layers_of
 from .optimizer.dp_gradient import private_gradient
 from .optimizer.mixed_precision import MixedPrecision
@@ -171,25 +172,29 @@ class Computation:
             private_gradient(self.parameters, losses, self.clipping)
             return 0.0, 0
 
-        precision = self.precision
+        precision, count = self.precision, max(1, len(samples))
 
         def compute() -> tuple[float, int]:
             self.model.train()
             self.clear_gradients()
             total, counted = torch.zeros((), device=self.device), 0
-            for loss, count in self._losses(round_number, samples, beginning=beginning):
-                (loss * precision.scale if precision.needs_scale else loss).backward()
+            factor = precision.factor(count)
+            for loss, targets in self._losses(
+                round_number, samples, beginning=beginning, factor=factor
+            ):
+                (loss if factor is None else loss * factor).backward()
                 total += loss.detach()
-                counted += count
+                counted += targets
             return float(total), counted
 
         while True:
             total, counted = self.part.sum_losses(lambda: self._within_memory(compute))
             # The ranks agree on it only here: one that has failed in `compute` would not take part.
             gradients = [parameter.grad for parameter in self.parameters]
-            if precision.unscale(gradients, self.part.everywhere):
+            if precision.unscale(gradients, self.part.everywhere, count):
                 break
         nominal = self._nominal(len(samples))
+        precision.saw_targets(nominal, counted)
         if counted not in (0, nominal):
             # The number of targets is known only at the end.
             for parameter in self.parameters:
@@ -205,9 +210,11 @@ class Computation:
         heldout: bool = False,
         beginning: bool = False,
         measure: Measure | None = None,
+        factor: float | None = None,
     ) -> Iterator[tuple[torch.Tensor, int]]:
         """Yield the loss of each micro-batch, or another measure of it, divided by the number of tokens
-        in all samples, and its number of targets.
+        in all samples, and its number of targets. `factor`: what the caller multiplies the loss by
+        before its backward pass, if anything.
 
         Only one micro-batch is in memory at a time: a manifest may define shares of 65,536 sequences
         of a million tokens each from one chunk that it names repeatedly.
@@ -215,6 +222,7 @@ class Computation:
         nominal, size = self._nominal(len(samples)), self.micro_batch
         read = self.corpus.heldout if heldout else self.corpus.training
         here = self.part.own_samples(samples)
+        incoming = 1.0 if factor is None else factor / max(1, nominal)
 
         def prepare(numbers: Sequence[int]) -> Batch | None:
             stored = [
@@ -232,7 +240,8 @@ class Computation:
             batch = self.part.prepare_together(functools.partial(prepare, numbers or samples[:1]))
             if batch is None:
                 return
-            loss = self._loss(batch, measure)
+            with expecting_gradient(incoming):
+                loss = self._loss(batch, measure)
             yield (loss.total / nominal, loss.count) if numbers else (loss.total * 0.0, 0)
 
     def _single_loss(self, round_number: int, number: int) -> torch.Tensor | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.trainer.models import cross_entropy
-from distro_node.node.trainer.models.cross_entropy import token_loss
+from distro_node.node.trainer.models.cross_entropy import expecting_gradient, token_loss
 from distro_node.node.trainer.models.model import model_config, new_model
 from distro_node.node.training.architectures import ARCHITECTURES
 from torch.nn import functional
@@ -112,6 +112,40 @@ def test_frozen_heads_and_measurements_take_no_gradient() -> None:
     assert model.model.embed_tokens.weight.grad is not None
     with torch.no_grad():
         assert not losses(model, TOKENS)[1].requires_grad
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "phi"])
+def test_the_factor_that_is_expected_changes_nothing_in_float32(model_type: str) -> None:
+    """Whether it is the one that comes or not."""
+    model = tiny_model(model_type)
+    for factor in (1 / 7, 64.0, 0.001):
+        with expecting_gradient(factor):
+            plain, ours = losses(model, TOKENS)
+        assert_close_gradients(model, plain, ours, 3e-5)
+
+
+def test_a_loss_scale_reaches_the_head() -> None:
+    """Its small gradients are not lost in float16, and a smaller scale makes large ones finite."""
+    model = tiny_model("llama", tie_word_embeddings=False)
+    head = model.lm_head.weight
+
+    def of_head(scale: float, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+        model.zero_grad()
+        with torch.autocast("cpu", dtype), expecting_gradient(scale):
+            ours = losses(model, TOKENS)[1]
+        (ours * scale).backward()
+        return head.grad / scale
+
+    head.data.mul_(20)
+    kept = [int((of_head(scale) != 0).sum()) for scale in (1.0, 2.0**16)]
+    assert kept[0] < 0.9 * kept[1]
+    # Bfloat16 has no limits here.
+    wide = of_head(1.0, torch.bfloat16)
+    assert (of_head(2.0**10) - wide).norm() < 0.1 * wide.norm()
+    model.model.norm.weight.data.mul_(1e3)
+    head.data.mul_(1e-3)
+    assert not torch.isfinite(of_head(2.0**10)).all()
+    assert torch.isfinite(of_head(2.0**-4)).all()
 
 
 def test_in_bfloat16_it_is_the_plain_loss_within_its_digits() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from distro_node.node.trainer.optimizer import mixed_precision
 from distro_node.node.trainer.optimizer.mixed_precision import MixedPrecision, all_finite
-from trainer.support import CPU, make_session
+from trainer.support import CPU, TINY_LLAMA, make_session, opened
+from trainer.test_classification import VIT, made_of
 
 # Private here: `_finite_in_a_row`: the scale concerns only this device.
 
@@ -45,6 +47,46 @@ def test_without_a_scale_small_elements_would_be_lost(tmp_path: Path) -> None:
     session.computation.precision._finite_in_a_row = -1
     session.computation.gradient(1, range(1))
     assert int((gradients(session) != 0).sum()) < 0.9 * kept
+
+
+def test_the_scale_is_that_of_the_targets_of_a_sample(tmp_path: Path) -> None:
+    """However many samples there are, and however many of their tokens are targets."""
+    precision = MixedPrecision(CPU, torch.float16)
+    scale = precision.scale
+    assert [precision.factor(count) for count in (1, 2, 7)] == [scale, 2 * scale, 4 * scale]
+    precision.saw_targets(3000, 0)
+    assert precision.factor(1) == scale
+    precision.saw_targets(3000, 3)
+    assert precision.factor(1) == 512 * scale
+    # A denser sample counts, a sparser one does not.
+    precision.saw_targets(1000, 250)
+    precision.saw_targets(1000, 1)
+    assert precision.factor(2) == 8 * scale
+    gradient = torch.full((2,), 8 * scale)
+    assert precision.unscale([gradient], samples=2)
+    assert torch.equal(gradient, torch.ones(2))
+    assert MixedPrecision(CPU, torch.bfloat16).factor(4) is None
+
+
+def test_a_session_tells_its_precision_the_targets_and_the_head_the_scale(tmp_path: Path) -> None:
+    session = opened(made_of(VIT, tmp_path / "images"), tmp_path / "images")
+    session.computation.precision = precision = MixedPrecision(CPU, torch.float16)
+    precision.scale = 2.0**-12
+    session.computation.gradient(1, range(4))
+    lost = int((gradients(session) == 0).sum())
+    # An image is 64 numbers with one target.
+    assert precision.factor(1) == 64 * precision.scale
+    session.computation.gradient(1, range(4))
+    assert int((gradients(session) == 0).sum()) < 0.5 * lost
+    session = make_session(tmp_path / "texts", config={**TINY_LLAMA, "tie_word_embeddings": False})
+    session.computation.precision = precision = MixedPrecision(CPU, torch.float16)
+    head: Any = session.model.get_output_embeddings()
+    found = []
+    for scale in (2.0**-12, 2.0**4):
+        precision.scale = scale
+        session.computation.gradient(1, range(4))
+        found.append(int((head.weight.grad == 0).sum()))
+    assert found[0] > 10 * max(1, found[1])
 
 
 def test_the_scale_grows_again_and_not_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -16,6 +17,23 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from ...training.memory_options import logit_rows
+
+_expected: ContextVar[float] = ContextVar("expected gradient of a loss", default=1.0)
+
+
+@contextmanager
+def expecting_gradient(factor: float) -> Iterator[None]:
+    """Announce the factor with which the losses computed meanwhile will be differentiated.
+
+    The gradients of the head are computed with a loss, before its backward pass, so a loss scale that
+    is to keep them within float16 must be known by then. Any other factor gives the same gradients,
+    except for what is lost in 16 bits.
+    """
+    token = _expected.set(factor)
+    try:
+        yield
+    finally:
+        _expected.reset(token)
 
 
 def token_loss(
@@ -112,8 +130,8 @@ class _HeadLoss(torch.autograd.Function):
     which each target counts with its weight, float32 (N); None: with 1. `losses`, float32 (N), is filled
     with the loss of each. The logits are divided by `temperature`.
 
-    The forward pass computes the gradients too, as for an incoming gradient of one: the loss and the
-    gradients need the logits, and computing those twice would cost a third more.
+    The forward pass computes the gradients too, as for the incoming gradient that is expected: the loss
+    and the gradients need the logits, and computing those twice would cost a third more.
     """
 
     @staticmethod
@@ -145,7 +163,8 @@ class _HeadLoss(torch.autograd.Function):
         (factor,) = gradients
         # The gradients are dropped here, because the loss, and with it this context, may live longer.
         kept, ctx.gradients = ctx.gradients, ()
-        scaled = [None if each is None else each.mul_(factor) for each in kept]
+        left = factor / ctx.expected
+        scaled = [None if each is None else each.mul_(left) for each in kept]
         return (*scaled, None, None, None, None, None, None)
 
 
@@ -168,6 +187,7 @@ def _forward(
     bias_gradient = torch.zeros_like(bias) if of_bias and bias is not None else None
     total = torch.zeros((), dtype=torch.float32, device=hidden.device)
     matrix = weight.to(compute_dtype)
+    ctx.expected = expected_gradient = _expected.get()
     step = logit_rows(len(weight), hidden.device.type)
     for start in range(0, len(hidden), step):
         chunk = slice(start, start + step)
@@ -198,6 +218,8 @@ def _forward(
             logits.div_(temperature)
         if weights is not None:
             logits.mul_(weights[chunk, None])
+        if expected_gradient != 1.0:
+            logits.mul_(expected_gradient)
         if bias_gradient is not None:
             bias_gradient += logits.sum(0)
         logit_gradient = logits.to(compute_dtype)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -33,13 +34,36 @@ class MixedPrecision:
         self._device = device
         self.dtype = dtype
         self.scale = _FIRST_SCALE if self.needs_scale else 1.0
-        """The factor of losses before their backward pass."""
+        """The loss scale, adapted to what is infinite."""
         self._finite_in_a_row = 0
+        self._tokens_a_target: float | None = None
 
     @property
     def needs_scale(self) -> bool:
         """Whether gradients would lose their small elements without a scale."""
         return self.dtype == torch.float16
+
+    def factor(self, samples: int) -> float | None:
+        """Return the factor before the backward pass of a loss that is divided by all tokens of so many
+        samples; None if gradients need none.
+
+        The scale is that of a mean over the targets of one sample: the factor makes up for the number
+        of samples and for tokens that are no targets (an image of 150,528 values has one target), by
+        powers of two. Otherwise the division would undo the scale.
+        """
+        if not self.needs_scale:
+            return None
+        return self.scale * _power_of_two(samples) * (self._tokens_a_target or 1.0)
+
+    def saw_targets(self, tokens: int, targets: int) -> None:
+        """Take note of the tokens and the targets in the samples of a gradient, at all ranks together.
+
+        The fewest tokens for a target count: by a sample with few targets the factor would be too large
+        for all others.
+        """
+        if targets:
+            found = _power_of_two(tokens / targets)
+            self._tokens_a_target = min(self._tokens_a_target or found, found)
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         """Return the context in which layers compute in 16 bits."""
@@ -52,15 +76,17 @@ class MixedPrecision:
         self,
         gradients: Sequence[torch.Tensor | None],
         everywhere: Callable[[bool], bool] = bool,
+        samples: int = 1,
     ) -> bool:
-        """Divide gradients of scaled losses by the scale. Return False if they must be recomputed
-        with a smaller scale, which is then set.
+        """Divide gradients of scaled losses by the `factor` of so many samples. Return False if they
+        must be recomputed with a smaller scale, which is then set.
 
         `everywhere` returns whether a condition holds in all processes that compute this gradient
         together. With a scale of 1 a gradient that is not finite is kept, because a smaller scale would
         not help: the loss itself is the cause.
         """
-        if not self.needs_scale:
+        factor = self.factor(samples)
+        if factor is None:
             return True
         finite = everywhere(all_finite(gradients))
         if not finite and self.scale > 1.0:
@@ -70,12 +96,17 @@ class MixedPrecision:
             return False
         for gradient in gradients:
             if gradient is not None:
-                gradient.div_(self.scale)
+                gradient.div_(factor)
         self._finite_in_a_row += 1
         if self._finite_in_a_row >= _BEFORE_LARGER:
             self.scale = min(2.0 * self.scale, _LARGEST_SCALE)
             self._finite_in_a_row = 0
         return True
+
+
+def _power_of_two(number: float) -> float:
+    """Return the largest power of two that is not above the number."""
+    return 2.0 ** math.floor(math.log2(number))
 
 
 def all_finite(tensors: Sequence[torch.Tensor | None]) -> bool:
