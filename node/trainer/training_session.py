@@ -174,17 +174,17 @@ class TrainingSession:
 
     def prove(self) -> None:
         """Prove that this process computes the manifest's model (`probe`). This overwrites the
-        parameters, so it must come before `load`."""
-        self._loaded = False
+        parameters, so it must come before `load`, and frozen weights, which `read_base` restores."""
+        self._loaded = self._base_loaded = False
         precision = self._computation.precision
         narrow = None if precision.dtype is None else precision.autocast
         exactly = self.computes_exactly
         prove(
             self.manifest, self.model, self.task, self.part, exactly=exactly, narrow_context=narrow
         )
-        self._read_base()
 
-    def _read_base(self) -> None:
+    def read_base(self) -> None:
+        """Read the frozen weights, if the model has any."""
         if (adapter := self.manifest.adapter) is not None:
             read_base(frozen_parameters(self.model, adapter), adapter, self._store)
         self._base_loaded = True
@@ -206,7 +206,7 @@ class TrainingSession:
         """Replace the parameters by a snapshot's and return their fingerprint. Pending updates are
         dropped, the momentum is kept."""
         if not self._base_loaded:
-            self._read_base()
+            self.read_base()
         self.part.read(self._store, chunks)
         self._loaded = True
         self.optimizer.forget_all()

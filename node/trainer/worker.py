@@ -149,6 +149,11 @@ class Worker:
 
     def _open(self, **arguments: Any) -> dict[str, Any]:
         request = OpenRequest(**arguments)
+        self._start_session(request)
+        self._current_session.prove()
+        return self._finish_open(request)
+
+    def _start_session(self, request: OpenRequest) -> None:
         settings = request.trainer_settings
         self._prepare(settings.threads)
         chosen = choose_device(settings.device)
@@ -164,17 +169,20 @@ class Worker:
         self._store = BlobStore(Path(request.blobs))
         self._session = self._new_session(manifest, self._store, chosen, request)
         self._session.stop_steps = self.stop_steps
-        self._session.prove()
+
+    def _finish_open(self, request: OpenRequest) -> dict[str, Any]:
+        session = self._current_session
+        session.read_base()
         if self._expected is not None:
-            self._session.updates.start(self._expected)
+            session.updates.start(self._expected)
         return {
-            "device": _device_text(chosen),
-            "gpus": _gpu_uuids(chosen),
-            "memory": self._session.memory,
-            "compiled": self._session.compile_layers(settings.compile),
+            "device": _device_text(session.device),
+            "gpus": _gpu_uuids(session.device),
+            "memory": session.memory,
+            "compiled": session.compile_layers(request.trainer_settings.compile),
             "sandbox": list(self.sandbox),
-            "sequence_flops": sequence_flops(manifest),
-            "matmul_flops": matmul_flops(chosen),
+            "sequence_flops": sequence_flops(session.manifest),
+            "matmul_flops": matmul_flops(session.device),
         }
 
     def _new_session(

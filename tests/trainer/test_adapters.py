@@ -64,9 +64,15 @@ def logits(model: Any) -> torch.Tensor:
         return model.eval()(input_ids=TOKENS).logits
 
 
+def prove(manifest: Manifest, store: BlobStore) -> None:
+    session = TrainingSession(manifest, store, CPU)
+    session.prove()
+    session.read_base()
+
+
 def refused(manifest: Manifest, root: Path, words: str = "", kind: str = "bad_model") -> None:
     with pytest.raises(TrainerFailed, match=words or None) as caught:
-        TrainingSession(manifest, BlobStore(root), CPU).prove()
+        prove(manifest, BlobStore(root))
     assert (caught.value.kind, "\n" in str(caught.value)) == (kind, False)
 
 
@@ -238,7 +244,7 @@ def test_a_base_that_is_missing_can_be_fetched(tmp_path: Path) -> None:
     refused(manifest, tmp_path, kind="bad_snapshot")
     store.put(listed)
     store.put(weights)
-    TrainingSession(manifest, store, CPU).prove()
+    prove(manifest, store)
 
 
 def test_a_base_that_is_none(tmp_path: Path) -> None:

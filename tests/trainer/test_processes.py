@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,17 +16,27 @@ import psutil
 import pytest
 import torch
 from distro_node.node.settings.components import Split, TrainerSettings
+from distro_node.node.settings.setting import to_plain_settings
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer import worker
 from distro_node.node.trainer.audit_score import AssignedSample
+from distro_node.node.trainer.models.probe import make_probe
 from distro_node.node.trainer.ranks import processes
+from distro_node.node.trainer.ranks import worker as ranks_worker
 from distro_node.node.trainer.ranks.part import compute_together
-from distro_node.node.trainer.ranks.ranks import RankLost, RankOutOfMemory
+from distro_node.node.trainer.ranks.ranks import RankLost, RankOutOfMemory, Ranks
+from distro_node.node.trainer.ranks.worker import RankWorker
 from distro_node.node.training.client import TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from distro_node.node.training.text_request import TextRequest
 from distro_node.protocol.wire.blobs import decode_blob_list
-from trainer.support import TINY_LLAMA, make_manifest, make_session, refused
+from distro_node.protocol.wire.structure import to_plain
+from trainer.ranks import side_by_side
+from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session, refused
 from trainer.test_client import until_ended
 from trainer.test_group_rewards import GROUP, reward_manifest
 from trainer.test_ranks import BLOCKS, same_signs
+
+# Private here: `_take_rank`: what a process does that a launcher or rank 0 has started.
 
 RATE = 2.0**-8
 
@@ -172,6 +183,48 @@ async def test_a_device_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with refused("no_device", "no device 'cuda:7' here"):
         async with open_trainer(spec_of(tmp_path, manifest.encode(), "cpu,cuda:7")):
             pytest.fail("it is not there")
+
+
+def test_a_rank_that_cannot_open_the_model_says_why_and_the_others_do_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though all of them would exchange parameters next, to prove the model."""
+    manifest, _ = make_manifest(tmp_path)
+    manifest = replace(manifest, probe=make_probe(manifest, BlobStore(tmp_path)))
+    new: Any = torch.distributed
+    stores = new.HashStore(), new.HashStore()
+    here = threading.local()
+
+    def connect(store: object, rank: int, size: int, *_: object) -> Ranks:
+        here.rank = rank
+        groups = [new.ProcessGroupGloo(each, rank, size, timedelta(seconds=20)) for each in stores]
+        return Ranks(rank, size, CPU, *groups)
+
+    def check(*_: object) -> None:
+        if here.rank == 1:
+            raise TrainerFailed("no_device", "this device rounds differently")
+
+    def end(reason: str, _: int | None) -> NoReturn:
+        raise AssertionError(reason)
+
+    monkeypatch.setattr(ranks_worker, "connect_ranks", connect)
+    monkeypatch.setattr(worker, "check_exactness", check)
+    # It would hold for all tests of this process.
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    spec = spec_of(tmp_path, manifest.encode(), "cpu")
+    arguments = {
+        "manifest": spec.manifest,
+        "blobs": str(spec.blobs),
+        "settings": to_plain_settings(spec.settings),
+        "policy": to_plain(spec.policy, named=True),
+    }
+
+    def take(rank: int) -> str:
+        with refused("no_device", "this device rounds") as told:
+            RankWorker(end, 20.0)._take_rank(new.HashStore(), rank, 2, "cpu", arguments)
+        return told[0]
+
+    assert len(set(side_by_side(take, range(2)))) == 1
 
 
 @pytest.mark.parametrize(

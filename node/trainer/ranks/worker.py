@@ -148,7 +148,11 @@ class RankWorker(Worker):
         if ranks.device.type == "cpu" and threads is None:
             threads = max(1, (os.cpu_count() or 1) // local_ranks)
         given = {**open_arguments, "settings": {**settings, "device": device, "threads": threads}}
-        opened = ranks.run_together(lambda: super(RankWorker, self)._open(**given))
+        request = OpenRequest(**given)
+        ranks.run_together(lambda: self._start_session(request))
+        # The ranks wait for each other in it, and what it finds at one of them is raised at all.
+        self._current_session.prove()
+        opened = ranks.run_together(lambda: self._finish_open(request))
         # Only this machine's GPUs: the first `local_ranks` ranks are on it, with the node.
         opened["gpus"] = [
             gpu for gpus in ranks.exchange(opened["gpus"])[:local_ranks] for gpu in gpus
