@@ -10,8 +10,8 @@ a chain of them. The rules:
    skipped by a quorum.
 3. A member votes at most once a slot, for a well-founded proposal of the slot's leader that it finds
    acceptable, and only while it is in that slot.
-4. A member skips a slot when its timer runs out, or when the members that have not skipped it are no
-   longer a quorum, even if it has voted in that slot.
+4. A member skips a slot when its timer runs out, or when no block can get a quorum any more because
+   too many members have skipped the slot or voted for other blocks, even if it has voted in that slot.
 5. A quorum of votes certifies a block, a quorum of skips ends a slot; either takes a member into the
    next slot. A member finalizes a certified block unless it skipped that slot, and never skips a slot
    that it has finalized.
@@ -330,14 +330,22 @@ class Consensus:
         return None
 
     def hopeless(self) -> bool:
-        """Whether the members that did not skip the current slot are too few for a quorum.
+        """Whether no block can get a quorum in the current slot: for each, too many members skipped the
+        slot or voted for another one.
 
-        In the fault model `byzantine` at least one of the members that did skip it is then honest, so
-        byzantine members alone cannot end a slot.
+        In the fault model `byzantine` at least one of these members is then honest, so byzantine members
+        alone cannot end a slot.
         """
-        ballot_set = self._state(self.slot).ballots["skip"].get(NO_BLOCK, BallotSet())
+        ballots = self._state(self.slot).ballots
+        skipped = ballots["skip"].get(NO_BLOCK, BallotSet()).cast.keys()
+        blocks = [ballot_set.cast.keys() for ballot_set in ballots["vote"].values()]
+        lost = self.votes.among(skipped)
+        # Almost always there is one block.
+        if len(blocks) > 1:
+            voters = frozenset[PeerId]().union(*blocks)
+            lost = min(self.votes.among(skipped | (voters - own)) for own in blocks)
         total = self.votes.total
-        return total - self.votes.among(ballot_set.cast) < quorum(self._model, total)
+        return total - lost < quorum(self._model, total)
 
     def finalizable(self) -> list[Certificate]:
         """Return the certificates of votes that rule 5 asks this member to finalize."""

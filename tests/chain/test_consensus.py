@@ -333,6 +333,25 @@ def test_a_slot_is_hopeless_without_a_quorum(model: FaultModel, count: int, need
         assert round_.consensus.hopeless() == (number == needed)
 
 
+@pytest.mark.parametrize(
+    ("for_b", "for_c", "skips", "hopeless"),
+    [(1, 1, 0, False), (1, 2, 0, False), (2, 2, 0, True), (1, 1, 1, True), (2, 0, 1, False)],
+)
+def test_a_slot_is_hopeless_if_votes_are_split(
+    for_b: int, for_c: int, skips: int, hopeless: bool
+) -> None:
+    """Of four, three must vote for one block: votes for another are as lost to it as skips."""
+    round_ = Round(4)
+    members = iter([round_.me, *round_.others])
+    for _ in range(for_b):
+        round_.cast("vote", next(members), 1, B.id)
+    for _ in range(for_c):
+        round_.cast("vote", next(members), 1, C.id)
+    for _ in range(skips):
+        round_.cast("skip", next(members), 1, NO_BLOCK)
+    assert round_.consensus.hopeless() == hopeless
+
+
 def test_an_earlier_slot_is_finalized_late() -> None:
     """Certificates may arrive after the member has moved on; it has not skipped the slot, so it
     finalizes."""
