@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..chain.ledger import Ledger
 from ..wire.errors import ProtocolError
-from ..wire.messages import Decided, Record
+from ..wire.messages import Certificate, Decided, Record, UpdateEntry
 from .effects import CompareChains, Effect, Note, StoreEntry
 from .events import notes_of, notes_of_change
 from .message_intake import MessageIntake
@@ -25,13 +25,16 @@ class ChainFollower:
         """Move to the next round if this one is decided and its record known."""
         parts = self._parts
         certificate = parts.round.consensus.decision
-        if certificate is None or not parts.round.binds(
-            certificate, leaving=parts.leave_requested, now=now
-        ):
+        if certificate is None:
             return self._follow_kept(now)
         record = parts.round.consensus.records.get(certificate.block)
         # A quorum with honest members never signs an invalid record; other quorums are not followed.
-        if record is None or not parts.round.is_valid(record):
+        if record is not None and not parts.round.is_valid(record):
+            record = None
+        missing = [] if record is None else self._missing(record)
+        if not self._binds(certificate, missing, now):
+            return self._follow_kept(now) or self._fetch(missing)
+        if record is None:
             return []
         if self._view.at_tip:
             parts.round.observe(certificate, parts.training.capacity, now)
@@ -52,11 +55,14 @@ class ChainFollower:
         return None
 
     def learn(self, decided: Decided, now: float) -> list[Effect]:
-        """Append a received entry for the round at the tip. Raises `ProtocolError` if it is invalid, or
-        does not bind this member."""
+        """Append a received entry for the round at the tip, or request the updates without which it does
+        not bind this member. Raises `ProtocolError` if it is invalid, or does not bind this member."""
         parts = self._parts
-        if not parts.round.binds(decided.certificate, leaving=parts.leave_requested, now=now):
-            parts.round.keep(decided, now)
+        missing = self._missing(decided.record)
+        if not self._binds(decided.certificate, missing, now):
+            parts.round.keep(decided, lacks=bool(missing), now=now)
+            if missing and parts.round.kept == decided:
+                return self._fetch(missing)
             raise ProtocolError(
                 "silences_us", "a decision that counts members as silent which are heard here"
             )
@@ -75,13 +81,24 @@ class ChainFollower:
         return [Note("forked", self._view.round), *parts.replica.rebase()]
 
     def _follow_kept(self, now: float) -> list[Effect]:
-        """Follow the others' decision that was kept while this member listened, once it binds."""
-        parts, kept = self._parts, self._parts.round.kept
-        if kept is None or not parts.round.binds(
-            kept.certificate, leaving=parts.leave_requested, now=now
-        ):
+        """Follow the others' decision that was kept, once it binds."""
+        kept = self._parts.round.kept
+        if kept is None or not self._binds(kept.certificate, self._missing(kept.record), now):
             return []
         return self._adopt(kept, now, learned=True)
+
+    def _binds(self, certificate: Certificate, missing: list[UpdateEntry], now: float) -> bool:
+        leaving = self._parts.leave_requested
+        return self._parts.round.binds(certificate, leaving=leaving, lacks=bool(missing), now=now)
+
+    def _missing(self, record: Record) -> list[UpdateEntry]:
+        """Return the updates that this member would need next to apply the record, and does not hold."""
+        if not (self._view.is_member and self._view.at_tip):
+            return []
+        return self._parts.round.missing(record, self._parts.held_updates.held)
+
+    def _fetch(self, updates: list[UpdateEntry]) -> list[Effect]:
+        return self._parts.held_updates.fetch_all(self._view.round, updates)
 
     def _adopt(self, decided: Decided, now: float, *, learned: bool = False) -> list[Effect]:
         """Append an entry and enter the next round. `learned`: another peer sent the entry."""

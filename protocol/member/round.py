@@ -35,6 +35,7 @@ from ..wire.messages import (
     Proposal,
     Record,
     RecordId,
+    UpdateEntry,
 )
 from .beacon_secrets import BeaconSecrets
 from .capacity import Capacity
@@ -223,20 +224,31 @@ class Round:
         """Whether `peer` is a member whose update is due in the round."""
         return peer in self._contributors
 
+    def missing(self, record: Record, held: Set[ContentId]) -> list[UpdateEntry]:
+        """Return the updates that are needed to apply a record of this round and that are not `held`."""
+        needed = record.updates if self._needs_updates else ()
+        return [entry for entry in needed if entry.update not in held]
+
     def note_activity(self, sender: PeerId, message: Message, now: float) -> None:
         """Note whether the sender of a message works on this round or a later one."""
         self._round_peers.note_activity(sender, message, now)
 
-    def binds(self, certificate: Certificate, *, leaving: bool, now: float) -> bool:
+    def binds(
+        self, certificate: Certificate, *, leaving: bool, lacks: bool = False, now: float
+    ) -> bool:
         """Whether this member follows a decision. A member that has taken leave (`leaving`) always does.
+        `lacks`: whether the member could apply the record if it held all of its updates.
 
         A decision is doubted if byzantine members alone could have signed it (`Consensus.doubts`). The
         member does not follow a doubted decision while other members, which can decide without its
         signers, are at work on this very round or went on from another record. They will decide unless
         some are faulty, so the member waits for them for a bounded time only; a peer that is no member
-        in this round, and so has no ballot to cast, waits as long as they are at work. Before following
-        any doubted decision it listens: for a lease at the beginning of the round, in which it has not
-        heard anyone yet, and as long as `listens` says.
+        in this round, and so has no ballot to cast, waits as long as they are at work. For the same time
+        it waits for updates that it `lacks`: an ordinary certificate shows that honest members hold
+        them, but byzantine members could sign a record with an update that nobody else ever gets, and
+        whoever followed it could never apply it. Before following any doubted decision it listens: for a
+        lease at the beginning of the round, in which it has not heard anyone yet, and as long as
+        `listens` says.
 
         It follows a decision that declares it silent only if its last undoubted round, if any, is more
         than a lease ago.
@@ -249,7 +261,7 @@ class Round:
             return False
         if doubted and self.listens(now):
             return False
-        if doubted and self._can_do_without(certificate, now):
+        if doubted and (lacks or self._can_do_without(certificate, now)):
             patience = _DOUBTED_LEASES * max(lease, self._timeouts.collect)
             waited = now - max(self._context.began, self._context.last_undoubted)
             if self._me not in self.membership or waited <= patience:
@@ -271,14 +283,16 @@ class Round:
             _LISTENED_LEASES * self._timeouts.lease, now
         )
 
-    def keep(self, decided: Decided, now: float) -> None:
-        """Keep a decision that does not bind this member while it `listens`; of several decisions, the
-        one with the most signers. The peers that have it may be out of reach once it binds.
+    def keep(self, decided: Decided, *, lacks: bool, now: float) -> None:
+        """Keep a decision that does not bind this member while it `listens`, or while it `lacks` some of
+        its updates; of several decisions, the one with the most signers. The peers that have it may be
+        out of reach once it binds.
 
         Raises `ProtocolError` if its certificate is invalid.
         """
         known = len(self.kept.certificate.ballots) if self.kept else 0
-        if not self.listens(now) or len(decided.certificate.ballots) <= known:
+        waits = lacks or self.listens(now)
+        if not waits or len(decided.certificate.ballots) <= known:
             return
         check_certificate(
             decided.certificate,
@@ -451,8 +465,7 @@ class Round:
             return RoundRequests(
                 [], [Note("incomplete", self.number, self.consensus.leader(slot))], []
             )
-        needed = record.updates if self._needs_updates else ()
-        missing = [entry for entry in needed if entry.update not in round_input.held]
+        missing = self.missing(record, round_input.held)
         if not missing and complete:
             step = sending(self._ballot("vote", slot, record.id, now))
             # Store the proposal: if every member that received it were restarted and its leader's disk

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 from distro_node.crypto.hashing import content_id
-from distro_node.protocol.member.inputs import EntryReceived, MessageReceived, Tick
+from distro_node.protocol.member.effects import Effect, FetchUpdate
+from distro_node.protocol.member.inputs import (
+    Applied,
+    EntryReceived,
+    MessageReceived,
+    Tick,
+    UpdateHeld,
+)
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Announcement, Decided, Heartbeat, RecordId
-from simulation.chain import Chain
+from simulation.chain import FINGERPRINT, Chain
 
 LEASE = 6.0
 
@@ -91,3 +98,48 @@ def test_those_who_are_several_rounds_further_are_company_too(seen: bool) -> Non
             envelope = doubt.chain.envelope(peer, "announcement", said)
             doubt.member.handle(MessageReceived(envelope), second)
     doubt.check(followed=False)
+
+
+def _lacks() -> Doubt:
+    """Return a member that was cut off and holds none of the updates of the lone signer's record."""
+    doubt = Doubt()
+    before = doubt.member.view.round - 1
+    for entry in doubt.member.view.ledger[before].record.updates:
+        doubt.member.handle(UpdateHeld(entry.update), 0.0)
+    doubt.member.handle(Applied(before, FINGERPRINT, None), 0.0)
+    me = doubt.member.view.me
+    mine = doubt.chain.update(me)
+    lies = doubt.chain.update(doubt.liar)
+    record = doubt.chain.record(updates=sorted([mine, lies], key=lambda entry: entry.peer))
+    others = [me, *doubt.others]
+    doubt.decided = doubt.chain.decide(record, silent=others, signers=[doubt.liar])
+    return doubt
+
+
+def _hear(doubt: Doubt, now: float) -> list[Effect]:
+    return doubt.member.handle(EntryReceived(doubt.decided), now)
+
+
+def test_a_lone_signer_is_not_followed_without_the_updates() -> None:
+    """It may be the only one that ever has them; once they are here, its record can be applied."""
+    doubt = _lacks()
+    at_work = doubt.member.view.round
+    effects = _hear(doubt, LEASE + 2)
+    updates = [entry.update for entry in doubt.decided.record.updates]
+    assert [each.update for each in effects if isinstance(each, FetchUpdate)] == updates
+    for update in updates:
+        assert doubt.member.view.round == at_work
+        doubt.member.handle(UpdateHeld(update), LEASE + 3)
+    assert doubt.member.view.round == at_work + 1
+
+
+def test_what_nobody_has_is_waited_for_as_long_as_a_doubt_lasts() -> None:
+    doubt = _lacks()
+    at_work = doubt.member.view.round
+    _hear(doubt, LEASE + 2)
+    begun = doubt.member.parts.context.last_undoubted
+    patience = 16 * max(doubt.member.parts.timeouts.lease, doubt.member.parts.timeouts.collect)
+    doubt.member.handle(Tick(), begun + patience - 1)
+    assert doubt.member.view.round == at_work
+    doubt.member.handle(Tick(), begun + patience + 1)
+    assert doubt.member.view.round == at_work + 1
