@@ -655,6 +655,7 @@ ELSEWHERE = {
     ("node/dashboard/address.py", "bind"): "likewise",
     ("node/network/ip_families.py", "bind"): "likewise",
     ("node/network/interfaces.py", "bind"): "likewise",
+    ("node/util/operating_system.py", "open"): "a file of the kernel's",
     ("node/util/standard_streams.py", "open"): "/dev/null, and streams that are open already",
     ("node/telemetry/logs.py", "RotatingFileHandler"): "below: the log",
     ("node/demo/__init__.py", "write_text"): "a demo's results: as the folder's, told at its end",
