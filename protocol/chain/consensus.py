@@ -337,15 +337,14 @@ class Consensus:
         alone cannot end a slot.
         """
         ballots = self._state(self.slot).ballots
-        skipped = ballots["skip"].get(NO_BLOCK, BallotSet()).cast.keys()
+        lost = skipped = ballots["skip"].get(NO_BLOCK, BallotSet()).cast.keys()
         blocks = [ballot_set.cast.keys() for ballot_set in ballots["vote"].values()]
-        lost = self.votes.among(skipped)
         # Almost always there is one block.
         if len(blocks) > 1:
-            voters = frozenset[PeerId]().union(*blocks)
-            lost = min(self.votes.among(skipped | (voters - own)) for own in blocks)
+            most = max(blocks, key=lambda voters: self.votes.among(voters - skipped))
+            lost = skipped | (frozenset[PeerId]().union(*blocks) - most)
         total = self.votes.total
-        return total - lost < quorum(self._model, total)
+        return total - self.votes.among(lost) < quorum(self._model, total)
 
     def finalizable(self) -> list[Certificate]:
         """Return the certificates of votes that rule 5 asks this member to finalize."""

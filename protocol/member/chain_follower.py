@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..chain.ledger import Ledger
 from ..wire.errors import ProtocolError
-from ..wire.messages import Certificate, Decided, Record, UpdateEntry
+from ..wire.messages import Decided, Record, UpdateEntry
 from .effects import CompareChains, Effect, Note, StoreEntry
 from .events import notes_of, notes_of_change
 from .message_intake import MessageIntake
@@ -22,23 +22,16 @@ class ChainFollower:
         self._intake = intake
 
     def decide(self, now: float) -> list[Effect]:
-        """Move to the next round if this one is decided and its record known."""
-        parts = self._parts
-        certificate = parts.round.consensus.decision
-        if certificate is None:
-            return self._follow_kept(now)
-        record = parts.round.consensus.records.get(certificate.block)
-        # A quorum with honest members never signs an invalid record; other quorums are not followed.
-        if record is not None and not parts.round.is_valid(record):
-            record = None
-        missing = [] if record is None else self._missing(record)
-        if not self._binds(certificate, missing, now):
-            return self._follow_kept(now) or self._fetch(missing)
-        if record is None:
-            return []
-        if self._view.at_tip:
-            parts.round.observe(certificate, parts.training.capacity, now)
-        return self._adopt(Decided(record, certificate), now)
+        """Move to the next round if this one is decided and its record known, or request the updates
+        for which alone its decision does not bind this member."""
+        own, kept = self._own_decision(), self._parts.round.kept
+        known = [each for each in (own, kept) if each is not None]
+        for each in known:
+            if self._binds(each, now):
+                if each is own and self._view.at_tip:
+                    self._parts.round.observe(each.certificate, self._parts.training.capacity, now)
+                return self._adopt(each, now, learned=each is not own)
+        return [effect for each in known if self._waits(each, now) for effect in self._fetch(each)]
 
     def misfit(self, record: Record) -> list[Effect] | None:
         """Return what to do about a received record that does not come next, perhaps nothing; None if it
@@ -49,24 +42,25 @@ class ChainFollower:
             return [] if known else [CompareChains(record.round)]
         if record.round > round_:
             self._parts.lag_detector.note_behind()
+            if record.snapshot is not None and record.snapshot.round >= round_:
+                self._parts.round.snapshot_ahead = True
             return []
         if record.parent != ledger.head and round_ > 0:
             return [CompareChains(round_ - 1)]
         return None
 
     def learn(self, decided: Decided, now: float) -> list[Effect]:
-        """Append a received entry for the round at the tip, or request the updates without which it does
-        not bind this member. Raises `ProtocolError` if it is invalid, or does not bind this member."""
-        parts = self._parts
-        missing = self._missing(decided.record)
-        if not self._binds(decided.certificate, missing, now):
-            parts.round.keep(decided, lacks=bool(missing), now=now)
-            if missing and parts.round.kept == decided:
-                return self._fetch(missing)
-            raise ProtocolError(
-                "silences_us", "a decision that counts members as silent which are heard here"
-            )
-        return self._adopt(decided, now, learned=True)
+        """Append a received entry for the round at the tip, or request the updates for which alone it
+        does not bind this member. Raises `ProtocolError` if it is invalid, or does not bind."""
+        if self._binds(decided, now):
+            return self._adopt(decided, now, learned=True)
+        round_, waits = self._parts.round, self._waits(decided, now)
+        round_.keep(decided, lacks=waits, now=now)
+        if waits and round_.kept == decided:
+            return self._fetch(decided)
+        raise ProtocolError(
+            "silences_us", "a decision that counts members as silent which are heard here"
+        )
 
     def rebase(self, ledger: Ledger, now: float) -> list[Effect]:
         """Switch to a heavier chain: drop what was applied since the fork and rejoin."""
@@ -80,25 +74,38 @@ class ChainFollower:
         self._intake.start_over(now)
         return [Note("forked", self._view.round), *parts.replica.rebase()]
 
-    def _follow_kept(self, now: float) -> list[Effect]:
-        """Follow the others' decision that was kept, once it binds."""
-        kept = self._parts.round.kept
-        if kept is None or not self._binds(kept.certificate, self._missing(kept.record), now):
-            return []
-        return self._adopt(kept, now, learned=True)
+    def _own_decision(self) -> Decided | None:
+        """Return the decision of the round at the tip, if its ballots and record were received."""
+        round_ = self._parts.round
+        certificate = round_.consensus.decision
+        record = certificate and round_.consensus.records.get(certificate.block)
+        # A quorum with honest members never signs an invalid record; other quorums are not followed.
+        if not certificate or not record or not round_.is_valid(record):
+            return None
+        return Decided(record, certificate)
 
-    def _binds(self, certificate: Certificate, missing: list[UpdateEntry], now: float) -> bool:
-        leaving = self._parts.leave_requested
-        return self._parts.round.binds(certificate, leaving=leaving, lacks=bool(missing), now=now)
+    def _binds(self, decided: Decided, now: float, *, held: bool = False) -> bool:
+        """Whether this member follows a decision; `held`: whether it would if it held the updates."""
+        parts = self._parts
+        lacks = not held and bool(self._missing(decided.record))
+        return parts.round.binds(
+            decided.certificate, leaving=parts.leave_requested, lacks=lacks, now=now
+        )
+
+    def _waits(self, decided: Decided, now: float) -> bool:
+        """Whether this member would follow a decision if it held the updates, and does not."""
+        return not self._binds(decided, now) and self._binds(decided, now, held=True)
 
     def _missing(self, record: Record) -> list[UpdateEntry]:
         """Return the updates that this member would need next to apply the record, and does not hold."""
-        if not (self._view.is_member and self._view.at_tip):
+        parts, view = self._parts, self._view
+        if not (view.is_member and view.at_tip) or parts.round.snapshot_ahead:
             return []
-        return self._parts.round.missing(record, self._parts.held_updates.held)
+        return parts.round.missing(record, parts.held_updates.held)
 
-    def _fetch(self, updates: list[UpdateEntry]) -> list[Effect]:
-        return self._parts.held_updates.fetch_all(self._view.round, updates)
+    def _fetch(self, decided: Decided) -> list[Effect]:
+        missing = self._missing(decided.record)
+        return self._parts.held_updates.fetch_all(self._view.round, missing)
 
     def _adopt(self, decided: Decided, now: float, *, learned: bool = False) -> list[Effect]:
         """Append an entry and enter the next round. `learned`: another peer sent the entry."""

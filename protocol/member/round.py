@@ -131,6 +131,9 @@ class Round:
         """Time when the member could begin to work on this round."""
         self.ready_since: float | None = None
         """Time since which the round need not wait for more updates; None until then."""
+        self.snapshot_ahead = False
+        """Whether a later record was seen that names a snapshot with this round in it: then its updates
+        may be gone, and are not needed."""
         self.kept: Decided | None = None
         """A decision of others that this member may follow once it has listened for long enough."""
         self._context = context
@@ -237,18 +240,20 @@ class Round:
         self, certificate: Certificate, *, leaving: bool, lacks: bool = False, now: float
     ) -> bool:
         """Whether this member follows a decision. A member that has taken leave (`leaving`) always does.
-        `lacks`: whether the member could apply the record if it held all of its updates.
+        `lacks`: whether this member, at the tip, lacks updates of the record.
 
         A decision is doubted if byzantine members alone could have signed it (`Consensus.doubts`). The
         member does not follow a doubted decision while other members, which can decide without its
         signers, are at work on this very round or went on from another record. They will decide unless
         some are faulty, so the member waits for them for a bounded time only; a peer that is no member
-        in this round, and so has no ballot to cast, waits as long as they are at work. For the same time
-        it waits for updates that it `lacks`: an ordinary certificate shows that honest members hold
-        them, but byzantine members could sign a record with an update that nobody else ever gets, and
-        whoever followed it could never apply it. Before following any doubted decision it listens: for a
-        lease at the beginning of the round, in which it has not heard anyone yet, and as long as
-        `listens` says.
+        in this round, and so has no ballot to cast, waits as long as they are at work. Before following
+        any doubted decision it listens: for a lease at the beginning of the round, in which it has not
+        heard anyone yet, and as long as `listens` says.
+
+        Nor does it follow a doubted decision at once whose updates it `lacks`. Any other certificate
+        shows that honest members hold them; of this one, nobody else may ever get them, and who had
+        followed could never apply the record. A member that could decide alone follows all the same: it
+        would decide against the others.
 
         It follows a decision that declares it silent only if its last undoubted round, if any, is more
         than a lease ago.
@@ -261,11 +266,13 @@ class Round:
             return False
         if doubted and self.listens(now):
             return False
-        if doubted and (lacks or self._can_do_without(certificate, now)):
+        waited = now - max(self._context.began, self._context.last_undoubted)
+        if doubted and self._can_do_without(certificate, now):
             patience = _DOUBTED_LEASES * max(lease, self._timeouts.collect)
-            waited = now - max(self._context.began, self._context.last_undoubted)
             if self._me not in self.membership or waited <= patience:
                 return False
+        if doubted and lacks and not self._can_decide_alone and waited <= _DOUBTED_LEASES * lease:
+            return False
         return now - self._context.last_undoubted > lease or not self.consensus.accused_by(
             certificate
         )
@@ -284,15 +291,18 @@ class Round:
         )
 
     def keep(self, decided: Decided, *, lacks: bool, now: float) -> None:
-        """Keep a decision that does not bind this member while it `listens`, or while it `lacks` some of
-        its updates; of several decisions, the one with the most signers. The peers that have it may be
-        out of reach once it binds.
+        """Keep a decision that does not bind this member while it `listens`, or only because it `lacks`
+        updates; of several decisions, the one with the most signers. The peers that have it may be out
+        of reach once it binds.
 
         Raises `ProtocolError` if its certificate is invalid.
         """
+        signers = len(decided.certificate.ballots)
         known = len(self.kept.certificate.ballots) if self.kept else 0
-        waits = lacks or self.listens(now)
-        if not waits or len(decided.certificate.ballots) <= known:
+        if signers <= known or not (lacks or self.listens(now)):
+            return
+        # The updates of each are fetched: twice as many signers, so that these are few.
+        if lacks and signers < 2 * known:
             return
         check_certificate(
             decided.certificate,

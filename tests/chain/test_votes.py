@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import wraps
+from typing import Any
 
+import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain import certificates, fork_choice
 from distro_node.protocol.chain.consensus import Consensus
@@ -34,14 +36,14 @@ BLOCK = RecordId(b"b" * 32)
 SWARM = bytes(32)
 
 
-def _where(votes: dict[PeerId, int]) -> Callable[[Callable[[], None]], Callable[[], None]]:
+def _where(votes: dict[PeerId, int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run the case in a swarm with these votes."""
 
-    def case(holds: Callable[[], None]) -> Callable[[], None]:
+    def case(holds: Callable[..., None]) -> Callable[..., None]:
         @wraps(holds)
-        def holding() -> None:
+        def holding(**parameters: Any) -> None:
             with voting(votes):
-                holds()
+                holds(**parameters)
 
         return holding
 
@@ -176,12 +178,12 @@ def test_a_crowd_has_nobody_load_parameters() -> None:
 class _Founder:
     """A founder that alone has votes and was just started. Its lease is six seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, updates: bool = True) -> None:
+        """`updates`: whether the others' have arrived, so that the round waits for nothing else."""
         self.chain = Chain(4).grow_until(2)
         self.member: Member = self.chain.member(FOUNDER)
         self.start = self.chain.round
         self.others = [peer for peer in self.chain.membership.peers if peer != FOUNDER]
-        # All updates have arrived, so the round waits for nothing else.
         update = update_of(FOUNDER, self.start)
         self.member.handle(Trained(self.start, self.start, update, 1000, 500, 2.5), 0.0)
         for peer in self.others:
@@ -189,7 +191,8 @@ class _Founder:
             self.member.handle(
                 MessageReceived(self.chain.envelope(peer, "announcement", said)), 0.0
             )
-            self.member.handle(UpdateHeld(said.update), 0.0)
+            if updates:
+                self.member.handle(UpdateHeld(said.update), 0.0)
 
     def until(self, seconds: float, *company: PeerId, since: float = 0.0) -> int:
         """Return how many rounds it has advanced by then, while the members of `company` work on its
@@ -229,10 +232,12 @@ def test_who_has_listened_decides() -> None:
     assert _Founder().until(120.0) > 0
 
 
+@pytest.mark.parametrize("updates", [True, False])
 @_where({FOUNDER: 9})
-def test_who_was_away_follows_heirs() -> None:
-    """It learns of the decision while it listens, and is not told again."""
-    founder = _Founder()
+def test_who_was_away_follows_heirs(updates: bool) -> None:
+    """It learns of the decision while it listens, and is not told again. If it waited for the updates,
+    it would decide the round alone meanwhile."""
+    founder = _Founder(updates=updates)
     decided = founder.learns(3.0)
     early = founder.until(5.5)
     founder.until(8.0, since=5.5)

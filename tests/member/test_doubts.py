@@ -14,7 +14,13 @@ from distro_node.protocol.member.inputs import (
 )
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.messages import Announcement, Decided, Heartbeat, RecordId
+from distro_node.protocol.wire.messages import (
+    Announcement,
+    Decided,
+    Heartbeat,
+    RecordId,
+    SnapshotEntry,
+)
 from simulation.chain import FINGERPRINT, Chain
 
 LEASE = 6.0
@@ -138,8 +144,30 @@ def test_what_nobody_has_is_waited_for_as_long_as_a_doubt_lasts() -> None:
     at_work = doubt.member.view.round
     _hear(doubt, LEASE + 2)
     begun = doubt.member.parts.context.last_undoubted
-    patience = 16 * max(doubt.member.parts.timeouts.lease, doubt.member.parts.timeouts.collect)
+    patience = 16 * doubt.member.parts.timeouts.lease
     doubt.member.handle(Tick(), begun + patience - 1)
     assert doubt.member.view.round == at_work
     doubt.member.handle(Tick(), begun + patience + 1)
     assert doubt.member.view.round == at_work + 1
+
+
+def test_updates_that_a_later_snapshot_contains_are_not_waited_for() -> None:
+    """Who went on alone for long has deleted them, and gives out the snapshot instead."""
+    doubt = _lacks()
+    at_work = doubt.member.view.round
+    ahead = Chain(4).grow_until(at_work + 1)
+    snapshot = SnapshotEntry(at_work, content_id(b"parameters"), 1)
+    later = ahead.decide(ahead.record(snapshot=snapshot))
+    doubt.member.handle(EntryReceived(later), LEASE + 1)
+    _hear(doubt, LEASE + 2)
+    assert doubt.member.view.round == at_work + 1
+
+
+def test_who_hears_a_quorum_at_work_asks_for_no_update_of_a_lone_signer() -> None:
+    doubt = _lacks()
+    for peer in doubt.others:
+        beat = doubt.chain.envelope(peer, "heartbeat", Heartbeat(doubt.member.view.round, 1))
+        doubt.member.handle(MessageReceived(beat), LEASE + 1)
+    doubt.check(followed=False)
+    effects = doubt.member.handle(Tick(), LEASE + 3)
+    assert not [each for each in effects if isinstance(each, FetchUpdate)]
