@@ -74,6 +74,9 @@ def refuse_without_effect(ctx: typer.Context, settings: JoinSettings) -> None:
     """Refuse options of the command line that have no effect. Raises `UserError` (`USAGE`)."""
     if not settings.relay.enabled:
         refuse_ignored(ctx, *NO_RELAY)
+    if settings.dashboard.address is None:
+        options = ("dashboard_cert", "dashboard_key", "dashboard_plain")
+        refuse_ignored(ctx, "without a page", "leave it out, or --dashboard off", *options)
     if settings.energy.pause_when is None:
         remedy = "leave it out, or add a command with --pause-when"
         refuse_ignored(ctx, "without --pause-when", remedy, "pause_every")

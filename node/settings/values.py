@@ -247,16 +247,17 @@ def parse_rate(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Parse a number of bytes, such as 20GB. Raises `UserError` with `ExitCode.USAGE` if it is none."""
+    """Parse a number of bytes above 0, such as 20GB. Raises `UserError` with `ExitCode.USAGE` if it is
+    none."""
     found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    size = int(float(found[1]) * _PREFIXES[found[2]]) if found else 0
+    if size == 0:
         raise UserError(
             ExitCode.USAGE,
             f"{text!r} is not a size",
             "use a number of bytes, such as 500MB or 20GB",
         )
-    number, prefix = found.groups()
-    return int(float(number) * _PREFIXES[prefix])
+    return size
 
 
 def parse_prompt(text: str) -> str:

@@ -740,6 +740,7 @@ def test_a_tilde_is_the_home_directory(command, home: Path, monkeypatch, tmp_pat
         (("bootstrap", "--no-relay-updates", "--relay-memory", "64"), "--relay-memory"),
         (("join", TEXT, "--relay-memory", "64"), "--relay-memory"),
         (("join", TEXT, "--pause-every", "20"), "--pause-every"),
+        (("join", TEXT, "--dashboard", "off", "--dashboard-plain"), "--dashboard-plain"),
         (("generate", "Once", "--images", "4"), "--images"),
         (("generate", "--grid", "a.png", "--temperature", "0.8"), "--temperature"),
     ],
@@ -749,6 +750,14 @@ def test_an_option_without_effect_is_refused(
 ) -> None:
     command(*arguments).refused_with(ExitCode.USAGE, f"{option} has no effect with")
     assert daemon == introducer == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [("join", TEXT, "--memory"), ("join", TEXT, "--max-disk"), ("serve", "--memory")]
+)
+def test_no_bytes_are_no_size(command, daemon, arguments: tuple[str, ...]) -> None:
+    command(*arguments, "0GB").refused_with(ExitCode.USAGE, "'0GB' is not a size")
+    assert daemon == []
 
 
 def test_the_environment_may_set_what_another_command_uses(
