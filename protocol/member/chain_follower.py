@@ -24,14 +24,25 @@ class ChainFollower:
     def decide(self, now: float) -> list[Effect]:
         """Move to the next round if this one is decided and its record known, or request the updates
         for which alone its decision does not bind this member."""
-        own, kept = self._own_decision(), self._parts.round.kept
-        known = [each for each in (own, kept) if each is not None]
-        for each in known:
-            if self._binds(each, now):
-                if each is own and self._view.at_tip:
-                    self._parts.round.observe(each.certificate, self._parts.training.capacity, now)
-                return self._adopt(each, now, learned=each is not own)
-        return [effect for each in known if self._waits(each, now) for effect in self._fetch(each)]
+        for decided in self._decisions():
+            if self._binds(decided, now):
+                learned = decided is self._parts.round.kept
+                if self._view.at_tip and not learned:
+                    self._parts.round.observe(
+                        decided.certificate, self._parts.training.capacity, now
+                    )
+                return self._adopt(decided, now, learned=learned)
+        return [
+            effect
+            for decided in self._decisions()
+            if self._waits(decided, now)
+            for effect in self._fetch(decided)
+        ]
+
+    def waits(self, now: float) -> bool:
+        """Whether this member would follow a decision if it held the updates: then it casts no ballot,
+        because those who made the decision may be cut off before it has the updates."""
+        return any(self._waits(decided, now) for decided in self._decisions())
 
     def misfit(self, record: Record) -> list[Effect] | None:
         """Return what to do about a received record that does not come next, perhaps nothing; None if it
@@ -51,12 +62,13 @@ class ChainFollower:
 
     def learn(self, decided: Decided, now: float) -> list[Effect]:
         """Append a received entry for the round at the tip, or request the updates for which alone it
-        does not bind this member. Raises `ProtocolError` if it is invalid, or does not bind."""
+        does not bind this member, once. Raises `ProtocolError` if it is invalid, or does not bind."""
         if self._binds(decided, now):
             return self._adopt(decided, now, learned=True)
         round_, waits = self._parts.round, self._waits(decided, now)
+        before = round_.kept
         round_.keep(decided, lacks=waits, now=now)
-        if waits and round_.kept == decided:
+        if waits and round_.kept is not before:
             return self._fetch(decided)
         raise ProtocolError(
             "silences_us", "a decision that counts members as silent which are heard here"
@@ -74,15 +86,19 @@ class ChainFollower:
         self._intake.start_over(now)
         return [Note("forked", self._view.round), *parts.replica.rebase()]
 
-    def _own_decision(self) -> Decided | None:
-        """Return the decision of the round at the tip, if its ballots and record were received."""
-        round_ = self._parts.round
+    def _decisions(self) -> list[Decided]:
+        """Return the decisions of the round at the tip that this member may follow: that of the ballots
+        received, if its record is known, and the one that was kept."""
+        round_, found = self._parts.round, list[Decided]()
         certificate = round_.consensus.decision
-        record = certificate and round_.consensus.records.get(certificate.block)
-        # A quorum with honest members never signs an invalid record; other quorums are not followed.
-        if not certificate or not record or not round_.is_valid(record):
-            return None
-        return Decided(record, certificate)
+        if certificate is not None:
+            record = round_.consensus.records.get(certificate.block)
+            # A quorum with honest members never signs an invalid record; other quorums are not followed.
+            if record is not None and round_.allows(Decided(record, certificate)):
+                found.append(Decided(record, certificate))
+            elif not round_.consensus.doubts(certificate):
+                return []
+        return found if round_.kept is None else [*found, round_.kept]
 
     def _binds(self, decided: Decided, now: float, *, held: bool = False) -> bool:
         """Whether this member follows a decision; `held`: whether it would if it held the updates."""

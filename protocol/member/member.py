@@ -314,7 +314,7 @@ class Member:
     def _agree(self, now: float) -> list[Effect]:
         """Send what the current round requires."""
         parts, view = self.parts, self.view
-        if not parts.vote_recovery.complete:
+        if not parts.vote_recovery.complete or self._chain.waits(now):
             return []
         fingerprint = view.fingerprint if view.at_tip else None
         round_input = RoundInput(fingerprint, parts.replica.snapshot, parts.held_updates.held)

@@ -316,7 +316,7 @@ class Round:
             model=self._manifest.fault_model,
             verify=self._ledger.verify,
         )
-        if self.is_valid(decided.record):
+        if self.allows(decided):
             self.kept = decided
 
     def is_abandoned(self, now: float) -> bool:
@@ -346,6 +346,10 @@ class Round:
                 decision=now - self.ready_since,
                 total=now - self.created,
             )
+
+    def allows(self, decided: Decided) -> bool:
+        """Whether the chain allows an entry for this round, apart from its certificate's signatures."""
+        return decided.record.slot <= decided.certificate.slot and self.is_valid(decided.record)
 
     def is_valid(self, record: Record) -> bool:
         """Whether the chain allows `record` for this round."""

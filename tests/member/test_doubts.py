@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from distro_node.crypto.hashing import content_id
-from distro_node.protocol.member.effects import Effect, FetchUpdate
+from distro_node.protocol.member.effects import Effect, FetchUpdate, Publish
 from distro_node.protocol.member.inputs import (
     Applied,
     EntryReceived,
@@ -171,3 +173,33 @@ def test_who_hears_a_quorum_at_work_asks_for_no_update_of_a_lone_signer() -> Non
     doubt.check(followed=False)
     effects = doubt.member.handle(Tick(), LEASE + 3)
     assert not [each for each in effects if isinstance(each, FetchUpdate)]
+
+
+def test_who_waits_for_updates_casts_no_ballot() -> None:
+    """It may lose sight of those who made the decision before it has the updates, and would then decide
+    against them."""
+    doubt = _lacks()
+    effects = _hear(doubt, LEASE + 2)
+    for second in range(int(LEASE) + 3, 60):
+        effects += doubt.member.handle(Tick(), float(second))
+    assert {e.envelope.kind for e in effects if isinstance(e, Publish)} == {"heartbeat"}
+
+
+@pytest.mark.parametrize("slot", [1, 2])
+def test_a_record_proposed_after_its_decision_is_not_followed(slot: int) -> None:
+    """A liar that signs alone can make such an entry, and by its ballots such a decision."""
+    doubt = _lacks()
+    chain, liar, others = doubt.chain, doubt.liar, [doubt.member.view.me, *doubt.others]
+    record = chain.record(updates=[chain.update(liar)], slot=slot)
+    doubt.decided = chain.decide(record, silent=others, signers=[liar])
+    round_ = doubt.member.parts.round
+    with suppress(ProtocolError):
+        _hear(doubt, LEASE + 2)
+    assert (round_.kept is None) == (slot > 1)
+    ballot = chain.ballot(record.id, silent=others)
+    said = chain.envelope(liar, "finalize", ballot)
+    # As a proposal of a liar that leads brings it.
+    round_.consensus.records[record.id] = record
+    doubt.member.handle(MessageReceived(said), LEASE + 3)
+    doubt.member.handle(UpdateHeld(record.updates[0].update), LEASE + 4)
+    assert (doubt.member.parts.round is round_) == (slot > 1)
