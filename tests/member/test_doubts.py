@@ -179,8 +179,12 @@ def test_who_waits_for_updates_casts_no_ballot() -> None:
     """It may lose sight of those who made the decision before it has the updates, and would then decide
     against them."""
     doubt = _lacks()
+    said = doubt.chain.announcement(doubt.others[0])
+    announced = doubt.chain.envelope(doubt.others[0], "announcement", said)
+    doubt.member.handle(MessageReceived(announced), 1.0)
+    doubt.member.handle(UpdateHeld(said.update), 1.0)
     effects = _hear(doubt, LEASE + 2)
-    for second in range(int(LEASE) + 3, 60):
+    for second in range(int(LEASE) + 3, 90):
         effects += doubt.member.handle(Tick(), float(second))
     assert {e.envelope.kind for e in effects if isinstance(e, Publish)} == {"heartbeat"}
 
