@@ -268,10 +268,11 @@ MUTATIONS = (
         "votes for every proposal of a slot",
         _votes_for_every_proposal,
         "liars",
-        20,
+        # A slot in which votes are split ends before most second votes.
+        80,
         "ballots",
         ("two proposals",),
-        shown_by=12,
+        shown_by=76,
     ),
     Mutation(
         "believes what one liar signed",
