@@ -30,7 +30,9 @@ SEEDS: dict[Family, int] = {
     "crash": 101,
     "network": 180,
     "liars": 118,
-    "cut": 158,
+    # Members cut off in pairs followed a decision by a liar that withheld its update, and could never
+    # apply it.
+    "cut": 440,
     "down": 101,
     "committees": 102,
     "audits": 116,
