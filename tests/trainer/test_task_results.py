@@ -62,7 +62,7 @@ class Parrot(torch.nn.Module):
         self.asked += input_ids[0].tolist()
         logits = torch.zeros(1, input_ids.shape[1], 260)
         logits[0, -1, next(self.said)] = 9.0
-        return type("Answer", (), {"logits": logits, "past_key_values": None})()
+        return type("Answer", (), {"logits": logits, "past_key_values": ()})()
 
 
 @pytest.mark.parametrize("end", [TURN, END])
