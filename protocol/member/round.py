@@ -135,7 +135,8 @@ class Round:
         """Whether a later record was seen that names a snapshot with this round in it: then its updates
         may be gone, and are not needed."""
         self.kept: Decided | None = None
-        """A decision of others that this member may follow once it has listened for long enough."""
+        """A decision of others that this member may follow once it has listened for long enough, or
+        holds its updates."""
         self._context = context
         self._manifest = manifest
         self._ledger = ledger
