@@ -179,9 +179,8 @@ class Computation:
             self.clear_gradients()
             total, counted = torch.zeros((), device=self.device), 0
             factor = precision.factor(count)
-            for loss, targets in self._losses(
-                round_number, samples, beginning=beginning, factor=factor
-            ):
+            losses = self._losses(round_number, samples, beginning=beginning, factor=factor)
+            for loss, targets in losses:
                 (loss if factor is None else loss * factor).backward()
                 total += loss.detach()
                 counted += targets
