@@ -62,7 +62,8 @@ def test_an_address_that_comes_later_is_waited_for(
     """A VPN's, for example."""
     others = {"--metrics-addr": "off", "--dashboard": "off", "--listen": "/ip4/0.0.0.0/tcp/4001"}
     rest = [word for pair in (others | {option: value}).items() for word in pair]
-    options = (*rest, "--no-mdns", "--dashboard-plain")
+    plain = ("--dashboard-plain",) if option == "--dashboard" else ()
+    options = (*rest, "--no-mdns", *plain)
     if option == "--listen":
         program = join(tmp_path, lan, "one", *options)
         assert program.wait() == ExitCode.ADDRESS_MISSING, program.stderr
