@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from ...crypto.hashing import ContentId, content_from_text, content_id, content_text
+from ...crypto.hashing import ContentId, content_from_text
 from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import swarm_text
 from .blob_store import BlobStore
@@ -23,15 +23,13 @@ class UnlistedChunks(BlobStore):
         super().__init__(root)
         self._notes = root / f".unlisted-{swarm_text(swarm)}"
 
-    def put(self, data: bytes | memoryview) -> ContentId:
-        """Store a blob as `BlobStore.put` does, and note it if it is new."""
-        cid = content_id(data)
+    def _write(self, path: Path, data: bytes | memoryview) -> None:
         # What is here already belongs to something else, such as an earlier snapshot.
-        if not self.has(cid):
+        if not path.is_file():
             with self._notes.open("ab") as file:
                 # On a new line: a process that was killed, or a full disk, has left half a line.
-                file.write(f"\n{content_text(cid)}".encode())
-        return super().put(data)
+                file.write(f"\n{path.name}".encode())
+        super()._write(path, data)
 
     def noted(self) -> set[ContentId]:
         """Return what was added since the last `forget`, even by a process that died meanwhile."""
