@@ -24,7 +24,8 @@ class ChainFollower:
     def decide(self, now: float) -> list[Effect]:
         """Move to the next round if this one is decided and its record known, or request the updates
         for which alone its decision does not bind this member."""
-        for decided in self._decisions():
+        decisions = self._decisions()
+        for decided in decisions:
             if self._binds(decided, now):
                 learned = decided is self._parts.round.kept
                 if self._view.at_tip and not learned:
@@ -34,15 +35,16 @@ class ChainFollower:
                 return self._adopt(decided, now, learned=learned)
         return [
             effect
-            for decided in self._decisions()
-            if self._waits(decided, now)
+            for decided in decisions
+            if self._binds(decided, now, held=True)
             for effect in self._fetch(decided)
         ]
 
     def waits(self, now: float) -> bool:
         """Whether this member would follow a decision if it held the updates: then it casts no ballot,
-        because those who made the decision may be cut off before it has the updates."""
-        return any(self._waits(decided, now) for decided in self._decisions())
+        because the signers may be cut off before it has the updates. Ask after `decide`, which follows
+        any decision that binds."""
+        return any(self._binds(decided, now, held=True) for decided in self._decisions())
 
     def misfit(self, record: Record) -> list[Effect] | None:
         """Return what to do about a received record that does not come next, perhaps nothing; None if it
@@ -65,7 +67,7 @@ class ChainFollower:
         does not bind this member, once. Raises `ProtocolError` if it is invalid, or does not bind."""
         if self._binds(decided, now):
             return self._adopt(decided, now, learned=True)
-        round_, waits = self._parts.round, self._waits(decided, now)
+        round_, waits = self._parts.round, self._binds(decided, now, held=True)
         before = round_.kept
         round_.keep(decided, lacks=waits, now=now)
         if waits and round_.kept is not before:
@@ -93,9 +95,10 @@ class ChainFollower:
         certificate = round_.consensus.decision
         if certificate is not None:
             record = round_.consensus.records.get(certificate.block)
+            own = None if record is None else Decided(record, certificate)
             # A quorum with honest members never signs an invalid record; other quorums are not followed.
-            if record is not None and round_.allows(Decided(record, certificate)):
-                found.append(Decided(record, certificate))
+            if own is not None and round_.allows(own):
+                found.append(own)
             elif not round_.consensus.doubts(certificate):
                 return []
         return found if round_.kept is None else [*found, round_.kept]
@@ -107,10 +110,6 @@ class ChainFollower:
         return parts.round.binds(
             decided.certificate, leaving=parts.leave_requested, lacks=lacks, now=now
         )
-
-    def _waits(self, decided: Decided, now: float) -> bool:
-        """Whether this member would follow a decision if it held the updates, and does not."""
-        return not self._binds(decided, now) and self._binds(decided, now, held=True)
 
     def _missing(self, record: Record) -> list[UpdateEntry]:
         """Return the updates that this member would need next to apply the record, and does not hold."""

@@ -251,10 +251,10 @@ class Round:
         any doubted decision it listens: for a lease at the beginning of the round, in which it has not
         heard anyone yet, and as long as `listens` says.
 
-        Nor does it follow a doubted decision at once whose updates it `lacks`. Any other certificate
-        shows that honest members hold them; of this one, nobody else may ever get them, and who had
-        followed could never apply the record. A member that could decide alone follows all the same: it
-        would decide against the others.
+        A doubted decision whose updates it `lacks` is not followed at once either. Any other certificate
+        shows that honest members hold the updates; here nobody else may ever get them, and a member that
+        had followed could never apply the record. A member that could decide alone follows at once,
+        because it would decide against the others.
 
         It follows a decision that declares it silent only if its last undoubted round, if any, is more
         than a lease ago.
