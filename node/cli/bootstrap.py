@@ -16,7 +16,7 @@ from ..storage.data_dir import DataDir
 from ..telemetry.logs import configure_logging
 from ..util.operating_system import ENDING_SIGNALS
 from ..util.standard_streams import announce
-from .options import NO_RELAY, Json, find_passphrase, refuse_ignored
+from .options import NO_RELAY, PAGE_OPTIONS, Json, find_passphrase, refuse_ignored
 from .settings_parameters import with_settings
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def refuse_without_effect(ctx: typer.Context, options: BootstrapOptions) -> None
             ctx,
             "without --observe: no page is served",
             "name the swarm with --observe LINK",
-            *("dashboard", "dashboard_cert", "dashboard_key", "dashboard_plain"),
+            *("dashboard", *PAGE_OPTIONS),
         )
     if not options.relay.enabled:
         refuse_ignored(ctx, *NO_RELAY)

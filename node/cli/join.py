@@ -17,6 +17,7 @@ from ..training.torchrun import become_rank, end_ranks, launch_of
 from ..util.sanitize import harmless
 from .options import (
     NO_RELAY,
+    PAGE_OPTIONS,
     prepare_to_run,
     refuse_ignored,
     stored_manifests,
@@ -75,8 +76,8 @@ def refuse_without_effect(ctx: typer.Context, settings: JoinSettings) -> None:
     if not settings.relay.enabled:
         refuse_ignored(ctx, *NO_RELAY)
     if settings.dashboard.address is None:
-        options = ("dashboard_cert", "dashboard_key", "dashboard_plain")
-        refuse_ignored(ctx, "without a page", "leave it out, or --dashboard off", *options)
+        remedy = "leave it out, or give the page an address with --dashboard"
+        refuse_ignored(ctx, "without a page", remedy, *PAGE_OPTIONS)
     if settings.energy.pause_when is None:
         remedy = "leave it out, or add a command with --pause-when"
         refuse_ignored(ctx, "without --pause-when", remedy, "pause_every")

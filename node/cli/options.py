@@ -30,6 +30,9 @@ T = TypeVar("T", bound=DaemonSettings)
 # A longer first line means that the file is wrong.
 _MAX_PASSPHRASE_BYTES = 4096
 
+PAGE_OPTIONS = ("dashboard_cert", "dashboard_key", "dashboard_plain")
+"""The options, by their Python names, that say how a page is served at its address."""
+
 NO_RELAY = ("without --relay-updates", "leave it out, or add --relay-updates", "relay_memory")
 """What `refuse_ignored` needs for a node that does not relay updates."""
 
