@@ -2,8 +2,9 @@
 
 A single byzantine peer can sign thousands of rounds a second and so offer an endless chain. Therefore a
 node first fixes a *goal*, a height that more than half of the asked peers on its chain have reached, and
-fetches entries from a peer whose record at the goal is the one that most peers name. It syncs beyond the
-goal only to a record whose certificate is signed by members with more votes than byzantine members may
+fetches entries from a peer whose record at the goal is the one that most peers name. If as many name
+another, it waits some seconds for further peers, since one of two peers that it reaches first may be
+byzantine. It syncs beyond the goal only to a record whose certificate is signed by members with more votes than byzantine members may
 have together. A node with a checkpoint follows no chain that lacks the checkpoint's record; if an entry
 before it does not fit, all entries are fetched again from other peers. docs/protocol.md has the rules,
 under "Sync".
@@ -35,6 +36,10 @@ should not rely on it alone."""
 # Most strangers to ask while a present or former member of our chain is connected; if more than this
 # many such members are connected, the limit is their number.
 _MAX_STRANGERS = 2
+# How long to wait for further peers after as many named one record at the goal as another, and how often
+# to look for them meanwhile.
+_TIE_SECONDS = 3.0
+_POLL_SECONDS = 0.25
 # A peer that is more rounds behind our ledger than this is not just ordinarily delayed.
 _STALE_ROUNDS = 8
 # Most rounds that are synced before the node takes part (weeks of them); later ones, while it runs.
@@ -73,6 +78,8 @@ class InitialSync:
         # Peers that are not asked any more: they did not answer, or their answers are of no use.
         self._dropped: set[PeerId] = set()
         self._goal: int | None = None
+        # After a tie: until when to wait for further peers, and how many had reported by then.
+        self._tie: tuple[float, int] | None = None
         # Peers asked for their last certificate, the latest such request, and whether one of these
         # certificates has proved a height beyond the goal.
         self._heads: set[PeerId] = set()
@@ -120,6 +127,8 @@ class InitialSync:
         if self._goal is None and self._reports:
             # The goal is chosen once the latest of the open requests is this old, too.
             until = min(until, max(asked) + DAWDLE_SECONDS)
+        if self._tie is not None and self._awaits_further(now):
+            until = min(until, self._tie[0], now + _POLL_SECONDS)
         return max(now, until)
 
     def requests(self, connected: Iterable[PeerId], now: float) -> list[SyncQuery]:
@@ -135,10 +144,12 @@ class InitialSync:
         if self._goal is not None and not self.done:
             # If the ledger is outdated, later rounds use a protocol version that this program does not
             # support, so nothing more is requested.
-            asked = [] if self._ledger.versions.outdated else self._requests_to_goal()
+            asked = [] if self._ledger.versions.outdated else self._requests_to_goal(now)
+            if self._goal is None:
+                asked = self._report_requests(connected)
         for request in asked:
             self._asked[request.peer] = (request, now)
-        if not self._asked and not asked:
+        if not self._asked and not self._awaits_further(now):
             self.done = True
         return asked
 
@@ -214,7 +225,14 @@ class InitialSync:
 
     def _all_reported(self, now: float) -> bool:
         dawdling = all(now >= at + DAWDLE_SECONDS for _, at in self._asked.values())
-        return bool(self._reports) and dawdling
+        return bool(self._reports) and dawdling and not self._awaits_further(now)
+
+    def _awaits_further(self, now: float) -> bool:
+        """Whether, after a tie, it is still time to wait for a peer that has not reported."""
+        if self._tie is None or self._goal is not None:
+            return False
+        until, reports = self._tie
+        return now < until and len(self._reports) <= reports
 
     def _choose_goal(self) -> None:
         """Set the goal to the greatest height that more than half of the peers on our chain have
@@ -228,7 +246,7 @@ class InitialSync:
 
     # Towards the goal
 
-    def _requests_to_goal(self) -> list[SyncQuery]:
+    def _requests_to_goal(self, now: float) -> list[SyncQuery]:
         assert self._goal is not None  # `requests` ensures it
         if len(self._ledger) >= self._goal:
             return self._requests_beyond_goal()
@@ -252,10 +270,28 @@ class InitialSync:
             return []
         named = Counter(goal for _, goal in namers)
         by_known = Counter(goal for peer, goal in namers if self._is_known(peer))
-        chosen = min(named, key=lambda goal: (-named[goal], -by_known[goal], goal))
-        source = next(peer for peer in able if self._reports[peer].goal == chosen)
+        first, *others = sorted(named, key=lambda goal: (-named[goal], -by_known[goal], goal))
+        best = named[first], by_known[first]
+        tied = any((named[goal], by_known[goal]) == best for goal in others)
+        if tied and self._reopened(now):
+            return []
+        source = next(peer for peer in able if self._reports[peer].goal == first)
         missing = self._goal - len(self._ledger)
         return [SyncQuery(source, len(self._ledger), most=min(_PORTION, missing))]
+
+    def _reopened(self, now: float) -> bool:
+        """After a tie, go back to asking for reports if further peers may still be heard; return whether
+        this was done."""
+        if self._tie is None:
+            self._tie = now + _TIE_SECONDS, 0
+        until, _ = self._tie
+        if now >= until or len(self._reports) >= MAX_ASKED_PEERS or len(self._ledger) > self._began:
+            return False
+        self._tie = until, len(self._reports)
+        self._goal = None
+        for report in self._reports.values():
+            report.goal, report.asked_goal = None, -1
+        return True
 
     def _reaches(self, peer: PeerId) -> bool:
         report = self._reports[peer]

@@ -181,3 +181,35 @@ def test_of_two_records_that_as_many_name_the_one_that_members_name_is_taken(tru
         for question in machine.requests([*reversed(names)], 0.0):
             machine.on_answer(question.peer, names[question.peer](question), 0.0)
     assert ledger.head == true.ledger.head
+
+
+@pytest.mark.parametrize("further", [True, False])
+def test_after_a_tie_further_peers_are_waited_for(
+    true: Chain, forged: Chain, *, further: bool
+) -> None:
+    """Of two peers that a newcomer reaches first one is byzantine, and either record may come first in
+    the order of ids."""
+    for liars in ([true.ledger, forged.ledger], [forged.ledger, true.ledger]):
+        first = {identity(100 + place).peer: answers(chain) for place, chain in enumerate(liars)}
+        late = {identity(200).peer: answers(true.ledger)} if further else {}
+        ledger = true.ledger.truncated(0)
+        machine, now = InitialSync(ledger), 10.0
+        peers = first
+        while True:
+            questions = machine.requests([*peers], now)
+            if machine.done:
+                break
+            for question in questions:
+                machine.on_answer(question.peer, peers[question.peer](question), now)
+            if not questions:
+                # It waits, and looks for peers often enough.
+                assert now < machine.deadline(now) < now + 0.5
+                now = machine.deadline(now)
+                peers = first | late if now >= 11.5 else first
+        assert machine.found
+        if further:
+            assert whole(ledger, true)
+        else:
+            # Nobody else is there: it follows one of them, and fork choice judges the other later.
+            assert now == pytest.approx(13.0)
+            assert len(ledger) > 0
