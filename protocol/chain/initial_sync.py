@@ -1,13 +1,13 @@
 """Initial sync before a node takes part: which peers to ask, how far to follow them, and when to stop.
 
 A single byzantine peer can sign thousands of rounds a second and so offer an endless chain. Therefore a
-node first fixes a *goal*, a height that more than half of the asked peers on its chain have reached, and
-fetches entries from a peer whose record at the goal is the one that most peers name. If as many name
-another, it waits some seconds for further peers, since one of two peers that it reaches first may be
-byzantine. It syncs beyond the goal only to a record whose certificate is signed by members with more votes than byzantine members may
-have together. A node with a checkpoint follows no chain that lacks the checkpoint's record; if an entry
-before it does not fit, all entries are fetched again from other peers. docs/protocol.md has the rules,
-under "Sync".
+node first fixes a *goal*, a height that more than half of the asked peers on its chain have reached,
+and fetches entries from a peer whose record at the goal is the one that most peers name. If as many
+name another, it waits some seconds for further peers, since one of two peers that it reaches first may
+be byzantine. It syncs beyond the goal only to a record whose certificate is signed by members with more
+votes than byzantine members may have together. A node with a checkpoint follows no chain that lacks the
+checkpoint's record; if an entry before it does not fit, all entries are fetched again from other peers.
+docs/protocol.md has the rules, under "Sync".
 
 `requests` returns the requests to send now, `on_answer` processes the answer to one, and `drain` returns
 the entries that were checked and added to the ledger, so that they can be written to disk together.
