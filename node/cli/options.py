@@ -125,7 +125,7 @@ def find_passphrase(data: DataDir, file: Path | None) -> str | None:
 
     Raises `UserError` (`KEYSTORE`) if the file cannot be read.
     """
-    given = os.environ.get(PASSPHRASE_VARIABLE) if file is None else _read_passphrase(file)
+    given = os.environ.get(PASSPHRASE_VARIABLE) if file is None else read_passphrase(file)
     if given:
         _warn_if_unprotected(data.identity)
         return given
@@ -153,7 +153,8 @@ def _warn_if_unprotected(key: Path) -> None:
     )
 
 
-def _read_passphrase(file: Path) -> str:
+def read_passphrase(file: Path) -> str:
+    """Return the passphrase in a file. Raises `UserError` (`KEYSTORE`)."""
     return read_secret(file, "passphrase", "--passphrase-file", ExitCode.KEYSTORE)
 
 

@@ -24,7 +24,7 @@ from ..settings.tree import BootstrapOptions, JoinSettings
 from ..settings.values import NamedSwarm, absolute_path, parse_mirror, parse_target
 from . import bootstrap, join
 from .command_settings import ServiceOptions
-from .options import Json
+from .options import Json, read_passphrase
 from .settings_parameters import with_settings
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -152,6 +152,8 @@ def _service(ctx: typer.Context, options: ServiceOptions) -> Service:
         tree, {each.parameter: _typed(each, given) for each in all_settings(tree)}
     )
     refuse_ineffective(parsed, settings)
+    if settings.passphrase_file is not None:
+        read_passphrase(settings.passphrase_file)
     if isinstance(settings, JoinSettings):
         if isinstance(settings.invite, NamedSwarm) and not settings.peering.bootstrap:
             # Without a list to look the name up in, only a swarm-id or a link will do.

@@ -99,7 +99,10 @@ async def _answer(writer: Writer, prompt: str) -> None:
 
 
 async def _converse(writer: Writer) -> None:
-    """Ask for prompts and print what the model writes, until the end of the input."""
+    """Ask for prompts and print what the model writes, until the end of the input.
+
+    Raises the `UserError` of the first refused prompt if nobody was there to read it.
+    """
     import trio
 
     if sys.stdin.isatty():
@@ -115,7 +118,9 @@ async def _converse(writer: Writer) -> None:
             abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
         )
 
+    asked, refused = 0, list[UserError]()
     while (line := await ask()) is not None:
+        asked += 1
         with suppress(KeyboardInterrupt):
             try:
                 _check_text(line)
@@ -124,11 +129,18 @@ async def _converse(writer: Writer) -> None:
             except UserError as error:
                 # A prompt that is too long, or no text, does not end the command.
                 typer.echo(f"{error.problem}; {error.remedy}", err=True)
+                refused.append(error)
         _show("\n")
+    if refused and not sys.stdin.isatty():
+        raise UserError(
+            refused[0].code,
+            f"{len(refused)} of {asked} prompts were refused: {refused[0].problem}",
+            refused[0].remedy,
+        )
 
 
 @with_settings
-def evaluate(options: EvaluateOptions, json: Json = False) -> None:
+def evaluate(ctx: typer.Context, options: EvaluateOptions, json: Json = False) -> None:
     """Evaluate the model on tasks of lm-eval.
 
     The scores name the round and the record of the evaluated model. They are kept in the swarm's history
@@ -141,7 +153,11 @@ def evaluate(options: EvaluateOptions, json: Json = False) -> None:
     import trio
 
     from ..results.evaluate import EvaluateSettings, evaluate_swarm
+    from ..telemetry.task_scores import HELDOUT
 
+    if options.task_names == (HELDOUT,):
+        why = f"with --tasks {HELDOUT}"
+        refuse_ignored(ctx, why, "leave it out", "fewshot", "chat", "batch_size")
     data = DataDir(options.data_dir)
     settings = EvaluateSettings(
         tasks=options.task_names,

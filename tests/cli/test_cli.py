@@ -743,6 +743,9 @@ def test_a_tilde_is_the_home_directory(command, home: Path, monkeypatch, tmp_pat
         (("join", TEXT, "--dashboard", "off", "--dashboard-plain"), "--dashboard-plain"),
         (("generate", "Once", "--images", "4"), "--images"),
         (("generate", "--grid", "a.png", "--temperature", "0.8"), "--temperature"),
+        (("evaluate", "--tasks", "heldout", "--fewshot", "5"), "--fewshot"),
+        (("evaluate", "--tasks", "heldout", "--no-chat"), "--chat"),
+        (("evaluate", "--tasks", "heldout", "--batch-size", "8"), "--batch-size"),
     ],
 )
 def test_an_option_without_effect_is_refused(

@@ -552,7 +552,9 @@ def test_lines_of_a_conversation_come_from_standard_input(
                 ]
             )
     out, err = capfd.readouterr()
-    assert not ended.value.code
+    # Nobody reads what a script is told between the answers.
+    assert ended.value.code == ExitCode.USAGE
+    assert "2 of 4 prompts were refused" in err
     assert len(out.splitlines()) >= 3
     assert "64 tokens" in err
     # The model would answer another prompt than the one given.

@@ -316,6 +316,9 @@ def test_the_values_of_options_are_checked_before_a_service_is_said_to_run(
         assert (done.code, system.asked) == (ExitCode.USAGE, []), done
     absent = command("service", "install", "--", "join", GOOD, "--data", tmp_path / "absent")
     absent.refused_with(ExitCode.DATA_MISSING)
+    for words in (("join", GOOD), ("bootstrap",)):
+        done = command("service", "install", "--", *words, "--passphrase-file", tmp_path / "absent")
+        done.refused_with(ExitCode.KEYSTORE, "absent")
     good = ("--compile", "off", "--data", tmp_path, "--max-disk", "20GB", "--data-dir", tmp_path)
     assert command("service", "install", "--", "join", GOOD, *good).code == 0
 
@@ -325,6 +328,7 @@ def test_paths_are_those_of_the_terminal(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blobs").mkdir()
+    (tmp_path / "secret").write_text("open sesame\n")
     places = ("--data-dir", "node", "--passphrase-file=secret", "--mirror", "blobs")
     url = ("--mirror", "https://example.org/blobs", "--display-name", "node", "--wait")
     assert command("service", "install", "--", "join", GOOD, *places, *url).code == 0
