@@ -1,9 +1,9 @@
 """Tokens that each member contributed in the last day and week, as far as this node knows the times.
 
 The ledger has no times; the history file has one for each round that this node applied. So the tokens
-of a round are counted in the hour of its line in the history. For rounds that were in the file at the
-start, the first round of each hour is found by bisection, since the file may have gigabytes. Rounds that
-this node did not see count in the hour of the last round before them that it saw.
+of a round are counted in the hour of its line in the history. For rounds that are in the file already,
+the first round of each hour is found by bisection, since the file may have gigabytes. Rounds that this
+node did not see count in the hour of the last round before them that it saw.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-from ...protocol.util.bounded_dict import BoundedTable
 
 DAY_HOURS = 24
 WEEK_HOURS = 7 * DAY_HOURS
@@ -40,17 +38,22 @@ class PeriodTotals:
         self._buckets: dict[int, Counter[int]] = {}
         self._day: Counter[int] = Counter()
         self._week: Counter[int] = Counter()
-        self._awaited: BoundedTable[int, dict[int, int]] = BoundedTable(_AWAITED_ROUNDS)
-        self._first_rounds, self._hours, self._last_round = _hours_of_rounds(history, self._hour)
+        self._awaited: dict[int, dict[int, int]] = {}
+        self._history = history
+        self._history_bytes = -1
+        self._first_rounds: list[int] = []
+        self._hours: list[int] = []
+        self._last_round = -1
+        self._read_hours()
 
     def add(self, round_: int, tokens: Mapping[int, int]) -> None:
         """Count the tokens of a round by member; `timed` follows if the round is a new one."""
+        if round_ > self._last_round and len(self._awaited) >= _AWAITED_ROUNDS:
+            self._end_waiting()
         if round_ > self._last_round:
             self._awaited[round_] = dict(tokens)
-            return
-        index = bisect_right(self._first_rounds, round_) - 1
-        if index >= 0:
-            self._count(self._hours[index], tokens)
+        else:
+            self._count_past(round_, tokens)
 
     def timed(self, round_: int, seconds: float) -> None:
         """Note when this node applied a round, in seconds since 1970."""
@@ -67,6 +70,30 @@ class PeriodTotals:
         """Return a member's tokens of the current hour and the 167 before."""
         self._advance()
         return self._week[number]
+
+    def _end_waiting(self) -> None:
+        """Count the awaited rounds that are in the history by now, or else the first of them. So many
+        are awaited if nobody looked at the page for some time, or while the node catches up."""
+        self._read_hours()
+        past = [round_ for round_ in self._awaited if round_ <= self._last_round]
+        for round_ in past or [min(self._awaited)]:
+            self._count_past(round_, self._awaited.pop(round_))
+
+    def _read_hours(self) -> None:
+        """Read the hours of the rounds in the history, if it has grown."""
+        size = _size(self._history)
+        if size == self._history_bytes:
+            return
+        self._advance()
+        self._history_bytes = size
+        self._first_rounds, self._hours, self._last_round = _hours_of_rounds(
+            self._history, self._hour
+        )
+
+    def _count_past(self, round_: int, tokens: Mapping[int, int]) -> None:
+        index = bisect_right(self._first_rounds, round_) - 1
+        if index >= 0:
+            self._count(self._hours[index], tokens)
 
     def _count(self, hour: int, tokens: Mapping[int, int]) -> None:
         self._advance()
@@ -90,6 +117,13 @@ class PeriodTotals:
             if each <= hour - WEEK_HOURS:
                 self._week -= self._buckets.pop(each)
         self._hour = hour
+
+
+def _size(history: Path) -> int:
+    try:
+        return history.stat().st_size
+    except OSError:
+        return 0
 
 
 def _hours_of_rounds(history: Path, now: int) -> tuple[list[int], list[int], int]:

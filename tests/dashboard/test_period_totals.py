@@ -107,6 +107,38 @@ def test_rounds_that_were_not_seen_count_with_the_last_one_seen(
     assert (totals.of_day(0), totals.of_week(0)) == (1, 5)
 
 
+def test_rounds_that_passed_while_nobody_looked_count_in_their_hours(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """The page reads the ledger first, then the history: hundreds of rounds come before their times."""
+    path = tmp_path / "history"
+    path.write_text(line(0, NOW))
+    totals = PeriodTotals(path, clock)
+    totals.add(0, {0: 1})
+    times = {round_: NOW + round_ * 120.0 for round_ in range(1, 1000)}
+    clock.now = times[999]
+    path.write_text(line(0, NOW) + "".join(line(*each) for each in times.items()))
+    for round_ in times:
+        totals.add(round_, {0: 1})
+    for round_, seconds in times.items():
+        totals.timed(round_, seconds)
+    ago = [int(clock.now // HOUR) - int(seconds // HOUR) for seconds in times.values()]
+    assert totals.of_day(0) == sum(hours < DAY_HOURS for hours in ago)
+    assert totals.of_week(0) == 1000
+
+
+def test_rounds_whose_times_come_late_are_not_lost(tmp_path: Path, clock: Clock) -> None:
+    """A node that catches up has the ledger's rounds long before it applies them."""
+    path = tmp_path / "history"
+    path.write_text(line(0, NOW))
+    totals = PeriodTotals(path, clock)
+    for round_ in range(500):
+        totals.add(round_, {0: 1})
+    for round_ in range(500):
+        totals.timed(round_, NOW)
+    assert (totals.of_day(0), totals.of_week(0)) == (500, 500)
+
+
 def test_rounds_repeated_on_another_chain_count_at_the_later_time(
     tmp_path: Path, clock: Clock
 ) -> None:
