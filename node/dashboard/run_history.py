@@ -38,7 +38,8 @@ MAX_ROWS = 4096
 RECENT_ROWS = 1024
 """The newest rows, which are never merged."""
 MAX_PEERS = 4096
-"""Maximum number of peers; later ones are left out. An open swarm may see more of them over time."""
+"""Maximum number of peers; later ones but this node are left out. An open swarm may see more of them
+over time."""
 RECENT_ROUNDS = 64
 """The number of rounds over which a member's recent contributions are counted."""
 PHASES = ("compute", "encode", "transfer", "agree", "apply")
@@ -314,10 +315,11 @@ class RunHistory:
     def _admit(self, peer: PeerId, round_: int) -> None:
         number = self._numbers.get(peer)
         if number is None:
-            if len(self.members) >= MAX_PEERS:
+            name = peer_text(peer)
+            if len(self.members) >= MAX_PEERS and name != self._me:
                 return
             number = self._numbers[peer] = len(self.members)
-            self.members.append(MemberHistory(peer_text(peer), round_))
+            self.members.append(MemberHistory(name, round_))
         member = self.members[number]
         member.joined, member.left, member.why = round_, None, ""
         self._present |= 1 << number

@@ -214,6 +214,19 @@ def test_a_crowd_of_identities_is_bounded(
     assert whole["rows"]["updates"][1] == 3
 
 
+def test_a_crowd_does_not_hide_this_node(
+    chain: Chain, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_history_module, "MAX_PEERS", 3)
+    chain.grow(admitted=[chain.admission(5)])
+    chain.grow(admitted=[chain.admission(6)])
+    write_ledger(files[0], chain)
+    me = peer_text(identity(6).peer)
+    whole = read(RunHistory(chain.manifest.founder, me, *files))
+    assert [each["peer"] for each in whole["members"] if each["me"]] == [me]
+    assert len(whole["peers"]) == 4
+
+
 def test_samples_are_bounded_and_of_one_chain(chain: Chain, files: tuple[Path, Path]) -> None:
     _, history = files
 
