@@ -9,7 +9,7 @@ resumes waives the present holds, each until it is over; an owner's pause does n
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import trio
 
@@ -84,10 +84,11 @@ class WorkSchedule:
 
     async def run(self) -> None:
         """Follow the clock until cancelled."""
+        checked = self._now()
         while True:
             await trio.sleep(_CHECK_INTERVAL_SECONDS)
-            scheduled = self._is_scheduled()
-            if scheduled != self._scheduled:
+            scheduled, before, checked = self._is_scheduled(), checked, self._now()
+            if scheduled != self._scheduled or self._has_changed(before, checked):
                 self._scheduled, self._command = scheduled, None
                 self._notify()
 
@@ -99,10 +100,23 @@ class WorkSchedule:
     def _is_scheduled(self) -> bool:
         return self._hours is None or self._hours.contain(self._minute())
 
+    def _has_changed(self, before: datetime, now: datetime) -> bool:
+        """Whether the hours began or ended between two times. A computer that was suspended meanwhile
+        may have missed both."""
+        if self._hours is None:
+            return False
+        minute = _minute_of(before)
+        change = self._hours.next_change(minute)
+        passed = (now - before.replace(second=0, microsecond=0)) // timedelta(minutes=1)
+        return change is not None and passed >= (change - minute) % (24 * 60)
+
     def _minute(self) -> int:
-        now = self._now()
-        return 60 * now.hour + now.minute
+        return _minute_of(self._now())
 
     def _notify(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+
+
+def _minute_of(time: datetime) -> int:
+    return 60 * time.hour + time.minute

@@ -122,6 +122,26 @@ async def test_a_command_holds_until_the_hours_change(
     assert schedule.at_work
 
 
+async def test_a_command_ends_with_hours_that_passed_in_suspension(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """A laptop that is paused at night and opened again the next night has missed a whole day."""
+    now = MIDNIGHT + timedelta(hours=23)
+    schedule = WorkSchedule(parse_hours("22:00-07:00"), lambda: now)
+    nursery.start_soon(schedule.run)
+    schedule.pause()
+    for asleep, works in ((timedelta(hours=7, minutes=59), False), (timedelta(hours=16), True)):
+        await trio.sleep(5)
+        now += asleep
+        await trio.sleep(5)
+        assert schedule.at_work == works
+    # A clock that is set back has passed nothing.
+    schedule.pause()
+    now -= timedelta(days=2)
+    await trio.sleep(5)
+    assert not schedule.at_work
+
+
 @pytest.mark.usefixtures("seldom")
 async def test_without_hours_a_command_holds_until_the_next(
     autojump_clock: MockClock, nursery: trio.Nursery
