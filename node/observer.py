@@ -18,6 +18,7 @@ from ..crypto.identity import Identity, PeerId, peer_text
 from ..protocol.chain.fork_search import FetchBackoff
 from ..protocol.chain.ledger import Ledger
 from ..protocol.member.shutdown import CHECK_INTERVAL_SECONDS
+from ..protocol.util.bounded_dict import BoundedTable
 from ..protocol.wire.introductions import Registry
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.messages import RecordId
@@ -46,6 +47,8 @@ from .util.background import keep_running
 _RETRY_SECONDS = 3.0
 # After this many requests an observer compares its chain with others': its own may have been abandoned.
 _REQUESTS_PER_COMPARISON = 10
+# Reported rounds that are remembered, to report a chain that replaces another from where they part.
+_ROUNDS_REMEMBERED = 4096
 
 
 async def run_observer(settings: DaemonSettings) -> None:
@@ -98,7 +101,7 @@ class ObserverSession:
         self._manifest: Manifest | None = None
         self._seeder: ResultSeeder | None = None
         self._chain_state: _ChainState | None = None
-        self._last_reported = trio.current_time()
+        self._observed = ObservedRounds(telemetry, trio.current_time())
 
     async def run(self, ticket: bytes) -> None:
         """Find the swarm and follow it until told to leave. Raises `UserError`."""
@@ -169,13 +172,7 @@ class ObserverSession:
         rounds, now = range(max(0, first), len(ledger)), trio.current_time()
         if rounds and self._seeder is not None:
             self._seeder.update_ledger(ledger)
-        # Rounds learned with one request were decided one after the other since the request before, so
-        # their times are spread over that interval.
-        since, self._last_reported = self._last_reported, now
-        for number, round_ in enumerate(rounds, 1):
-            record, members = ledger[round_].record, ledger.membership(round_)
-            at = since + (now - since) * number / len(rounds)
-            self._telemetry.observed(record, len(members), at)
+        self._observed.report(ledger, first, now)
         # Another thread may extend the ledger while the status is read.
         self._chain_state = _ChainState(
             len(ledger),
@@ -208,6 +205,43 @@ class ObserverSession:
             served_round=None if self._seeder is None else self._seeder.round,
             audits=None if state is None else state.audits,
         )
+
+
+class ObservedRounds:
+    """Reports to the telemetry each round that an observer learns of, once. Times are of any one
+    clock."""
+
+    def __init__(self, telemetry: Telemetry, now: float) -> None:
+        self._telemetry = telemetry
+        self._reported: BoundedTable[int, RecordId] = BoundedTable(_ROUNDS_REMEMBERED)
+        self._last = now
+
+    def report(self, ledger: Ledger, first: int, now: float) -> None:
+        """Report the rounds from `first` on; of a chain that replaced another, those that differ."""
+        if first >= len(ledger):
+            return
+        known = (
+            round_ + 1
+            for round_ in sorted(self._reported, reverse=True)
+            if round_ < len(ledger) and ledger.parent(round_ + 1) == self._reported[round_]
+        )
+        rounds = range(max(0, first, next(known, 0)), len(ledger))
+        if not rounds:
+            return
+        abandoned = [round_ for round_ in self._reported if round_ >= rounds.start]
+        for round_ in abandoned:
+            del self._reported[round_]
+        # Rounds learned together were decided one after the other since the last one that was learned,
+        # also if no peer could be reached meanwhile, so their times are spread over that interval.
+        since, self._last = self._last, now
+        for number, round_ in enumerate(rounds, 1):
+            record, members = ledger[round_].record, ledger.membership(round_)
+            at = since + (now - since) * number / len(rounds)
+            self._telemetry.observed(record, len(members), at)
+            self._reported[round_] = ledger.parent(round_ + 1)
+        if abandoned:
+            # Nobody knows when the rounds of the other chain were decided.
+            self._telemetry.caught_up(len(ledger))
 
 
 def first_new_round(ledger: Ledger, length: int, head: RecordId) -> int:

@@ -12,7 +12,7 @@ import trio
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.node.dashboard.run_history import RunHistory
 from distro_node.node.network.network import open_network
-from distro_node.node.observer import ObserverSession, first_new_round, public_link
+from distro_node.node.observer import ObservedRounds, ObserverSession, first_new_round, public_link
 from distro_node.node.settings.tree import DaemonSettings
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.telemetry.telemetry import Telemetry
@@ -96,6 +96,47 @@ def test_it_reports_from_where_on_its_chain_is_another() -> None:
     for _ in range(4):
         other.grow(updates=[])
     assert first_new_round(other.ledger, len(before), before.head) == 0
+
+
+def test_a_chain_that_replaces_another_is_reported_from_where_they_part() -> None:
+    chain, other = Chain(3), Chain(3)
+    for each in (chain, other):
+        for _ in range(4):
+            each.grow(updates=[each.update(0, tokens=100)])
+    chain.grow(updates=[chain.update(0, tokens=100)])
+    for _ in range(3):
+        other.grow(updates=[other.update(1, tokens=100)])
+    telemetry = Telemetry(identity(0).peer)
+    telemetry.caught_up(0)
+    observed = ObservedRounds(telemetry, 0.0)
+    observed.report(chain.ledger, 0, 50.0)
+    before = telemetry.status().tokens
+    # 0 stands for another chain, as `first_new_round` returns it.
+    observed.report(other.ledger, 0, 51.0)
+    assert telemetry.status().tokens == before + 300
+    # Three rounds in a second are no pace.
+    assert telemetry.status().round_seconds is None
+    other.grow(updates=[other.update(1, tokens=100)])
+    observed.report(other.ledger, len(other.ledger) - 1, 60.0)
+    other.grow(updates=[other.update(1, tokens=100)])
+    observed.report(other.ledger, len(other.ledger) - 1, 70.0)
+    assert telemetry.status().round_seconds == 10
+
+
+def test_rounds_learned_after_an_outage_have_the_pace_of_the_swarm() -> None:
+    """For five minutes no peer could be reached; then thirty rounds come at once."""
+    chain, telemetry = Chain(3), Telemetry(identity(0).peer)
+    telemetry.caught_up(0)
+    observed = ObservedRounds(telemetry, 0.0)
+    observed.report(chain.ledger, 0, 1.0)
+    for second in range(4, 300, 3):
+        observed.report(chain.ledger, len(chain.ledger), second)
+    for _ in range(30):
+        chain.grow(updates=[chain.update(0, tokens=1000)])
+    observed.report(chain.ledger, len(chain.ledger) - 30, 301.0)
+    status = telemetry.status()
+    assert status.round_seconds == pytest.approx(10)
+    assert status.tokens_per_second == pytest.approx(100)
 
 
 def test_the_link_for_everybody_holds_no_ticket() -> None:
