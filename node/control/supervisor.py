@@ -194,7 +194,16 @@ class Supervisor:
             self._session = None
             # The peers and the reachability of the ended session are no longer valid.
             self._earlier_sessions = SessionStatus(
-                swarm=last.swarm and replace(last.swarm, round=None, members=None, awaited=()),
+                swarm=last.swarm
+                and replace(
+                    last.swarm,
+                    round=None,
+                    members=None,
+                    awaited=(),
+                    decided_seconds=None,
+                    diverged=(),
+                    served_round=None,
+                ),
                 line=replace(
                     NO_LINE,
                     sent_bytes=last.line.sent_bytes,

@@ -249,7 +249,7 @@ class SwarmStatus:
     awaited: tuple[Awaited, ...]
     """Members whose update is due, and that may be gone."""
     decided_seconds: float | None
-    """Seconds since this node learned of the last round's record; None: it knows of no record."""
+    """Seconds since this node learned of the last round's record; None: paused, or none known."""
     ended: bool
     """Whether this node's chain has the run's last record; the result may still be missing."""
     diverged: tuple[str, ...]

@@ -159,6 +159,8 @@ class Telemetry:
         """Set the node's state."""
         if state != self.state:
             _log.info("state: %s", state)
+            if state == "paused":
+                self._forget_work()
         self.state = state
 
     def report(self, progress: Progress) -> None:
@@ -406,6 +408,12 @@ class Telemetry:
         self._at_tip = at_tip
         self.recent.clear()
         self._last_applied, self._pace = None, (None, None)
+
+    def _forget_work(self) -> None:
+        """Forget what held only while the node was at work: its trainer has ended."""
+        self.progress = self.memory = None
+        self.times.clear()
+        self._start_pace(at_tip=False)
 
     def _phases(self, round: int, apply_seconds: float) -> dict[str, float | None]:
         times = self.times.pop(round, RoundTimes())

@@ -202,7 +202,7 @@ async def test_sessions_follow_the_schedule(tmp_path: Path, nursery: trio.Nurser
         assert sessions[0].left.is_set()
         resting = supervisor.status()
         assert resting.state == "paused"
-        assert resting.swarm == replace(SWARM, round=None, members=None)
+        assert resting.swarm == replace(SWARM, round=None, members=None, decided_seconds=None)
         carried = TRAINING.line.relayed_bytes
         assert resting.line == replace(
             NO_LINE, sent_bytes=10, received_bytes=20, relayed_bytes=carried

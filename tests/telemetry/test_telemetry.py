@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from distro_node.node.session.attendance import attendance_of
 from distro_node.node.telemetry.telemetry import OwnUpdate, Telemetry
+from distro_node.node.util.progress import Progress
 from scraping import sample, told_by
 from simulation.chain import Chain
 from simulation.swarm import identity
@@ -185,3 +186,27 @@ def test_the_speed_is_over_all_the_time_of_the_last_rounds(history: Path, chain:
     assert telemetry.status().trainer.utilisation is None
     telemetry.recent.sequence_flops = None
     assert telemetry.status().trainer.flops_per_second is None
+
+
+def test_a_paused_node_shows_no_work(history: Path, chain: Chain) -> None:
+    """Its trainer has ended, and nothing is in progress, also if it was paused while it replayed."""
+    telemetry = new_telemetry(history)
+    telemetry.enter("training")
+    for round_ in (1, 2, 3):
+        telemetry.trained(round_, OwnUpdate(100, 10, tokens=500, sequences=4))
+        apply_rounds(telemetry, chain, round_)
+    telemetry.memory = 4 << 30, 8 << 30
+    telemetry.round_times(4).began = 3.0
+    telemetry.report(Progress(what="replaying rounds", done=3, total=9))
+    assert telemetry.status().phase == "compute"
+    telemetry.enter("paused")
+    status = telemetry.status()
+    assert telemetry.progress is None
+    assert (status.round_seconds, status.tokens_per_second, status.phase) == (None, None, "idle")
+    assert (status.own.tokens_per_second, status.trainer.tokens_per_second) == (None, None)
+    for owner in ("trainer", "device"):
+        assert sample(told_by(telemetry), "memory_bytes", owner=owner) == 0
+    for scope in ("own", "swarm"):
+        assert sample(told_by(telemetry), "tokens_per_second", scope=scope) == 0
+    # What was done stays.
+    assert (status.round, status.own.tokens, status.own.counted) == (3, 1500, 3)
