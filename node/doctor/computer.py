@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,24 @@ DISK_BYTES_PER_PARAMETER = 12
 # not exist then.
 _EARLIEST_TIME = 1_735_689_600.0
 _SKEW_SECONDS = 60.0
+# Fraction of a GPU's memory from which it counts as free: what asks takes some of it as well.
+_MOSTLY_FREE = 0.9
 
 _TORCH_PROBE = """
 import json, torch
 cuda = torch.cuda.is_available()
 mps = getattr(torch.backends, "mps", None)
+def free(i):
+    try:
+        return torch.cuda.mem_get_info(i)[0]
+    except RuntimeError:
+        # There is not even room for a context, or another program has the card for itself.
+        return 0
 print(json.dumps({
     "version": torch.__version__,
     "built_for_cuda": torch.version.cuda is not None or torch.version.hip is not None,
     "gpus": [
-        [torch.cuda.get_device_name(i), torch.cuda.get_device_properties(i).total_memory]
+        [torch.cuda.get_device_name(i), torch.cuda.get_device_properties(i).total_memory, free(i)]
         for i in range(torch.cuda.device_count() if cuda else 0)
     ],
     "mps": bool(mps and mps.is_available()),
@@ -191,9 +200,7 @@ def examine_trainer(torch: dict[str, Any] | str, workload: Workload | None) -> I
             "cannot create it",
         )
     if torch["gpus"]:
-        name, size = max(torch["gpus"], key=lambda gpu: gpu[1])
-        what = f"{name} with {_size(size)}"
-        yield _examine_memory("device", what, workload, "cuda", size, memory.available)
+        yield _examine_gpus(torch["gpus"], workload, memory.available)
     elif torch["mps"]:
         yield good("device", "the GPU of this Mac (mps)")
     elif (vendor := "NVIDIA" if _has_nvidia() else gpu_vendor()) is not None:
@@ -212,6 +219,32 @@ def examine_trainer(torch: dict[str, Any] | str, workload: Workload | None) -> I
         yield good("memory", free)
     else:
         yield _examine_memory("memory", free, workload, "cpu", memory.available)
+
+
+def _examine_gpus(
+    gpus: list[tuple[str, int, int]], workload: Workload | None, host_bytes: int
+) -> Finding:
+    """Examine the first GPU, which a trainer takes if it is told nothing else. `gpus`: the name of each,
+    its bytes, and how many of them are free."""
+
+    def examine(index: int, free: int) -> Finding:
+        name, size, now_free = gpus[index]
+        used = f", {_size(now_free)} of them free" if now_free < _MOSTLY_FREE * size else ""
+        what = f"{name} with {_size(size)}{used}"
+        return _examine_memory("device", what, workload, "cuda", free, host_bytes)
+
+    found = examine(0, gpus[0][2])
+    if found.severity == "good":
+        return found
+    for index, (_, _, free) in enumerate(gpus):
+        if examine(index, free).severity == "good":
+            return replace(
+                found, severity="hurts", remedy=f"start the node with --device cuda:{index}"
+            )
+    if examine(0, gpus[0][1]).severity == "good":
+        remedy = "close the programs that use it; a node that runs on it already is one of them"
+        return replace(found, severity="hurts", remedy=remedy)
+    return found
 
 
 def _unseen_gpu_remedy(vendor: str, *, built_for_gpus: bool) -> str:

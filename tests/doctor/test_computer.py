@@ -30,7 +30,7 @@ TORCH: dict[str, Any] = {
     "mps": False,
     "threads": 8,
 }
-GPU = TORCH | {"built_for_cuda": True, "gpus": [["Some GPU", 8 << 30]]}
+GPU = TORCH | {"built_for_cuda": True, "gpus": [["Some GPU", 8 << 30, 8 << 30]]}
 
 
 def by_subject(findings: Any) -> dict[str, Finding]:
@@ -126,6 +126,27 @@ def test_a_gpu_is_held_against_the_model(monkeypatch) -> None:
     assert by_subject(computer.examine_trainer(TORCH, None))["device"].severity == "good"
     assert by_subject(computer.examine_trainer(TORCH, work(600)))["memory"].severity == "good"
     assert by_subject(computer.examine_trainer(TORCH, work(20_000)))["memory"].severity == "stops"
+
+
+def test_a_gpu_that_others_use_or_a_small_first_one_is_not_fine(monkeypatch) -> None:
+    """A trainer takes what is free on the first GPU."""
+    monkeypatch.setattr(
+        psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 30, total=32 << 30)
+    )
+
+    def device(*gpus: list[object]) -> Finding:
+        return by_subject(computer.examine_trainer(GPU | {"gpus": [*gpus]}, work(400)))["device"]
+
+    assert device(["Some GPU", 8 << 30, 7 << 30]).severity == "good"
+    crowded = device(["Some GPU", 8 << 30, 1 << 30])
+    assert crowded.severity == "hurts"
+    assert crowded.what.startswith("Some GPU with 8.6 GB, 1.1 GB of them free, but training")
+    assert "close the programs" in crowded.remedy
+    small = ["Small", 1 << 30, 1 << 30]
+    other = device(small, ["Large", 24 << 30, 24 << 30])
+    assert (other.severity, other.remedy) == ("hurts", "start the node with --device cuda:1")
+    assert device(small).severity == "stops"
+    assert device(small, ["Large", 24 << 30, 1 << 30]).severity == "stops"
 
 
 def test_a_missing_file_of_a_loaded_driver_is_named(monkeypatch) -> None:
