@@ -111,7 +111,8 @@ class EnergyManager:
             now = trio.current_time()
             seconds, last = now - last, now
             if self._computes_on_a_gpu():
-                at_work = self._pause_control.at_work
+                # After the end of the run a node may serve its result for weeks, without computing.
+                at_work = self._pause_control.at_work and self._telemetry.state != "finished"
                 await self._select_gpus()
                 reading = await self._in_thread(self._gpus.read)
                 self._meter.take(reading, seconds, at_work)

@@ -114,6 +114,24 @@ async def test_watts_become_kwh(wound: MockClock, nursery: trio.Nursery) -> None
     assert rig.manager.status().kwh == before
 
 
+async def test_what_a_gpu_draws_after_the_run_is_not_the_swarm_s(
+    wound: MockClock, nursery: trio.Nursery
+) -> None:
+    """With `--serve-result` a node stays, and its owner's other programs have the GPU."""
+    rig = Rig(EnergySettings())
+    rig.driver.counts = False
+    nursery.start_soon(rig.manager.run)
+    await trio.sleep(101)
+    rig.telemetry.enter("finished")
+    await trio.sleep(METER_SECONDS + 1)
+    before = rig.manager.status()
+    await trio.sleep(3600)
+    after = rig.manager.status()
+    assert before.kwh is not None
+    assert (after.kwh, after.measured) == (before.kwh, before.measured)
+    assert after.watts == 200
+
+
 async def test_nothing_known_is_shown_as_that(wound: MockClock, nursery: trio.Nursery) -> None:
     rig = Rig(EnergySettings(), device="cpu")
     nursery.start_soon(rig.manager.run)

@@ -17,6 +17,8 @@ const WEEK_TITLE = "tokens of the last seven days, in rounds whose time this nod
 const ROUNDS_SHOWN = 24;
 const CHIPS_SHOWN = 256;
 const SPEED_ROWS = 16;
+// From this part of the time at work on, as in status_rows.py, the energy counts as measured.
+const FULLY_MEASURED = 0.95;
 const TONES = { good: "Yes", busy: "Soon", rest: "At rest", warn: "Not quite", bad: "No", unknown: "Not known" };
 
 const $ = (id) => document.getElementById(id);
@@ -380,10 +382,11 @@ function utilisationOf(trainer) {
 
 function energyFacts() {
   const energy = told.status.energy;
+  const partly = energy.kwh !== null && energy.measured < FULLY_MEASURED ? "; partly measured" : "";
   return [
     ...fact("GPU draws", shown(energy.watts, (number) => `${Math.round(number)} W`), energy.why ?? "all programs on it"),
-    ...fact("Energy", shown(energy.kwh, (number) => `${number.toFixed(3)} kWh`), energy.kwh === null ? null : "while at work since this start"),
-    ...fact("A token", shown(energy.joules_per_token, (number) => `${number.toPrecision(3)} J`), "of yours that counted"),
+    ...fact("Energy", shown(energy.kwh, (number) => `${number.toFixed(3)} kWh`), energy.kwh === null ? null : `while at work since this start${partly}`),
+    ...fact("A token", shown(energy.joules_per_token, (number) => `${number.toPrecision(3)} J`), `of yours that counted${partly}`),
   ];
 }
 
