@@ -42,6 +42,9 @@ ENTRY_CLOCK_SECONDS = 3600.0
 """Maximum difference between the time in an entry and the reader's clock. A bootstrap peer that lies
 can show an old entry for this long; clocks that differ by less do no harm."""
 
+MAX_TOKENS_PER_SECOND = 2**63 - 1
+"""The largest speed that an entry can state."""
+
 _KIND = "listing"
 
 Swarm = Annotated[bytes, Length(32, 32)]

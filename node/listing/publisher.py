@@ -19,6 +19,7 @@ from ..storage.monotonic_counter import MonotonicCounter
 from .entries import (
     MAX_LISTED_MANIFEST_BYTES,
     MAX_PUBLISH_RESPONSE_BYTES,
+    MAX_TOKENS_PER_SECOND,
     PUBLISH_PROTOCOL,
     PublishRequest,
     PublishResponse,
@@ -115,7 +116,8 @@ class ListingPublisher:
             written=max(0, int(time.time())),
             members=state.members,
             rounds_done=state.rounds_done,
-            tokens_per_second=None if pace is None else int(pace),
+            # It follows from what members announce, and a liar may announce any number.
+            tokens_per_second=None if pace is None else min(int(pace), MAX_TOKENS_PER_SECOND),
         )
         return decode_publish_response(
             await self._network.request(

@@ -21,11 +21,13 @@ from distro_node.node.listing.entries import (
     MANIFEST_PROTOCOL,
     MAX_LISTED_MANIFEST_BYTES,
     MAX_PUBLISH_RESPONSE_BYTES,
+    MAX_TOKENS_PER_SECOND,
     PUBLISH_PROTOCOL,
     ListedSwarm,
     PublishRequest,
     SwarmListing,
     decode_publish_response,
+    open_entry,
 )
 from distro_node.node.listing.listing_service import ListingService
 from distro_node.node.listing.publisher import ListingPublisher, SwarmState
@@ -207,6 +209,26 @@ async def test_a_publisher_whose_numbers_were_lost_goes_on() -> None:
             )
             nursery.cancel_scope.cancel()
         assert numbers.next() > 2**40
+
+
+@pytest.mark.parametrize("pace", [2.0**63, 2.0**70])
+async def test_a_liar_s_tokens_end_no_publisher(pace: float) -> None:
+    """A member may announce 2**63 - 1 tokens, and two rounds may be applied within milliseconds."""
+    manifest = public()
+    async with star(2) as (host, member):
+        kept = SwarmList()
+        ListingService(host, kept)
+        state = SwarmState(manifest=manifest, members=2, rounds_done=3, tokens_per_second=pace)
+        publishing = ListingPublisher(
+            member, identity(2), [host.peer], MonotonicCounter(), lambda: state
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publishing.run)
+            await until(lambda: len(kept) == 1)
+            nursery.cancel_scope.cancel()
+        (listed,) = kept.listing(trio.current_time()).swarms
+        entry = open_entry(listed.entries[0], manifest.swarm)
+        assert entry.tokens_per_second == MAX_TOKENS_PER_SECOND
 
 
 class Lying:
