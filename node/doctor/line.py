@@ -36,6 +36,8 @@ _REACH_SECONDS = 15.0
 _MANIFEST_SECONDS = 20.0
 _SPEED_SECONDS = 10.0
 _MAX_CHUNKS = 8
+# Less than this may be messages instead of a part of a chunk.
+_LEAST_BYTES = 64 << 10
 _POLL_SECONDS = 0.2
 # If receiving a round's updates takes longer than this, the connection is too slow to be useful.
 _ROUND_SECONDS = 60.0
@@ -153,9 +155,11 @@ async def _examine_speed(
 async def _fetch_sample(
     network: Network, fetcher: BlobFetcher, blobs: ContentId
 ) -> tuple[int, float]:
-    """Fetch some of the chunks that a blob list names, one at a time; return bytes and seconds."""
+    """Fetch some of the chunks that a blob list names, one at a time; return bytes and seconds until
+    the last that arrived whole, or of the first one as far as it arrived."""
     # A running node fetches several chunks at once, so it is no slower than this.
-    received, started = 0, trio.current_time()
+    received, started, ended = 0, trio.current_time(), None
+    before = network.wire_bytes()[1]
 
     async def fetch(cid: ContentId, max_bytes: int) -> bytes:
         return await fetcher.fetch(
@@ -167,10 +171,15 @@ async def _fetch_sample(
 
     with trio.move_on_after(_SPEED_SECONDS), suppress(FetchFailed, ProtocolError):
         listed = await fetch(blobs, MAX_BLOB_LIST_BYTES)
-        started = trio.current_time()
+        started, before = trio.current_time(), network.wire_bytes()[1]
         for chunk in decode_any_blob_list(listed).chunks[:_MAX_CHUNKS]:
             received += len(await fetch(chunk, MAX_BLOB_BYTES))
-    return received, max(trio.current_time() - started, 1e-3)
+            ended = trio.current_time()
+    if ended is None:
+        # On a slow line not even one chunk arrives whole in this time.
+        ended, arrived = trio.current_time(), network.wire_bytes()[1] - before
+        received = arrived if arrived >= _LEAST_BYTES else 0
+    return received, max(ended - started, 1e-3)
 
 
 async def _examine_reachability(traversal: NatTraversal) -> Finding:

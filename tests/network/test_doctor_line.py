@@ -4,6 +4,9 @@ rate."""
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 import trio
 from distro_node.crypto.identity import peer_text
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
+from distro_node.node.doctor import line as line_module
 from distro_node.node.doctor.findings import Finding
 from distro_node.node.doctor.line import examine_line
 from distro_node.node.errors import ExitCode, UserError
@@ -41,7 +45,9 @@ def stored_swarm(store: BlobStore) -> Manifest:
     return manifest
 
 
-async def test_a_swarm_that_is_there(tmp_path: Path) -> None:
+@asynccontextmanager
+async def a_swarm(tmp_path: Path, max_upload: float | None = None) -> AsyncIterator[Invite]:
+    """A member that has what the doctor fetches, and a bootstrap peer that knows it."""
     store = BlobStore(tmp_path)
     manifest = stored_swarm(store)
     settings = BootstrapSettings(identity=identity(99), line=LineSettings(listen=LOOPBACK.listen))
@@ -49,20 +55,39 @@ async def test_a_swarm_that_is_there(tmp_path: Path) -> None:
     async def bootstrap(task_status: Any) -> None:
         await run_bootstrap(settings, ready=task_status.started)
 
-    async with trio.open_nursery() as nursery, open_network(LOOPBACK, identity(1)) as network:
+    line = replace(LOOPBACK, max_upload=max_upload)
+    async with trio.open_nursery() as nursery, open_network(line, identity(1)) as network:
         addresses = await nursery.start(bootstrap)
         introducer = Introducer(network, identity(1), manifest.swarm, addresses)
         serve_blobs(network, store)
         nursery.start_soon(introducer.run)
         await introducer.first_contact(PATIENCE_SECONDS)
-        found = await examined(Invite(swarm=manifest.swarm, bootstrap=tuple(addresses)))
+        yield Invite(swarm=manifest.swarm, bootstrap=tuple(addresses))
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_swarm_that_is_there(tmp_path: Path) -> None:
+    async with a_swarm(tmp_path) as invite:
+        found = await examined(invite)
+        manifest = await fetch_manifest(invite, LOOPBACK.listen)
+        assert manifest.swarm == invite.swarm
         assert {each.severity for each in found.values()} == {"good"}, found
         assert repr(manifest.name) in found["swarm"].what
         assert "Mbit/s" in found["line"].what
         assert "local" in found["reach"].what or "this network" in found["reach"].what
-        invite = Invite(swarm=manifest.swarm, bootstrap=tuple(addresses))
-        assert await fetch_manifest(invite, LOOPBACK.listen) == manifest
-        nursery.cancel_scope.cancel()
+
+
+async def test_a_line_on_which_no_chunk_arrives_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below 3.4 Mbit/s a chunk takes longer than the doctor waits: that is slow, not unknown."""
+    monkeypatch.setattr(line_module, "_SPEED_SECONDS", 4.0)
+    monkeypatch.setattr(line_module, "_ROUND_SECONDS", 0.0)
+    async with a_swarm(tmp_path, max_upload=250_000.0) as invite:
+        line = (await examined(invite))["line"]
+    assert line.severity == "hurts"
+    assert (rate := re.match(r"members send ([\d.]+) Mbit/s", line.what)), line.what
+    assert 0.5 < float(rate[1]) < 4
 
 
 async def test_nobody_is_there() -> None:
