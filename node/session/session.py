@@ -344,7 +344,7 @@ class SwarmSession:
             manifest=manifest,
             members=len(view.members),
             rounds_done=self._telemetry.round or 0,
-            tokens_per_second=self._telemetry.status().tokens_per_second,
+            tokens_per_second=self._telemetry.swarm_pace(trio.current_time()),
         )
 
     def _note_request(self, peer: PeerId, blob: ContentId) -> None:

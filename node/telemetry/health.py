@@ -102,6 +102,12 @@ def verdict(status: Status) -> Health:
     return Health("good", sentence)
 
 
+def longest_silence(round_seconds: float | None) -> float:
+    """Return the seconds without a decided round after which a swarm with rounds of this duration counts
+    as stalled."""
+    return max(_LONG_SECONDS, _ROUNDS_OF_SILENCE * (round_seconds or 0.0))
+
+
 def _observer_health(status: Status) -> Health:
     """Return the verdict on the swarm, as seen by an observer."""
     sentence, swarm, training = state_sentence(status), status.swarm, status.training
@@ -113,7 +119,6 @@ def _observer_health(status: Status) -> Health:
         )
     if swarm is None or swarm.decided_seconds is None or is_over(training, swarm):
         return Health("good", sentence)
-    longest_silence = max(_LONG_SECONDS, _ROUNDS_OF_SILENCE * (training.round_seconds or 0.0))
-    if swarm.decided_seconds > longest_silence:
+    if swarm.decided_seconds > longest_silence(training.round_seconds):
         return Health("warn", sentence, "the swarm waits for members: a quorum has to be online")
     return Health("good", sentence)

@@ -21,6 +21,7 @@ from ...protocol.wire.messages import Record
 from ...protocol.wire.structure import to_plain
 from ..util.progress import Progress
 from .counts import NodeCounts
+from .health import longest_silence
 from .history import last_rounds, last_scores, write
 from .messages import event_sentence, progress_text
 from .own_rounds import OWN_ROUNDS, OwnRound, OwnRoundCounts, RoundAttendance
@@ -329,6 +330,13 @@ class Telemetry:
         """Return the seconds since this node learned of the last record, by the event loop's clock;
         None: none yet."""
         return None if self._last_learned is None else max(0.0, now - self._last_learned)
+
+    def swarm_pace(self, now: float) -> float | None:
+        """Return the swarm's tokens per second in the last round, and 0 if the swarm has stalled since;
+        None: not known yet."""
+        silent, pace = self.learned_seconds(now), self._pace[0]
+        stalled = silent is not None and silent > longest_silence(self.recent.round_seconds)
+        return 0.0 if pace is not None and stalled else pace
 
     @property
     def events(self) -> tuple[EventStatus, ...]:

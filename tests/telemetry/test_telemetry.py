@@ -210,3 +210,14 @@ def test_a_paused_node_shows_no_work(history: Path, chain: Chain) -> None:
         assert sample(told_by(telemetry), "tokens_per_second", scope=scope) == 0
     # What was done stays.
     assert (status.round, status.own.tokens, status.own.counted) == (3, 1500, 3)
+
+
+def test_a_swarm_that_has_stalled_has_no_pace_for_others(history: Path, chain: Chain) -> None:
+    telemetry = new_telemetry(history)
+    assert telemetry.swarm_pace(0.0) is None
+    # A round a second.
+    apply_rounds(telemetry, chain, 1, 2, 3)
+    assert telemetry.swarm_pace(4.0) == telemetry.swarm_pace(60.0) == 1000
+    assert telemetry.swarm_pace(3600.0) == 0
+    # The last round was as fast as it was.
+    assert telemetry.status().tokens_per_second == 1000
