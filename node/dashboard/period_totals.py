@@ -21,9 +21,12 @@ WEEK_HOURS = 7 * DAY_HOURS
 _HOUR_SECONDS = 3600
 # Rounds whose line in the history is awaited: it follows the ledger's entry at once.
 _AWAITED_ROUNDS = 64
-# The beginning of a round's line, as telemetry writes it; lines of other kinds have no time.
-_ROUND_LINE = re.compile(rb'\{"round": (\d{1,18}), "time": (\d{1,12}(?:\.\d*)?)[,}]')
-_LINE_START_BYTES = 64
+# The beginning of a round's line, as telemetry writes it. Lines of other kinds have the time at which
+# something was measured, for scores hours after the round.
+_ROUND_LINE = re.compile(
+    rb'\{"round": (\d{1,18}), "time": (\d{1,12}(?:\.\d*)?)(?:\}|, (?!"(?:heldout|sample|scores)"))'
+)
+_LINE_START_BYTES = 96
 # Bytes that are read in search of the next line with a time. Lines have up to 60 kB.
 _MAX_SEARCH_BYTES = 1 << 18
 

@@ -139,6 +139,30 @@ def test_rounds_whose_times_come_late_are_not_lost(tmp_path: Path, clock: Clock)
     assert (totals.of_day(0), totals.of_week(0)) == (500, 500)
 
 
+@pytest.mark.parametrize("kind", ["scores", "heldout", "sample"])
+def test_a_measurement_of_an_old_round_moves_no_tokens(
+    tmp_path: Path, clock: Clock, kind: str
+) -> None:
+    """Its line may be the first of an hour, and the last of the file."""
+    measured = json.dumps({"round": 10**15, "time": NOW // HOUR * HOUR + 1.5, kind: None}) + "\n"
+    late = measured.replace(str(10**15), "2")
+    path = tmp_path / "history"
+    path.write_text(
+        "".join(line(round_, NOW - 30 * HOUR + round_ * HOUR) for round_ in range(30))
+        + late
+        + line(30, NOW)
+        + late
+    )
+    totals = PeriodTotals(path, clock)
+    for round_ in range(31):
+        totals.add(round_, {0: 1})
+    assert (totals.of_day(0), totals.of_week(0)) == (24, 31)
+    path.write_text(line(0, NOW) + measured)
+    totals = PeriodTotals(path, clock)
+    totals.add(1, {0: 1})
+    assert totals.of_day(0) == 0
+
+
 def test_rounds_repeated_on_another_chain_count_at_the_later_time(
     tmp_path: Path, clock: Clock
 ) -> None:
