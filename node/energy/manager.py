@@ -144,6 +144,8 @@ class EnergyManager:
         while True:
             await trio.sleep(_POLITE_SECONDS)
             if not self._computes_on_a_gpu():
+                # Whoever uses the GPU is not disturbed, also if the trainer computed there before.
+                self._pause_control.release("program")
                 continue
             await self._select_gpus()
             use = await self._in_thread(self._use_by_others) or GpuUse(None)

@@ -248,6 +248,23 @@ async def test_a_polite_node_makes_way_for_a_program(
     assert QUIET_SECONDS - 3 <= trio.current_time() - before <= QUIET_SECONDS + 3
 
 
+async def test_a_program_does_not_hold_back_a_node_that_leaves_the_gpu(
+    wound: MockClock, nursery: trio.Nursery
+) -> None:
+    rig = Rig(EnergySettings(polite=True))
+    nursery.start_soon(rig.manager.run)
+    rig.driver.compute, rig.driver.samples = [OURS, 30], [(OURS, 50), (30, 45)]
+    await rig.schedule.wait(at_work=False)
+    # The owner resumes; the card is full, so the new trainer computes on the processor.
+    rig.schedule.resume()
+    rig.telemetry.device, rig.telemetry.gpus = "cpu", ()
+    await trio.sleep(10)
+    assert rig.schedule.status().holds == ()
+    rig.schedule.pause()
+    rig.schedule.set_hours(None)
+    assert rig.schedule.at_work
+
+
 async def test_a_polite_node_makes_way_for_a_person(
     wound: MockClock, nursery: trio.Nursery
 ) -> None:
