@@ -42,6 +42,7 @@ from .findings import Finding, Subject, good
 
 _TORCH_SECONDS = 180.0
 _SANDBOX_SECONDS = 30.0
+_POWER_SECONDS = 20.0
 DISK_BYTES_PER_PARAMETER = 12
 """Bytes of disk that a node needs per parameter: three snapshots in float32."""
 # 2025-01-01 in seconds since 1970. A clock that shows an earlier time is wrong, because this program did
@@ -71,6 +72,14 @@ print(json.dumps({
     "mps": bool(mps and mps.is_available()),
     "threads": torch.get_num_threads(),
 }))
+"""
+
+
+_POWER_PROBE = """
+import pynvml
+pynvml.nvmlInit()
+for i in range(pynvml.nvmlDeviceGetCount()):
+    pynvml.nvmlDeviceGetPowerUsage(pynvml.nvmlDeviceGetHandleByIndex(i))
 """
 
 
@@ -107,6 +116,28 @@ def probe_torch() -> dict[str, Any] | str:
         answer = json.loads(done.stdout.strip().rpartition("\n")[2])
         if isinstance(answer, dict):
             return answer
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"it ended with code {done.returncode}"
+
+
+def probe_power() -> str | None:
+    """Return why NVIDIA's driver does not report the power of every GPU; None if it does. It is asked
+    in a process of its own, because a driver may never answer."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _POWER_PROBE],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_POWER_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"the driver has not answered within {_POWER_SECONDS:.0f} s"
+    except OSError as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
     lines = done.stderr.strip().splitlines()
     return lines[-1] if lines else f"it ended with code {done.returncode}"
 
@@ -171,6 +202,13 @@ def examine_energy(*, has_nvidia: bool) -> Iterator[Finding]:
             severity="unknown",
             what="the GPU's power cannot be measured: the package nvidia-ml-py is not installed",
             remedy="install it with: pip install 'distro-node[nvidia]'",
+        )
+    elif (problem := probe_power()) is not None:
+        yield Finding(
+            subject="energy",
+            severity="unknown",
+            what=f"the GPU's power cannot be measured: {problem}",
+            remedy="check that `nvidia-smi` shows it; some cards do not report their power",
         )
     else:
         yield good("energy", "the GPU's power can be measured")

@@ -259,3 +259,24 @@ def test_a_gpu_without_the_package_that_asks_it(
     (found,) = computer.examine_energy(has_nvidia=True)
     assert "distro-node[nvidia]" in found.remedy
     assert list(computer.examine_energy(has_nvidia=False)) == []
+
+
+def test_a_gpu_that_reports_no_power_is_not_fine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package may be there without a driver, or with a card that does not report its power."""
+    fake = tmp_path / "pynvml.py"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(computer.importlib.util, "find_spec", lambda name: object())
+    card = "def nvmlInit(): pass\nnvmlDeviceGetCount = lambda: 1\n"
+    card += "nvmlDeviceGetHandleByIndex = nvmlDeviceGetPowerUsage = lambda of: 1\n"
+    fake.write_text(card)
+    (found,) = computer.examine_energy(has_nvidia=True)
+    assert found.severity == "good"
+    fake.write_text(card + "def nvmlDeviceGetPowerUsage(card): raise OSError('Not Supported')\n")
+    (found,) = computer.examine_energy(has_nvidia=True)
+    assert (found.severity, "Not Supported" in found.what) == ("unknown", True)
+    fake.write_text(card + "def nvmlInit():\n    while True: pass\n")
+    monkeypatch.setattr(computer, "_POWER_SECONDS", 0.5)
+    (found,) = computer.examine_energy(has_nvidia=True)
+    assert (found.severity, "has not answered" in found.what) == ("unknown", True)
