@@ -14,8 +14,9 @@ from ...protocol.wire.swarm_id import swarm_text
 from ..storage.data_dir import DataDir
 from ..util.regular_files import read_regular
 
-# How much of the history's end is read: a line has some hundred bytes, or with a sample some kilobytes.
-_TAIL_BYTES = 1 << 16
+# How much of the history's end is read: a line has a hundred bytes for each member, and scores at many
+# tasks have some hundred kilobytes.
+_TAIL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +64,8 @@ def _last_round(history: Path) -> int | None:
         lines = file.read().splitlines()
     for line in reversed(lines):
         with suppress(ValueError, KeyError, TypeError, RecursionError):
-            # The newest line may be half written.
-            found = json.loads(line)["round"]
-            if type(found) is int:
-                return found
+            # The newest line may be half written, and scores can be those of any earlier state.
+            entry = json.loads(line)
+            if type(entry["round"]) is int and "scores" not in entry:
+                return entry["round"]
     return None
