@@ -12,7 +12,7 @@ from typing import Protocol
 
 import trio
 
-from ...protocol.wire.manifest import SwarmId
+from ...protocol.wire.manifest import Manifest, SwarmId
 from ...protocol.wire.swarm_id import SwarmIdError, swarm_from_text, swarm_text
 from ..errors import ExitCode, UserError
 from ..results.model_card import PROVENANCE_NAME
@@ -40,6 +40,8 @@ from ..util.regular_files import open_regular
 _NICE = 10
 # The parameters, and a copy of them while they are loaded, in float32.
 _LOADING_BYTES_PER_PARAMETER = 8
+# The base of adapters in float32, which is read without a copy.
+_BYTES_PER_FROZEN_WEIGHT = 4
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME_CHARACTERS = 64
 # The facts of an export list its members, some hundred bytes each.
@@ -123,16 +125,17 @@ class SwarmSource:
                 f"try it with `distro-node {command}`",
             )
         if self.spare_memory is not None:
-            _check_memory(stored.manifest.elements, self.spare_memory)
+            _check_memory(stored.manifest, self.spare_memory)
         async with reconstructed(
             stored, self.selector, threads=self.threads, device=self.device, yields=True
         ) as state:
             yield SwarmModel(self, state)
 
 
-def _check_memory(parameters: int, spare: int) -> None:
-    """Raise `UserError` if the free memory cannot hold the parameters and a copy of them."""
-    needed, free = _LOADING_BYTES_PER_PARAMETER * parameters + spare, free_main_memory()
+def _check_memory(manifest: Manifest, spare: int) -> None:
+    """Raise `UserError` if the free memory cannot hold the model while it is loaded."""
+    needed, free = spare + _LOADING_BYTES_PER_PARAMETER * manifest.elements, free_main_memory()
+    needed += _BYTES_PER_FROZEN_WEIGHT * manifest.frozen_elements
     if needed > free:
         raise UserError(
             ExitCode.MODEL_TOO_LARGE,

@@ -18,6 +18,7 @@ from distro_node.node.cli.main import main
 from distro_node.node.dashboard.address import Address
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.results.generate import GenerateSettings, open_writer
+from distro_node.node.serve import model_source
 from distro_node.node.serve.completion_request import MAX_BODY_BYTES
 from distro_node.node.serve.model_source import (
     DirectorySource,
@@ -33,6 +34,7 @@ from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.storage.entry_file import EntryFile
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.trainer.models.export import export
+from distro_node.node.trainer.models.initial_parameters import Lora
 from distro_node.protocol.chain.entry_store import MAX_DECIDED_BYTES
 from distro_node.protocol.wire.swarm_id import swarm_text
 from results.support import LAST, Made, make_swarm
@@ -230,6 +232,21 @@ async def test_an_export_with_a_chat_template(talker: Path) -> None:
 async def test_a_model_for_which_there_is_no_memory_is_not_loaded(finished: Made) -> None:
     source = replace(source_of(finished), spare_memory=1 << 60)
     with pytest.raises(UserError, match="of main memory beside the training") as refused:
+        async with source.opened():
+            pass
+    assert refused.value.code is ExitCode.MODEL_TOO_LARGE
+
+
+async def test_the_base_of_adapters_counts_as_memory_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_swarm(tmp_path / "data", rounds=1, lora=Lora(rank=2, alpha=8.0))
+    trained, frozen = made.manifest.elements, made.manifest.frozen_elements
+    source = replace(source_of(made), spare_memory=1000)
+    monkeypatch.setattr(
+        model_source, "free_main_memory", lambda: 8 * trained + 4 * frozen + 1000 - 1
+    )
+    with pytest.raises(UserError) as refused:
         async with source.opened():
             pass
     assert refused.value.code is ExitCode.MODEL_TOO_LARGE
