@@ -112,6 +112,8 @@ class SwarmSource:
     async def opened(self) -> AsyncIterator[SwarmModel]:
         """Reconstruct the state. Raises `UserError`: `USAGE` if the swarm's model continues no text,
         `MODEL_TOO_LARGE` if the memory is too small, and what `read_swarm` and `reconstructed` raise."""
+        # First, so that whatever the node stores from here on is newer.
+        seen = await trio.to_thread.run_sync(_marks, self.data.swarm(self.swarm))
         stored = await read_swarm(self.data, self.swarm)
         task = stored.manifest.task
         other = {MASKED_LM: "fills gaps", DIFFUSION: "generates images"}.get(task)
@@ -129,7 +131,7 @@ class SwarmSource:
         async with reconstructed(
             stored, self.selector, threads=self.threads, device=self.device, yields=True
         ) as state:
-            yield SwarmModel(self, state)
+            yield SwarmModel(self, state, seen)
 
 
 def _check_memory(manifest: Manifest, spare: int) -> None:
@@ -148,11 +150,12 @@ def _check_memory(manifest: Manifest, spare: int) -> None:
 class SwarmModel:
     """A state of a swarm, and the ones that follow it."""
 
-    def __init__(self, source: SwarmSource, state: State) -> None:
+    def __init__(self, source: SwarmSource, state: State, seen: tuple[object, ...]) -> None:
+        """`seen`: the marks of what was stored before the state was read."""
         self.trainer = state.trainer
         self._source, self._state = source, state
         self._next = state.stored
-        self._seen = _marks(state.stored.directory)
+        self._seen = seen
         self.name = self._named()
 
     def _named(self) -> ModelName:

@@ -18,6 +18,7 @@ from distro_node.node.cli.main import main
 from distro_node.node.dashboard.address import Address
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.results.generate import GenerateSettings, open_writer
+from distro_node.node.results.saved_state import State, reconstructed
 from distro_node.node.serve import model_source
 from distro_node.node.serve.completion_request import MAX_BODY_BYTES
 from distro_node.node.serve.model_source import (
@@ -252,21 +253,51 @@ async def test_the_base_of_adapters_counts_as_memory_of_the_model(
     assert refused.value.code is ExitCode.MODEL_TOO_LARGE
 
 
-async def test_a_newer_snapshot_is_taken_without_a_restart(finished: Made, tmp_path: Path) -> None:
-    root = tmp_path / "data"
+def after_round_3(finished: Made, root: Path) -> tuple[SwarmSource, Callable[[], None]]:
+    """Return a copy of a run as it was after round 3, with the snapshot of round 2, and what completes
+    it."""
     shutil.copytree(finished.data.root, root)
     data = DataDir(root)
     files = data.swarm(finished.manifest.swarm)
     store = SwarmStore(files, finished.manifest)
     kept, ledger = store.snapshots(), files.ledger.read_bytes()
-    # As it was after round 3, with the snapshot of round 2.
     entries = EntryFile(files.ledger, MAX_DECIDED_BYTES)
     entries.replace([*entries.read(repair=False)][:4])
     entries.close()
     older = finished.snapshots[2]
     store.keep_snapshots([LocalSnapshot(older.round, older.blob.hex(), older.size)])
     store.write()
-    source = SwarmSource(data=data, swarm=finished.manifest.swarm, selector=NEWEST)
+
+    def finish() -> None:
+        files.ledger.write_bytes(ledger)
+        store.keep_snapshots(kept)
+        store.write()
+
+    return SwarmSource(data=data, swarm=finished.manifest.swarm, selector=NEWEST), finish
+
+
+async def test_a_snapshot_that_comes_while_a_model_is_opened_is_taken(
+    finished: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, finish = after_round_3(finished, tmp_path / "data")
+
+    @asynccontextmanager
+    async def slowly(*arguments: Any, **named: Any) -> AsyncIterator[State]:
+        async with reconstructed(*arguments, **named) as state:
+            finish()
+            yield state
+
+    monkeypatch.setattr(model_source, "reconstructed", slowly)
+    async with source.opened() as model:
+        assert model.name.round == 3
+        assert await model.has_newer()
+        await model.take_newer()
+        assert model.name.round == LAST
+        assert not await model.has_newer()
+
+
+async def test_a_newer_snapshot_is_taken_without_a_restart(finished: Made, tmp_path: Path) -> None:
+    source, finish = after_round_3(finished, tmp_path / "data")
     name = swarm_text(finished.manifest.swarm)
 
     def round_of(client: openai.OpenAI) -> str:
@@ -274,9 +305,7 @@ async def test_a_newer_snapshot_is_taken_without_a_restart(finished: Made, tmp_p
 
     async with served(source, limits=ServiceLimits(look_seconds=0.1)) as model:
         assert await model.by_client(round_of) == f"{name}@round-3"
-        files.ledger.write_bytes(ledger)
-        store.keep_snapshots(kept)
-        store.write()
+        finish()
         with trio.fail_after(60):
             while await model.by_client(round_of) != f"{name}@round-{LAST}":  # noqa: ASYNC110
                 await trio.sleep(0.1)
