@@ -260,6 +260,23 @@ def test_files_that_are_not_checked_end_otherwise(
     assert "not checked: chat_template.jinja\n" in err
 
 
+def test_folders_behind_a_link_are_not_checked(
+    finished: Made, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A library that opens the directory follows the link: here to another chat template."""
+    directory = tmp_path / "model"
+    shutil.copytree(exported, directory)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "default.jinja").write_text("another")
+    (directory / "additional_chat_templates").symlink_to(tmp_path / "elsewhere")
+    assert AutoTokenizer.from_pretrained(directory).chat_template == "another"
+    arguments = ["verify", str(directory), swarm_text(finished.manifest.swarm)]
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--data-dir", str(finished.data.root)])
+    assert ended.value.code == ExitCode.PARTLY_VERIFIED
+    assert "not checked: additional_chat_templates\n" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def converted(finished: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return what `distro-node export --gguf` writes after round 4."""

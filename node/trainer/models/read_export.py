@@ -158,13 +158,24 @@ class _Comparison:
         """Return at most 20 files that were not compared, although a program that opens the directory
         might read them."""
         found = list(self._not_comparable)
-        for place, folders, names in os.walk(self.directory):
+
+        def note(path: str | Path) -> None:
+            found.append(Path(path).relative_to(self.directory).as_posix()[:200])
+
+        # A folder that cannot be listed may still be opened file by file.
+        walk = os.walk(self.directory, onerror=lambda error: note(error.filename))
+        for place, folders, names in walk:
             # No program takes a part of a model from a hidden file.
             folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in folders:
+                # Not followed here, but by the libraries that open a model.
+                if (Path(place) / name).is_symlink():
+                    note(Path(place) / name)
             for name in sorted(names):
-                path = (Path(place) / name).relative_to(self.directory).as_posix()
-                if not name.startswith(".") and path not in self._compared:
-                    found.append(path[:200])
+                path = Path(place) / name
+                is_compared = path.relative_to(self.directory).as_posix() in self._compared
+                if not name.startswith(".") and not is_compared:
+                    note(path)
             if len(found) >= _MAX_UNCHECKED:
                 break
         return found[:_MAX_UNCHECKED]
