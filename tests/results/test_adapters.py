@@ -89,6 +89,19 @@ async def test_what_was_changed_is_found_out(finished: Made, tmp_path: Path) -> 
     assert refused.value.code == ExitCode.NOT_THE_SWARMS
 
 
+async def test_the_base_that_is_named_is_not_checked(finished: Made, tmp_path: Path) -> None:
+    """Libraries open the base that an adapter names, and put the adapter into it."""
+    directory = await export(finished, tmp_path / "apart", merged=False)
+    other = await export(finished, tmp_path / "other", merged=True, selector=StateSelector(round=0))
+    path = directory / "adapter_config.json"
+    said = json.loads(path.read_text())
+    assert (await verify(finished, directory)).unchecked == ()
+    path.write_text(json.dumps(said | {"base_model_name_or_path": str(other)}))
+    assert AutoModelForCausalLM.from_pretrained(directory).num_parameters()
+    named = "base_model_name_or_path in adapter_config.json"
+    assert (await verify(finished, directory)).unchecked == (named,)
+
+
 async def test_it_writes(finished: Made) -> None:
     asked = GenerateSettings(
         swarm=finished.manifest.swarm, data_dir=finished.data.root, seed=3, max_tokens=6
