@@ -8,6 +8,20 @@ from pathlib import Path
 from ..errors import ExitCode, UserError
 from ..util.first_line import first_line
 
+# Files that an export can consist of. Those of an earlier one that the present one lacks are deleted on
+# the hub: whoever loads merged weights would get an adapter that is left beside them as well, and the
+# chat template of another swarm with this one's model.
+_OF_AN_EXPORT = (
+    *("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"),
+    *("adapter_config.json", "adapter_model.safetensors"),
+    *("adapter/adapter_config.json", "adapter/adapter_model.safetensors"),
+    *("config.json", "generation_config.json", "preprocessor_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
+    *("model_index.json", "scheduler/scheduler_config.json"),
+    *("unet/config.json", "unet/diffusion_pytorch_model.safetensors"),
+    "loss.svg",
+)
+
 
 def check_push(name: str) -> None:
     """Raise `UserError` if `push` certainly could not upload to `name`: `USAGE` for what is no name, and
@@ -33,7 +47,9 @@ def check_push(name: str) -> None:
 
 
 def push(directory: Path, name: str) -> str:
-    """Create `name` ("owner/model") if it does not exist and upload all of `directory` to it.
+    """Create `name` ("owner/model") if it does not exist and upload all of `directory` to it. What an
+    earlier export has left there is deleted, unless `directory` has the model as GGUF, which programs
+    open without the files beside it.
 
     Return its URL. Raises `UserError` (`HUB`).
     """
@@ -51,7 +67,8 @@ def push(directory: Path, name: str) -> str:
     api = HfApi()
     try:
         url = api.create_repo(name, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=directory)
+        replaced = None if any(directory.glob("*.gguf")) else [*_OF_AN_EXPORT]
+        api.upload_folder(repo_id=name, folder_path=directory, delete_patterns=replaced)
     except (HFValidationError, ValueError) as error:
         raise _refused(name, first_line(error, 300, empty=""), "give --push OWNER/NAME") from None
     except LocalTokenNotFoundError:

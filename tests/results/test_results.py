@@ -25,6 +25,7 @@ from distro_node.node.results.export import (
     export_swarm,
 )
 from distro_node.node.results.generate import GenerateSettings, open_writer
+from distro_node.node.results.hub_upload import push
 from distro_node.node.results.loss_curve import curve_image, thinned
 from distro_node.node.results.model_card import card, contributions, provenance_bytes
 from distro_node.node.results.saved_state import read_swarm, reconstructed
@@ -36,6 +37,8 @@ from distro_node.node.training.gguf_formats import GgufType
 from distro_node.protocol.wire.manifest import SourceSpec
 from distro_node.protocol.wire.structure import to_plain
 from distro_node.protocol.wire.swarm_id import swarm_text
+from huggingface_hub import HfApi
+from huggingface_hub.utils import filter_repo_objects
 from results.support import LAST, Made, make_swarm
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -643,3 +646,37 @@ def test_the_hub_out_of_reach_is_one_line(
     problem, remedy = capsys.readouterr().err.splitlines()
     assert "'owner/name' was not pushed" in problem
     assert "hf " in remedy
+
+
+def test_what_was_pushed_before_does_not_stay_beside_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier adapter would be put into merged weights by whoever loads them."""
+    there = ["README.md", "adapter_config.json", "adapter_model.safetensors", "model-q8_0.gguf"]
+    there += [
+        "config.json",
+        "chat_template.jinja",
+        "picture.png",
+        "model-00001-of-00002.safetensors",
+    ]
+
+    def upload(_: object, *, folder_path: Path, delete_patterns: Any = None, **__: object) -> None:
+        if delete_patterns is not None:
+            deleted = {*filter_repo_objects(there, allow_patterns=delete_patterns)}
+            # As the library does in one commit.
+            there[:] = [name for name in there if name not in deleted]
+        there.extend(path.name for path in folder_path.iterdir() if path.name not in there)
+
+    monkeypatch.setattr(HfApi, "create_repo", lambda *_, **__: "http://x/owner/name")
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    (tmp_path / "gguf").mkdir()
+    (tmp_path / "gguf" / "model-f16.gguf").write_text("")
+    before = {*there}
+    push(tmp_path / "gguf", "owner/name")
+    assert {*there} == before | {"model-f16.gguf"}
+    (tmp_path / "model").mkdir()
+    for name in ("README.md", "config.json", "model.safetensors"):
+        (tmp_path / "model" / name).write_text("")
+    assert push(tmp_path / "model", "owner/name") == "http://x/owner/name"
+    kept = {"README.md", "config.json", "picture.png", "model-q8_0.gguf", "model-f16.gguf"}
+    assert {*there} == kept | {"model.safetensors"}
