@@ -256,8 +256,8 @@ def test_the_history_is_json_line_by_line(tmp_path: Path) -> None:
     telemetry.keep_history(tmp_path / "history.jsonl")
     record = chain.ledger[0].record
     telemetry.applied(record, 3, 9, 0.1, 1.0, attendance=RoundAttendance("counted"))
-    telemetry.evaluated(0, float("nan"))
-    telemetry.evaluated(0, float("inf"))
+    telemetry.evaluated(0, float("nan"), 0)
+    telemetry.evaluated(0, float("inf"), 0)
     text = (tmp_path / "history.jsonl").read_text()
     assert text.isascii()
 

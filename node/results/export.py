@@ -117,7 +117,7 @@ async def write_model(
 
     def write_card() -> None:
         history = stored.directory.history
-        measured = sorted(dict(heldout_losses(history)).items())
+        measured = sorted(heldout_losses(history, stored.ledger).items())
         facts = provenance(
             state,
             heldout=[(round_, loss) for round_, loss in measured if round_ <= state.round],

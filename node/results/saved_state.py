@@ -8,13 +8,15 @@ changed, and nothing waits for it.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import trio
 
+from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import (
     MAX_MANIFEST_BYTES,
@@ -237,7 +239,7 @@ def _best_round(stored: StoredSwarm) -> int:
     within = [(max(0, each.round), stored.last_replayable(each.round)) for each in stored.snapshots]
     measured = {
         round_: loss
-        for round_, loss in heldout_losses(stored.directory.history)
+        for round_, loss in heldout_losses(stored.directory.history, stored.ledger).items()
         if any(first <= round_ <= last for first, last in within)
     }
     if not measured:
@@ -248,15 +250,26 @@ def _best_round(stored: StoredSwarm) -> int:
     return min(measured, key=lambda round_: (measured[round_], -round_))
 
 
-def heldout_losses(history: Path) -> Iterator[tuple[int, float]]:
-    """Yield rounds and their held-out losses from a history, in the order of measurement."""
+def heldout_losses(history: Path, ledger: Ledger | None = None) -> dict[int, float]:
+    """Return the last measured held-out loss of each round in a history. With a ledger, losses of other
+    parameters than those that it states are left out: they were measured on a chain that was abandoned
+    later."""
+    found: dict[int, float] = {}
     with suppress(OSError), history.open("rb") as file:
         for line in file:
-            with suppress(ValueError, KeyError, TypeError, RecursionError):
+            with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 entry = json.loads(line)
-                loss = float(entry["heldout"])
-                if loss == loss:
-                    yield int(entry["round"]), loss
+                round_, loss = int(entry["round"]), float(entry["heldout"])
+                if loss == loss and (ledger is None or _is_of_chain(entry, round_, ledger)):
+                    found[round_] = loss
+    return found
+
+
+def _is_of_chain(measured: dict[str, Any], round_: int, ledger: Ledger) -> bool:
+    # Earlier releases have not stated the parameters, and the newest state has no record after it yet.
+    if "parameters" not in measured or not 0 <= round_ < len(ledger) - 1:
+        return True
+    return int(measured["parameters"], 16) == ledger[round_ + 1].record.fingerprint
 
 
 def task_scores(history: Path, fingerprint: int) -> list[TaskScores]:

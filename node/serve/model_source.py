@@ -189,8 +189,7 @@ def _marks(directory: SwarmDir) -> tuple[object, ...]:
     with suppress(OSError):
         facts = directory.snapshots.stat()
         listed = facts.st_mtime_ns, facts.st_size
-    losses = (loss for _, loss in heldout_losses(directory.history))
-    return listed, min(losses, default=None)
+    return listed, min(heldout_losses(directory.history).values(), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)

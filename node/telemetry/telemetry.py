@@ -206,12 +206,14 @@ class Telemetry:
         """Note that an update of `size` bytes for `round` arrived over the network."""
         self._received[round] = self._received.get(round, 0) + size
 
-    def evaluated(self, round: int, loss: float) -> None:
-        """Record the held-out loss of the parameters after `round`."""
+    def evaluated(self, round: int, loss: float, fingerprint: int) -> None:
+        """Record the held-out loss of the parameters after `round`, with this fingerprint."""
         self.heldout = (round, loss)
         # The loss of a model that diverged is not finite, and `json` would write NaN, which is not JSON.
         known = loss if math.isfinite(loss) else None
-        self._write({"round": round, "time": time.time(), "heldout": known})
+        # Not as "fingerprint", which the line of a round has alone.
+        measured = {"heldout": known, "parameters": f"{fingerprint:016x}"}
+        self._write({"round": round, "time": time.time(), **measured})
 
     def sampled(self, round: int, text: str) -> None:
         """Record the text that the model wrote after `round`; it is untrusted."""

@@ -185,6 +185,8 @@ class TrainerSupervisor:
         self._wake = trio.Event()
         self._reload = False
         self._applied = -1
+        # Fingerprint of the present parameters.
+        self._fingerprint = 0
         # The round whose update the trainer computes now; None: none.
         self._training_round: int | None = None
         self._trainer: TrainerClient | None = None
@@ -306,7 +308,7 @@ class TrainerSupervisor:
         # All queued jobs were for other parameters. After the report the member requests its jobs again.
         self._jobs.clear()
         self._background_job = None
-        self._applied = snapshot.round
+        self._applied, self._fingerprint = snapshot.round, fingerprint
         reports.loaded(snapshot.round, fingerprint, self._snapshots.entry(snapshot))
 
     async def _do(self, trainer: TrainerClient, reports: Reports, job: _Job) -> None:
@@ -419,7 +421,7 @@ class TrainerSupervisor:
             # parameters.
             run = self._manifest.last_round
             last_changed = self._applied if run is None else min(run, self._applied)
-            self._telemetry.evaluated(last_changed, loss)
+            self._telemetry.evaluated(last_changed, loss, self._fingerprint)
             if self._manifest.task in WITH_ACCURACY:
                 await self._score(trainer, last_changed)
             if self._sample_prompt is not None:
@@ -517,7 +519,7 @@ class TrainerSupervisor:
             job.own_counted,
             counted.update_weights,
         )
-        self._applied = record.round
+        self._applied, self._fingerprint = record.round, applied.fingerprint
         if self._manifest.schedule.trains(record.round):
             self._last_state = record.round, record.id, applied.fingerprint
         snapshot = None

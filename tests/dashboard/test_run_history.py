@@ -255,7 +255,7 @@ def test_the_history_that_a_node_writes_is_the_one_that_is_read(
     telemetry.applied(
         chain.ledger[7].record, 2, 9, 0.125, 4.0, attendance=RoundAttendance("counted")
     )
-    telemetry.evaluated(7, 2.0)
+    telemetry.evaluated(7, 2.0, 0)
     telemetry.sampled(7, "and so on\x1b[2J\n")
     whole = read(open_it(chain, files))
     assert whole["heldout"] == [[7, 2.0]]

@@ -28,7 +28,7 @@ from distro_node.node.results.generate import GenerateSettings, open_writer
 from distro_node.node.results.hub_upload import push
 from distro_node.node.results.loss_curve import curve_image, thinned
 from distro_node.node.results.model_card import card, contributions, provenance_bytes
-from distro_node.node.results.saved_state import read_swarm, reconstructed
+from distro_node.node.results.saved_state import heldout_losses, read_swarm, reconstructed
 from distro_node.node.results.verify import VerifySettings, verify_model
 from distro_node.node.settings.tree import NEWEST, StateSelector
 from distro_node.node.storage.blob_store import BlobStore
@@ -384,6 +384,19 @@ async def test_the_best_is_the_one_with_the_lowest_held_out_loss(
     done = await export_swarm(settings(made, to, StateSelector(best=True)))
     assert done.round == 4
     assert json.loads((to / "distro-node.json").read_text())["heldout_loss"] == 2.75
+
+
+async def test_a_loss_of_an_abandoned_chain_is_none_of_this_one(made: Made, tmp_path: Path) -> None:
+    made.measured({4: 2.75, 5: 2.9})
+    with made.history.open("a") as file:
+        for round_, print_ in ((5, made.fingerprints[4]), (4, made.fingerprints[4])):
+            line = {"round": round_, "heldout": 0.1 if round_ == 5 else 2.7}
+            file.write(json.dumps(line | {"parameters": f"{print_:016x}"}) + "\n")
+    done = await export_swarm(settings(made, tmp_path / "model", StateSelector(best=True)))
+    assert done.round == 4
+    facts = json.loads((tmp_path / "model" / "distro-node.json").read_text())
+    assert facts["losses"]["heldout"] == [[4, 2.7]]
+    assert heldout_losses(made.history, made.ledger) == {4: 2.7, 5: 2.9}
 
 
 async def test_without_the_ledger_there_is_no_model(made: Made, tmp_path: Path) -> None:

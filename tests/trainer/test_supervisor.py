@@ -635,10 +635,23 @@ async def test_a_measured_loss_is_never_of_a_round_after_the_runs_last(
     # Private here: `_manifest`: the end of a run has no seam of its own in the supervisor
     monkeypatch.setattr(fake.supervisor, "_manifest", replace(manifest, schedule=schedule))
     rounds: list[int] = []
-    fake.telemetry.evaluated = lambda round_, loss: rounds.append(round_)
+    fake.telemetry.evaluated = lambda round_, *_: rounds.append(round_)
     await fake.run()
     assert rounds
     assert max(rounds) <= last
+
+
+async def test_a_measured_loss_names_the_parameters(tmp_path: Path) -> None:
+    """The chain of the round may be abandoned later."""
+    fake: Any = FakeSupervisor(tmp_path, evaluate_every=1)
+    fake.heldout = 1.0
+    fake.telemetry.keep_history(tmp_path / "history")
+    await fake.run()
+    lines = [json.loads(line) for line in (tmp_path / "history").read_text().splitlines()]
+    measured = [(line["round"], line["parameters"]) for line in lines if "heldout" in line]
+    assert measured
+    # The parameters of this trainer have their round as a fingerprint.
+    assert measured == [(round_, f"{round_:016x}") for round_, _ in measured]
 
 
 async def test_the_model_writes_after_each_measurement_until_there_is_work(tmp_path: Path) -> None:
