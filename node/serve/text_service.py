@@ -18,6 +18,7 @@ import trio
 from ..errors import UserError
 from ..training.client import TrainerDied, TrainerFailed
 from ..training.text_request import TextRequest, TextStart
+from ..util.system_errors import is_shortage
 from .api_error import ApiError
 from .completion_response import Choice, Usage
 from .model_source import ModelName, ModelSource, OpenModel
@@ -116,12 +117,15 @@ class TextService:
                     finally:
                         # From here on its process is being closed.
                         self._model, self._requested = None, trio.Event()
-            except UserError as error:
-                if not started:
+            except (UserError, OSError) as error:
+                if not started or not (isinstance(error, UserError) or is_shortage(error)):
                     raise
-                self._problem, self._requested = error.problem, trio.Event()
+                problem = f"the system has too few resources: {error}"
+                if isinstance(error, UserError):
+                    problem = error.problem
+                self._problem, self._requested = problem, trio.Event()
                 self._opened_or_failed.set()
-                _log.warning("the model cannot be opened: %s", error.problem)
+                _log.warning("the model cannot be opened: %s", problem)
             if trio.current_time() - began > _LONGEST_PAUSE_SECONDS:
                 pause = _FIRST_PAUSE_SECONDS
             await trio.sleep(pause)

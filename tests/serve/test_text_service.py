@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -67,7 +68,7 @@ class FakeSource:
     """A source of such models; each has the next number as its round."""
 
     models: list[FakeModel] = field(default_factory=list)
-    failure: UserError | None = None
+    failure: UserError | OSError | None = None
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[FakeModel]:
@@ -201,6 +202,24 @@ async def test_what_cannot_be_opened_again_is_tried_less_and_less_often(
         await trio.sleep(1000)
         with pytest.raises(ApiError, match="its files are gone"):
             await written(service)
+        source.failure = None
+        await trio.sleep(61)
+        assert (await written(service)).text == "xyz"
+
+
+async def test_a_shortage_of_the_system_ends_one_attempt_to_open_a_model(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    source = FakeSource()
+    async with running(source, look_seconds=math.inf) as (service, model):
+        source.failure = OSError(errno.EMFILE, "Too many open files")
+        model.failure = TrainerDied("killed by a test")
+        with pytest.raises(ApiError):
+            await written(service)
+        await trio.sleep(10)
+        with pytest.raises(ApiError, match="too few resources") as refused:
+            await written(service)
+        assert refused.value.status == 503
         source.failure = None
         await trio.sleep(61)
         assert (await written(service)).text == "xyz"
