@@ -102,7 +102,10 @@ class TextService:
             task_status.started()
         while True:
             if on_request:
-                self._problem, self._opened_or_failed = None, trio.Event()
+                self._problem = None
+                if self._opened_or_failed.is_set():
+                    # After a failure; after a model a request may be waiting already.
+                    self._opened_or_failed = trio.Event()
                 await self._requested.wait()
             began = trio.current_time()
             try:
@@ -117,6 +120,7 @@ class TextService:
                     finally:
                         # From here on its process is being closed.
                         self._model, self._requested = None, trio.Event()
+                        self._opened_or_failed = trio.Event()
             except (UserError, OSError) as error:
                 if not started or not (isinstance(error, UserError) or is_shortage(error)):
                     raise

@@ -254,6 +254,18 @@ async def test_a_model_is_open_only_while_it_is_used(
         assert len(source.models) == 2
 
 
+async def test_a_request_waits_while_an_idle_model_is_closed_and_opened_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    source = FakeSource()
+    async with on_request(source) as service:
+        assert (await written(service)).text == "xyz"
+        while service.name is not None:  # noqa: ASYNC110 - closing has no event
+            await trio.sleep(0.1)
+        assert (await written(service)).text == "xyz"
+        assert len(source.models) == 2
+
+
 async def test_a_long_text_keeps_the_model_open(autojump_clock: trio.testing.MockClock) -> None:
     source = FakeSource()
     async with on_request(source) as service, trio.open_nursery() as nursery:
