@@ -149,6 +149,14 @@ def test_an_export_is_verified(swarm: Made, tmp_path: Path) -> None:
     assert facts["images"]["classes"] == ["bar", "beam"]
     found = trio.run(verify_model, VerifySettings(directory=to, swarm=swarm_id, data_dir=root))
     assert (found.round, found.proof, found.unchecked) == (5, "content", ())
+    # With this key the library takes its own default in place of the value beside it.
+    config = to / "unet" / "config.json"
+    written = config.read_text()
+    said = json.loads(written) | {"_use_default_values": ["norm_num_groups"]}
+    config.write_text(json.dumps(said))
+    with pytest.raises(UserError, match=r"_use_default_values in unet/config\.json"):
+        trio.run(verify_model, VerifySettings(directory=to, swarm=swarm_id, data_dir=root))
+    config.write_text(written)
     weights = to / "unet" / "diffusion_pytorch_model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1

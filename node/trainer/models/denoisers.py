@@ -26,6 +26,7 @@ SCHEDULER = "scheduler"
 INDEX_NAME = "model_index.json"
 SCHEDULER_CONFIG_NAME = f"{SCHEDULER}/scheduler_config.json"
 VERSION_KEY = "_diffusers_version"
+_PLACE_KEY = "_name_or_path"
 WEIGHTS_NAME = "diffusion_pytorch_model.safetensors"
 
 # The linear schedule begins and ends with these values if it has 1,000 steps (Ho et al., arXiv
@@ -142,12 +143,13 @@ def read_denoiser(directory: Path, model: Denoiser) -> None:
 def written_config(model: Denoiser) -> dict[str, Any]:
     """Return the contents of a model's `config.json`, without what the library writes about itself."""
     # The values are as they would be read back: tuples become lists.
-    return without_private_keys(json.loads(model.unet.to_json_string()))
+    return without_origin(json.loads(model.unet.to_json_string()))
 
 
-def without_private_keys(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration without the keys that record how it was written."""
-    return {key: value for key, value in config.items() if not key.startswith("_")}
+def without_origin(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration without the keys that record how it was written. Other keys that begin
+    with `_` have an effect: one lists keys whose values the library replaces by its defaults."""
+    return {key: value for key, value in config.items() if key not in (VERSION_KEY, _PLACE_KEY)}
 
 
 def _bad(problem: str) -> TrainerFailed:

@@ -40,7 +40,7 @@ from .denoisers import (
     noise_schedule,
     pipeline_index,
     read_denoiser,
-    without_private_keys,
+    without_origin,
     written_config,
 )
 from .denoisers import WEIGHTS_NAME as IMAGE_WEIGHTS_NAME
@@ -192,7 +192,7 @@ def _denoiser(
     read_denoiser(found.directory, model)
     found.mark_compared(f"{UNET}/{IMAGE_WEIGHTS_NAME}")
     name = f"{UNET}/config.json"
-    written = without_private_keys(json_object(_read(found.directory / name), name))
+    written = without_origin(json_object(_read(found.directory / name), name))
     expected = written_config(model)
     found.note_keys(
         name, (key for key in {*written, *expected} if written.get(key) != expected.get(key))
