@@ -295,10 +295,15 @@ class HttpServer:
             async with trio.open_nursery() as nursery:
 
                 async def watch() -> None:
-                    # The client sends nothing during a stream, so any result here means that it
-                    # disconnected.
+                    # The connection is closed after a stream: what the client sends meanwhile has no
+                    # answer.
+                    received = 0
                     with contextlib.suppress(*_CONNECTION_ERRORS):
-                        await stream.receive_some(1)
+                        while received <= self._bounds.head_bytes:
+                            data = await stream.receive_some(_READ_BYTES)
+                            if not data:
+                                break
+                            received += len(data)
                     nursery.cancel_scope.cancel()
 
                 nursery.start_soon(watch)

@@ -268,3 +268,32 @@ async def test_a_stream_that_ends_is_complete() -> None:
         # The last chunk says that nothing is missing.
         assert received.endswith(b"\r\n0\r\n\r\n")
         nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_sends_more_gets_its_stream_to_the_end() -> None:
+    """Some send a line's end after a body, or the next request at once."""
+    go_on = trio.Event()
+
+    async def pieces(send: Send) -> None:
+        await send(b"one ")
+        await go_on.wait()
+        await send(b"two")
+
+    async def answer(_: Request) -> Response:
+        return Response(stream=pieces)
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(HttpServer(answer).run, listeners)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            received = b""
+            while b"one" not in received:
+                received += await stream.receive_some(4096)
+            await stream.send_all(b"\r\n")
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            go_on.set()
+            received += await read_all(stream)
+        assert received.endswith(b"\r\n0\r\n\r\n")
+        nursery.cancel_scope.cancel()
