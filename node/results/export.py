@@ -153,6 +153,7 @@ def complete_directory(directory: Path) -> Iterator[Path]:
     """Yield a new directory whose content becomes that of `directory` at the end; after a failure it is
     removed. Raises `UserError` (`NOT_WRITABLE`, `DISK_FULL`) if `directory` cannot be written."""
     created: list[Path] = []
+    moved: list[Path] = []
     temporary: Path | None = None
     try:
         # If the destination exists and is empty (a mounted disk, for example), files are moved into it.
@@ -171,13 +172,19 @@ def complete_directory(directory: Path) -> Iterator[Path]:
             sync(path)
         if is_empty_directory:
             for path in temporary.iterdir():
-                path.rename(directory / path.name)
+                moved.append(path.rename(directory / path.name))
             temporary.rmdir()
         else:
             temporary.rename(directory)
     except BaseException as error:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+        for path in moved:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    path.unlink()
         for parent in reversed(created):
             with contextlib.suppress(OSError):
                 parent.rmdir()

@@ -484,6 +484,34 @@ class TestPlaces:
             (aside / "whole").write_text("")
         assert [path.name for path in tmp_path.iterdir()] == ["whole"]
 
+    def test_a_directory_that_is_filled_in_part_is_emptied(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As when somebody unplugs a disk, or presses Ctrl-C, while the files are moved."""
+        rename = Path.rename
+        moved: list[Path] = []
+
+        def breaks(path: Path, target: Path) -> Path:
+            if len(moved) == 2:
+                raise OSError(errno.EIO, "Input/output error")
+            moved.append(target)
+            return rename(path, target)
+
+        def fill(place: Path) -> None:
+            for name in ("folder", "other", "third"):
+                (place / name).mkdir()
+                (place / name / "file").write_text("")
+            (place / "file").write_text("")
+
+        monkeypatch.setattr(Path, "rename", breaks)
+        with (
+            pytest.raises(UserError, check=refusal(ExitCode.NOT_WRITABLE)),
+            complete_directory(tmp_path) as aside,
+        ):
+            fill(aside)
+        assert len(moved) == 2
+        assert names_in(tmp_path) == []
+
 
 class Stages:
     """Each stage that was shown, with the last progress of each."""
