@@ -27,6 +27,7 @@ from ...protocol.chain.entry_store import MAX_DECIDED_BYTES, decode_decided
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.messages import Record
 from ..telemetry.history import MAX_SAMPLE_CHARACTERS
+from ..telemetry.mean_loss import mean_loss
 from ..telemetry.own_rounds import OWN_ROUNDS
 from ..util.sanitize import harmless_piece
 from .period_totals import PeriodTotals
@@ -266,12 +267,10 @@ class RunHistory:
 
     def _add_record(self, record: Record) -> None:
         counted = tokens = size = 0
-        weighted = 0.0
         by_member: dict[int, int] = {}
         for entry in record.updates:
             tokens += entry.tokens
             size += entry.size
-            weighted += entry.loss * entry.tokens
             number = self._numbers.get(entry.peer)
             if number is not None:
                 counted |= 1 << number
@@ -292,7 +291,7 @@ class RunHistory:
             RoundRow(
                 round=record.round,
                 rounds=1,
-                loss=weighted / tokens if tokens and math.isfinite(weighted) else None,
+                loss=mean_loss(record.updates),
                 trained=tokens,
                 tokens=tokens + (before.tokens if before else 0),
                 size=size + (before.size if before else 0),

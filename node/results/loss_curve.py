@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 
 from ...protocol.chain.ledger import Ledger
+from ..telemetry.mean_loss import mean_loss
 
 CURVE_NAME = "loss.svg"
 """The file in an export that shows the curve."""
@@ -21,13 +21,8 @@ Curve = Sequence[tuple[int, float]]
 
 def training_losses(ledger: Ledger, last: int) -> list[tuple[int, float]]:
     """Return, for each round up to `last`, the mean loss that members announced for its samples."""
-    found = []
-    for round_ in range(1, last + 1):
-        updates = [each for each in ledger[round_].record.updates if math.isfinite(each.loss)]
-        tokens = sum(each.tokens for each in updates)
-        if tokens:
-            found.append((round_, sum(each.loss * each.tokens for each in updates) / tokens))
-    return found
+    losses = ((each, mean_loss(ledger[each].record.updates)) for each in range(1, last + 1))
+    return [(round_, loss) for round_, loss in losses if loss is not None]
 
 
 def thinned(curve: Curve) -> list[tuple[int, float]]:

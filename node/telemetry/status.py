@@ -94,7 +94,7 @@ class Losses:
     """Losses in nats per token."""
 
     training: float | None
-    """Mean over the last round's tokens of all members."""
+    """Mean over the last round's tokens, robust to one member."""
     heldout: float | None
     """Loss on text that no member trains on."""
     heldout_round: int | None

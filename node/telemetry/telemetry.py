@@ -23,6 +23,7 @@ from ..util.progress import Progress
 from .counts import NodeCounts
 from .health import longest_silence
 from .history import last_rounds, last_scores, write
+from .mean_loss import mean_loss
 from .messages import event_sentence, progress_text
 from .own_rounds import OWN_ROUNDS, OwnRound, OwnRoundCounts, RoundAttendance
 from .privacy import PrivacyStatus
@@ -388,13 +389,12 @@ class Telemetry:
     # Private
 
     def _note_loss(self, record: Record) -> float | None:
-        """Set the training loss to the mean over a record's tokens, in nats per token, and return it;
-        None: the record has no tokens."""
-        tokens = sum(entry.tokens for entry in record.updates)
-        if not tokens:
-            return None
-        self.loss = sum(entry.loss * entry.tokens for entry in record.updates) / tokens
-        return self.loss
+        """Set the training loss to a record's, in nats per token, and return it; None: the record has no
+        tokens."""
+        loss = mean_loss(record.updates)
+        if loss is not None:
+            self.loss = loss
+        return loss
 
     def _phase(self) -> Phase:
         times = None if self.round is None else self.times.get(self.round + 1)
