@@ -66,6 +66,8 @@ class Snapshots:
         self._audit_history = rebuilt_rounds(manifest)
         self._initial = LocalSnapshot(-1, manifest.initial.hex(), 4 * manifest.elements)
         known = swarm_store.snapshots()
+        # The chain to which the kept snapshots belong, by `SwarmStore.chains_left`.
+        self._chain = swarm_store.chains_left
         self._kept = [each for each in known if each.whole]
         # On disk, an interrupted download and snapshots of an abandoned chain look alike; the download
         # comes first. Without a download, the first of the others is treated as one.
@@ -73,6 +75,9 @@ class Snapshots:
         self._partial: LocalSnapshot | None = incomplete[0] if incomplete else None
         # Snapshots of an abandoned chain, kept until the current chain has one of its own.
         self._abandoned = incomplete[1:]
+        # Snapshots whose removal has begun. They stay listed until it is complete, so that a crash
+        # leaves no part of them for ever.
+        self._leaving: list[LocalSnapshot] = []
         # The last round whose updates were removed; None if not determined yet.
         self._swept_round: int | None = None
         self._retention = Retention()
@@ -157,13 +162,14 @@ class Snapshots:
         # The current chain has a snapshot of its own now, so those of an abandoned one can go, and what
         # is here of one whose download was interrupted.
         incomplete, self._partial, self._abandoned = self._incomplete(), None, []
+        self._leaving += incomplete
         await self._keep(LocalSnapshot(entry.round, entry.blob.hex(), entry.size))
         await self._remove(incomplete)
 
     async def _keep(self, new: LocalSnapshot) -> None:
         if self._swept_round is None:
             # With enough snapshots, an earlier process removed the updates that were dispensable when
-            # it made the newest snapshot, or more; with fewer, it removed none.
+            # it made the newest snapshot, or more, before it listed that; with fewer, it removed none.
             had_enough = len(self._kept) >= KEPT_SNAPSHOTS
             first_unknown = self._kept[-1].round + 1 if had_enough else 0
             self._swept_round = (
@@ -173,9 +179,9 @@ class Snapshots:
         kept = kept_with(
             self._kept, new, held=self._is_retained, most_held=most, back=self._audit_history
         )
+        if len(kept) >= KEPT_SNAPSHOTS:
+            await self._sweep_updates(self._swept_round, kept)
         await self._replace(kept)
-        if len(self._kept) >= KEPT_SNAPSHOTS:
-            await self._sweep_updates(self._swept_round)
 
     def _is_retained(self, snapshot: LocalSnapshot) -> bool:
         """Whether a peer is fetching this snapshot, or the updates after it, and is better off with it
@@ -204,23 +210,36 @@ class Snapshots:
         """Remove the parts of the snapshot that was being fetched."""
         partial, self._partial = self._partial, None
         if partial is not None:
+            self._leaving.append(partial)
             self._save()
             await self._remove([partial])
 
     async def _replace(self, kept: list[LocalSnapshot]) -> None:
-        dropped = [old for old in self._kept if old not in kept]
+        dropped = [old for old in self._kept if old not in (*kept, *self._abandoned)]
+        self._leaving += dropped
         self._kept = kept
         self._save()
-        new = [each for each in kept if not self._retention.is_registered(each)]
+        await self._register()
+        await self._remove(dropped)
+
+    async def _register(self) -> None:
+        """Let requests of peers hold the snapshots that are kept."""
+        new = [each for each in self._kept if not self._retention.is_registered(each)]
         # Read in a thread: the lists of large models are long, and requests for chunks should not wait.
         lists = await trio.to_thread.run_sync(lambda: [*map(self._blobs_of, new)])
         for each, blobs in zip(new, lists, strict=True):
             self._retention.register(each, blobs)
-        await self._remove(dropped)
 
     def _save(self) -> None:
-        # After a restart, a snapshot of an abandoned chain is treated like an interrupted download.
-        self._swarm_store.keep_snapshots([*self._kept, *self._incomplete()])
+        # After a restart, a snapshot of an abandoned chain, or one whose removal was interrupted, is
+        # treated like an interrupted download.
+        leaving = [replace(each, whole=False) for each in self._leaving]
+        kept, others = self._kept, [*self._incomplete(), *leaving]
+        if self._chain != self._swarm_store.chains_left:
+            # The chain was replaced meanwhile, so these will be set aside.
+            others += [replace(each, whole=False) for each in kept]
+            kept = []
+        self._swarm_store.keep_snapshots([*kept, *others])
 
     def _incomplete(self) -> list[LocalSnapshot]:
         """Return the snapshots that the node cannot start from and must not remove yet."""
@@ -231,12 +250,14 @@ class Snapshots:
         """Set aside the snapshots of an abandoned chain: those missing from the list on disk, which is
         emptied when the node switches to another chain."""
         listed = self._swarm_store.snapshots()
+        self._chain = self._swarm_store.chains_left
         if all(own in listed for own in self._kept):
             return
         self._retention = Retention()
         kept, self._abandoned, to_remove = put_aside(
             self._kept, self._abandoned, listed, lambda old: self._is_certified(old, self._ledger())
         )
+        self._leaving += to_remove
         await self._replace(kept)
         await self._remove(to_remove)
 
@@ -273,13 +294,12 @@ class Snapshots:
         return (*blobs.chunks, blob_of(snapshot))
 
     async def _remove(self, dropped: list[LocalSnapshot]) -> None:
-        """Remove what only these snapshots need, and chunks that no snapshot needs. The trainer makes
-        none meanwhile."""
+        """Remove what only these snapshots, all of them `_leaving`, need, and chunks that no snapshot
+        needs. The trainer makes none meanwhile."""
         unlisted = await trio.to_thread.run_sync(self._unlisted.noted)
         if not dropped and not unlisted:
             return
-        # The list of snapshots first, then the files: a crash in between wastes space and breaks
-        # nothing.
+        # First the list says that they are incomplete, then the files go, then they leave the list.
         await self._swarm_store.written()
         kept = (self._initial, *self._kept, *self._incomplete())
 
@@ -297,12 +317,15 @@ class Snapshots:
 
         # In a thread: long lists and large files take time.
         await trio.to_thread.run_sync(remove)
+        if dropped:
+            self._leaving = [each for each in self._leaving if each not in dropped]
+            self._save()
 
-    async def _sweep_updates(self, swept: int) -> None:
-        """Remove the updates of rounds so old that peers load a snapshot instead of replaying them
-        (`last_dispensable`); those up to round `swept` are removed already."""
+    async def _sweep_updates(self, swept: int, kept: list[LocalSnapshot]) -> None:
+        """Remove the updates of rounds so old that peers load one of the `kept` snapshots instead of
+        replaying them (`last_dispensable`); those up to round `swept` are removed already."""
         ledger = self._ledger()
-        last = last_dispensable(ledger, self._kept, len(ledger))
+        last = last_dispensable(ledger, kept, len(ledger))
         known = ledger.truncated(len(ledger))
         found = await trio.to_thread.run_sync(dispensable_updates, known, swept, last)
         for start in range(0, len(found), _SWEPT_AT_ONCE):
@@ -317,4 +340,4 @@ class Snapshots:
         if self._ledger() is not ledger:
             return
         self._swept_round = last
-        self._retention.forget(last, self._kept)
+        self._retention.forget(last, kept)

@@ -87,6 +87,8 @@ class SwarmStore:
         self._queued = self._done = 0
         self._snapshot_list: list[LocalSnapshot] | None = None
         self._broken: OSError | None = None
+        self.chains_left = 0
+        """How often the chain was replaced by another one since the start."""
 
     async def written(self) -> None:
         """Wait until every change queued before is on the disk."""
@@ -261,6 +263,7 @@ class SwarmStore:
 
     def replace_chain(self, ledger: Ledger) -> None:
         """Replace the chain by another one. The snapshots so far are listed as incomplete."""
+        self.chains_left += 1
         # A copy, because the ledger grows while this is being written.
         chain = ledger.truncated(len(ledger))
         self._queue(lambda: self._replace_ledger(map(chain.raw, range(len(chain)))))

@@ -281,6 +281,28 @@ async def test_who_leaves_a_chain_can_come_back_though_nobody_else_has_its_snaps
         assert all(world.store.has(content_id(part)) for part in data)
 
 
+async def test_a_snapshot_that_is_added_after_its_chain_was_left_is_not_one_to_start_from(
+    world: World,
+) -> None:
+    """The trainer may be making it while the node switches to another chain."""
+    world.grow_to(2 * INTERVAL + 2)
+    await world.own(INTERVAL)
+    chain, other = world.ledger, world.ledger.truncated(INTERVAL + 2)
+    world.swarm_store.replace_chain(other)
+    left = await world.own(2 * INTERVAL)
+    world.ledger = other
+    assert not any(each.whole for each in world.swarm_store.snapshots())
+    await world.snapshots.best(certified_only=True)
+    assert [each.round for each in world.swarm_store.snapshots() if each.whole] == [INTERVAL]
+    # All may come back to the chain that was left.
+    world.ledger = chain
+    world.swarm_store.replace_chain(chain)
+    world.others.clear()
+    with trio.fail_after(10):
+        assert (await world.snapshots.best(certified_only=True)).round == 2 * INTERVAL
+    assert left.blob == blob_of(world.swarm_store.snapshots()[0])
+
+
 async def test_what_a_left_chain_needed_goes_with_the_next_snapshot(world: World) -> None:
     world.grow_to(2 * INTERVAL + 2)
     left = [await world.own(INTERVAL), await world.own(2 * INTERVAL)]
@@ -348,6 +370,95 @@ async def test_the_chunks_of_a_snapshot_that_was_never_listed_are_removed(
     await world.snapshots.best(certified_only=False)
     assert world.has(own)
     assert world.has(later)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def kill_at(world: World, monkeypatch: pytest.MonkeyPatch, method: str, call: int) -> None:
+    """Let the process end at this call of a method of the blob store, from now on."""
+    calls = 0
+    original = getattr(world.store, method)
+
+    def dying(argument: Any) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise Killed
+        return original(argument)
+
+    monkeypatch.setattr(world.store, method, dying)
+
+
+@pytest.mark.parametrize("call", [1, 2])
+async def test_a_snapshot_whose_removal_was_interrupted_is_removed_later(
+    world: World, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    made = []
+    for multiple in (1, 2):
+        world.grow_to(multiple * INTERVAL + 1)
+        made.append(await world.own(multiple * INTERVAL))
+    world.grow_to(3 * INTERVAL + 1)
+    with monkeypatch.context() as patched:
+        kill_at(world, patched, "remove", call)
+        with pytest.raises(Killed):
+            await world.own(3 * INTERVAL)
+    world.start()
+    found = await world.snapshots.best(certified_only=False)
+    assert found.round == 3 * INTERVAL
+    world.grow_to(4 * INTERVAL + 1)
+    await world.own(4 * INTERVAL)
+    left = [part for entry in made for part in world.parts(entry)]
+    assert not any(world.store.has(content_id(part)) for part in left)
+    assert [each.round for each in world.swarm_store.snapshots()] == [3 * INTERVAL, 4 * INTERVAL]
+
+
+async def test_a_snapshot_that_a_leaving_node_did_not_remove_is_removed_later(world: World) -> None:
+    for multiple in (1, 2):
+        world.grow_to(multiple * INTERVAL + 1)
+        await world.own(multiple * INTERVAL)
+    world.grow_to(3 * INTERVAL + 1)
+    entry = world.snapshot(3 * INTERVAL)
+    with trio.move_on_after(math.inf) as scope:
+        # The node leaves while the snapshot is being added.
+        scope.cancel()
+        await world.own(3 * INTERVAL)
+    assert world.has(entry)
+    world.start()
+    await world.snapshots.best(certified_only=False)
+    world.grow_to(4 * INTERVAL + 1)
+    await world.own(4 * INTERVAL)
+    oldest = world.snapshot(INTERVAL)
+    assert not any(world.store.has(content_id(part)) for part in world.parts(oldest))
+
+
+async def test_updates_whose_removal_was_interrupted_are_removed_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.grow_to(4 * INTERVAL + 1)
+    bodies = {r: world.store.put(b"%d" % r) for r in range(world.round)}
+    world.ledger = world.fork().ledger.truncated(1)
+
+    def grow_to(round_: int) -> None:
+        while world.round <= round_:
+            large = {"update": bodies[world.round], "size": 4 * world.manifest.elements}
+            world.grow(updates=[world.update(identity(0).peer, **large)])
+
+    for multiple in (1, 2):
+        grow_to(multiple * INTERVAL + 1)
+        await world.own(multiple * INTERVAL)
+    grow_to(3 * INTERVAL + 1)
+    with monkeypatch.context() as patched:
+        kill_at(world, patched, "set_aside", 1)
+        with pytest.raises(Killed):
+            await world.own(3 * INTERVAL)
+    world.start()
+    await world.snapshots.best(certified_only=False)
+    grow_to(4 * INTERVAL + 1)
+    await world.own(4 * INTERVAL)
+    kept = [r for r, cid in bodies.items() if r and world.store.has(cid)]
+    assert kept == list(range(3 * INTERVAL + 1, 4 * INTERVAL + 2))
 
 
 async def test_a_snapshot_stays_while_somebody_fetches_it(
