@@ -91,6 +91,7 @@ class Snapshots:
         nodes keep the later updates for those that fetch it. Raises `DiskFull`.
         """
         await self._put_abandoned_chain_aside()
+        await self._register()
         # A trainer or node that died while it made a snapshot may have left chunks of it.
         await self._remove([])
         while True:

@@ -461,6 +461,21 @@ async def test_updates_whose_removal_was_interrupted_are_removed_later(
     assert kept == list(range(3 * INTERVAL + 1, 4 * INTERVAL + 2))
 
 
+async def test_readers_that_began_before_a_start_hold_their_snapshot(
+    world: World, autojump_clock: object
+) -> None:
+    for multiple in (1, 2):
+        world.grow_to(multiple * INTERVAL + 1)
+        await world.own(multiple * INTERVAL)
+    fetched = world.snapshot(INTERVAL)
+    world.start()
+    await world.snapshots.best(certified_only=False)
+    assert world.snapshots.note_request(VISITOR, fetched.blob)
+    world.grow_to(3 * INTERVAL + 1)
+    await world.own(3 * INTERVAL)
+    assert world.has(fetched)
+
+
 async def test_a_snapshot_stays_while_somebody_fetches_it(
     world: World, autojump_clock: object
 ) -> None:
