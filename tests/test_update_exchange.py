@@ -89,6 +89,29 @@ async def test_an_update_that_missed_its_round_goes(store: BlobStore) -> None:
     assert not store.has(update)
 
 
+async def test_updates_that_missed_their_round_go_after_a_restart(store: BlobStore) -> None:
+    """Each start left some on the disk for ever, at least this node's own last one."""
+    update, counted, again = (store.put(data) for data in (b"missed", b"counted", b"again"))
+    chain = grown(counted, counts_in=3)
+    author = chain.membership.peers[0]
+    chain.grow(updates=[chain.update(author, update=again)])
+    before = updates_of(chain, store)
+    for each in (update, counted, again):
+        before.keep(3, each)
+    updates = updates_of(chain, store)
+    await updates.sweep(ROUNDS)
+    assert [store.has(each) for each in (update, counted, again)] == [False, True, True]
+
+
+async def test_an_update_that_counted_a_round_later_stays_after_a_restart(store: BlobStore) -> None:
+    """Members that were away may still ask for it."""
+    update = store.put(b"an update")
+    chain = grown(update, counts_in=4)
+    updates_of(chain, store).keep(3, update)
+    await updates_of(chain, store).sweep(ROUNDS - 1)
+    assert store.has(update)
+
+
 async def test_the_status_shows_which_updates_are_waited_for(
     store: BlobStore, autojump_clock: MockClock
 ) -> None:

@@ -33,6 +33,7 @@ from ..network.exchange.blobs import BlobFetcher, FetchFailed
 from ..network.exchange.update_relay_client import Relays
 from ..network.network import Network
 from ..storage.blob_store import BlobStore
+from ..storage.update_notes import UpdateNotes
 from ..telemetry.telemetry import Telemetry
 from ..util.progress import Progress
 from ..util.system_errors import is_shortage, note_shortage
@@ -82,6 +83,9 @@ class UpdateExchange:
         self._fetching = UpdateDownloads()
         self._requests: set[trio.CancelScope] = set()
         self._kept = ReceivedUpdates()
+        self._notes = UpdateNotes(store.root, manifest.swarm)
+        for round, update in self._notes.noted:
+            self._kept.note(round, update)
 
     async def fetch(self, wanted: FetchUpdate) -> None:
         """Fetch an update and check it, retrying while its round needs it. Of an update that is split,
@@ -117,17 +121,19 @@ class UpdateExchange:
     def keep(self, round: int, update: ContentId) -> None:
         """Note that an update of `round` is in the store."""
         self._kept.note(round, update)
+        self._notes.note(round, update)
         self._ids[update] = None
         self._expect(round, update)
 
     async def sweep(self, round: int) -> None:
         """Remove updates that missed their round, since no one will ever request them."""
         ledger = self._member.ledger
+        oldest = min((noted for noted, _ in self._notes.noted), default=round)
         missed = self._kept.missed(round, ledger)
         if missed:
             # The same bytes may count in a round that is still to be applied, or may have counted in one
-            # whose updates are still kept for others.
-            first = first_needed(ledger, round)
+            # whose updates are still kept for others. Updates of an earlier process may be older.
+            first = min(first_needed(ledger, round), oldest)
             known = ledger.truncated(len(ledger))
             # Reads up to two hundred entries, most of them from the disk.
             missed -= await trio.to_thread.run_sync(updates_from, known, first)
@@ -139,6 +145,7 @@ class UpdateExchange:
         await self._parts.sweep(round)
         files = self._store.set_aside(missed)
         await trio.to_thread.run_sync(self._store.delete_files, files)
+        self._notes.forget(round)
 
     async def _try_once(self, wanted: FetchUpdate) -> bool:
         """Try once to get an update, or the part of it that this member needs; return whether no further

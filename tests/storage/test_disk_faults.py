@@ -51,6 +51,7 @@ from distro_node.node.storage.sign_vote_store import SignVotePartStore
 from distro_node.node.storage.spill_file import SpillFile
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.storage.unlisted_chunks import UnlistedChunks
+from distro_node.node.storage.update_notes import UpdateNotes
 from distro_node.node.telemetry import logs
 from distro_node.node.telemetry.own_rounds import RoundAttendance
 from distro_node.node.telemetry.plots import plot_losses
@@ -159,6 +160,21 @@ def chunks_of_a_snapshot_in_the_making(root: Path) -> None:
     assert store.noted() == {one} or not new
     store.forget()
     assert not store.noted()
+
+
+def noted_updates_are_sound(root: Path) -> None:
+    noted = UpdateNotes(root, CHAIN.manifest.swarm).noted
+    assert noted <= {(round_, content_id(b"one")) for round_ in range(1000)}
+
+
+@scenario(noted_updates_are_sound)
+def notes_of_updates(root: Path) -> None:
+    """They are for tidying up, so the node goes on without them."""
+    notes = UpdateNotes(root, CHAIN.manifest.swarm)
+    for round_ in range(300):
+        notes.note(round_, content_id(b"one"))
+    notes.forget(298)
+    assert notes.noted == {(299, content_id(b"one"))}
 
 
 NEW, OLD = content_id(b"a name"), content_id(b"an old name")
