@@ -76,9 +76,11 @@ class Prefetch:
         providers: Callable[[], Sequence[PeerId]],
         budget: int | None,
         scarce: Scarce | None,
+        has_originals: bool = False,
     ) -> None:
         """`budget` is the maximum number of bytes of shards on the disk, None if unlimited; `scarce`
-        finds chunks with too few copies; None if none need to be kept for others."""
+        finds chunks with too few copies; None if none need to be kept for others. `has_originals`:
+        whether what is on the disk may be the only copy, so that a budget for less is refused."""
         self._data = data
         self._store = store
         self._downloads = downloads
@@ -86,6 +88,7 @@ class Prefetch:
         self._providers = providers
         self._budget = budget
         self._scarce = scarce
+        self._has_originals = has_originals
         # ends[s] is the first sample after shard s.
         self._ends = np.cumsum([data.samples_in(shard) for shard in data.shards], dtype=np.int64)
         self._lists: dict[ContentId, BlobList] = {}
@@ -112,7 +115,8 @@ class Prefetch:
         self._as_of: object = None
 
     async def begin(self) -> None:
-        """Fetch what every member needs: the tokenizer, and the evaluation data. Raises `DiskFull`."""
+        """Fetch what every member needs: the tokenizer, and the evaluation data. Raises `DiskFull`, and
+        `UserError` (`DISK_FULL`) if the budget is less than the originals that are here."""
         await self._downloads.fetch_blob(self._data.tokenizer, "the tokenizer")
         if self._data.tokenizer_settings is not None:
             await self._downloads.fetch_blob(self._data.tokenizer_settings, "the tokenizer")
@@ -326,6 +330,14 @@ class Prefetch:
                 continue
             blob_list = await self._blob_list(shard)
             self._held = {c: None for c in blob_list.chunks if self._store.has(c)} | self._held
+        excess = len(self._held) * CHUNK_BYTES - self._budget
+        if excess > 0 and self._has_originals:
+            raise UserError(
+                ExitCode.DISK_FULL,
+                "this node founded the swarm, and perhaps no other node has all of the training data: "
+                f"with this disk limit, up to {excess / 1e9:.2f} GB of it would be removed",
+                f"allow {math.ceil(excess / 1e7) / 100:.2f} GB more with --max-disk, or leave it out",
+            )
         self._make_room()
 
     def _has_room(self) -> bool:

@@ -252,6 +252,7 @@ async def fetch_data(context: JoinContext, manifest: Manifest) -> Prefetch:
         providers=context.connected,
         budget=data_budget(context.disk.max_disk, manifest),
         scarce=scarce,
+        has_originals=scarce is not None and manifest.founder == context.me,
     )
     await prefetch.begin()
     return prefetch

@@ -31,7 +31,12 @@ class World:
     """Corpus held by peers, and a node that prefetches it. Chunks are short, but have real names."""
 
     def __init__(
-        self, folder: Path, *, budget: int | None = None, scarce: set[bytes] | None = None
+        self,
+        folder: Path,
+        *,
+        budget: int | None = None,
+        scarce: set[bytes] | None = None,
+        has_originals: bool = False,
     ) -> None:
         """`scarce`: chunks that too few peers have, permanently."""
         self.store = BlobStore(folder / "blobs")
@@ -58,6 +63,7 @@ class World:
             providers=list,
             budget=budget,
             scarce=None if scarce is None else self.scarce,
+            has_originals=has_originals,
         )
 
     def _other(self, data: bytes) -> ContentId:
@@ -185,6 +191,23 @@ async def test_the_disk_holds_what_it_may(tmp_path: Path, autojump_clock: MockCl
     assert len(again.has()) == 6
     await run(again, [0], lambda: (0, 0) in again.has())
     assert len(again.has()) == 6
+
+
+async def test_the_only_copy_of_the_data_is_not_removed(tmp_path: Path) -> None:
+    """A founder may give its node less disk space than the data takes."""
+    founding = World(tmp_path, budget=None)
+    for body in founding.others.values():
+        founding.store.put(body)
+    everything = founding.has()
+    chunks = len(everything)
+    again = World(tmp_path, budget=(chunks - 2) * CHUNK_BYTES, has_originals=True)
+    with pytest.raises(UserError, match=r"up to 0.01 GB of it would be removed") as caught:
+        await again.prefetch.begin()
+    assert caught.value.code == ExitCode.DISK_FULL
+    assert again.has() == everything
+    enough = World(tmp_path, budget=chunks * CHUNK_BYTES, has_originals=True)
+    await enough.prefetch.begin()
+    assert enough.has() == everything
 
 
 async def test_data_that_nobody_has_is_waited_for(
