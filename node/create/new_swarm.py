@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ...crypto.hashing import content_id
@@ -155,8 +154,8 @@ async def dry_run(settings: CreateSettings, progress: ShowProgress) -> NewSwarm:
     with data.lock():
         nobody = PeerId(bytes(32))
         admission = draft.admission(nobody, public=settings.public)
-        with TemporaryDirectory(prefix=".dry-run-", dir=data.root) as scratch:
-            store = BlobStore(Path(scratch))
+        with data.scratch() as scratch:
+            store = BlobStore(scratch)
             initial = await _initial(draft, store, admission, nobody, progress)
             corpus = draft.corpus(data, progress)
             sample = corpus.store_excerpt(

@@ -13,6 +13,7 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ...crypto import keystore
 from ...crypto.identity import Identity, PeerId
@@ -27,6 +28,8 @@ from .disk_faults import disk_full
 
 # Enough for records, logs and a few updates; commands request further space explicitly.
 MINIMUM_FREE_BYTES = 64 << 20
+# How the names of scratch folders begin.
+_SCRATCH = ".dry-run-"
 
 
 class SwarmDir:
@@ -147,7 +150,8 @@ class DataDir:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the directory for this process; released when the process ends, even by a crash.
+        """Lock the directory for this process; released when the process ends, even by a crash. Scratch
+        folders of earlier processes are removed.
 
         Raises `UserError`: `DATA_DIR_LOCKED`, naming the process that holds the lock; `DATA_DIR` or
         `DISK_FULL` if the lock file cannot be opened; `UNSUPPORTED` without locks of files.
@@ -167,11 +171,20 @@ class DataDir:
                 raise self._locked(descriptor)
             os.ftruncate(descriptor, 0)
             write_at(descriptor, f"{os.getpid()}\n".encode(), 0)
+            for left in self.root.glob(f"{_SCRATCH}*"):
+                shutil.rmtree(left, ignore_errors=True)
             yield
         finally:
             # Closing releases the lock. The file stays: if it were removed, two processes could hold
             # locks on two files of the same name.
             os.close(descriptor)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """Yield a folder that is removed at the end, or by the next holder of the lock if this one is
+        killed."""
+        with TemporaryDirectory(prefix=_SCRATCH, dir=self.root) as folder:
+            yield Path(folder)
 
     def _locked(self, descriptor: int) -> UserError:
         # The process id is a hint for people; the file is empty until the holder has written it.

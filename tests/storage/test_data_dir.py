@@ -94,6 +94,20 @@ def test_known_swarms_are_those_with_a_manifest(data: DataDir) -> None:
     assert data.known_swarms() == [swarm]
 
 
+def test_the_scratch_folder_of_a_killed_process_is_removed(data: DataDir) -> None:
+    """A dry run puts a model and data into it: gigabytes under a hidden name."""
+    data.create()
+    killed = data.scratch()
+    left = killed.__enter__()
+    (left / "a blob").touch()
+    with data.lock():
+        assert not left.exists()
+        with data.scratch() as folder:
+            (folder / "a blob").touch()
+        assert not folder.exists()
+    killed.__exit__(None, None, None)
+
+
 def test_one_process_at_a_time(data: DataDir) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, data.root],
