@@ -21,7 +21,13 @@ from ..service.manager import ServiceManager, this_manager
 from ..service.units import Service, arguments_problem
 from ..settings.setting import Setting, all_settings, build
 from ..settings.tree import BootstrapOptions, JoinSettings
-from ..settings.values import NamedSwarm, absolute_path, parse_mirror, parse_target
+from ..settings.values import (
+    NamedSwarm,
+    absolute_path,
+    parse_mirror,
+    parse_target,
+    without_tilde,
+)
 from . import bootstrap, join
 from .command_settings import ServiceOptions
 from .options import Json, read_passphrase
@@ -152,6 +158,7 @@ def _service(ctx: typer.Context, options: ServiceOptions) -> Service:
         tree, {each.parameter: _typed(each, given) for each in all_settings(tree)}
     )
     refuse_ineffective(parsed, settings)
+    _refuse_relative_paths(parsed, tree)
     if settings.passphrase_file is not None:
         read_passphrase(settings.passphrase_file)
     if isinstance(settings, JoinSettings):
@@ -209,6 +216,31 @@ def _parsed(
         arguments[0], arguments[1:], parent=ctx.find_root(), default_map=defaults
     ) as inner:
         return inner
+
+
+def _refuse_relative_paths(parsed: typer.Context, tree: type) -> None:
+    """Raise `UserError` (`BAD_CONFIG`) for a path in the configuration file that depends on the working
+    directory: the service would use another place than this terminal. Paths in the command are made
+    absolute."""
+    for each in filter(_is_place, all_settings(tree)):
+        source = parsed.get_parameter_source(each.parameter)
+        if source is None or source.name != "DEFAULT_MAP":
+            continue
+        given = parsed.params[each.parameter]
+        for text in map(str, given if each.multiple else (given,)):
+            is_web_address = each.name == "mirror" and "://" in text
+            if not is_web_address and not without_tilde(Path(text)).is_absolute():
+                raise UserError(
+                    ExitCode.BAD_CONFIG,
+                    f"{each.name} in the configuration file is {text!r}, which depends on the directory "
+                    "in which a command starts, and a service starts in another one",
+                    f"write the whole path there: {absolute_path(Path(text))}",
+                )
+
+
+def _is_place(each: Setting) -> bool:
+    """Whether the values of a setting are paths; a mirror may also be a web address."""
+    return each.value_type is Path or each.name == "mirror"
 
 
 def _typed(each: Setting, given: Mapping[str, Any]) -> Any:

@@ -338,6 +338,31 @@ def test_paths_are_those_of_the_terminal(
     ]
 
 
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ('data-dir = "node"', "data-dir"),
+        ('passphrase-file = "secret"', "passphrase-file"),
+        ('mirror = ["https://example.org/blobs", "blobs"]', "mirror"),
+    ],
+)
+def test_paths_in_the_configuration_file_must_mean_the_same_to_a_service(
+    command, system: System, tmp_path: Path, monkeypatch, line: str, key: str
+) -> None:
+    """It starts in another directory: with another identity, or not at all."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "secret").write_text("open sesame\n")
+    install = ("--config", "own.toml", "service", "install", "--", "join", GOOD)
+    Path("own.toml").write_text(f"[join]\n{line}\n")
+    command(*install).refused_with(ExitCode.BAD_CONFIG, key)
+    assert system.asked == []
+    for name in ("node", "secret", "blobs"):
+        line = line.replace(f'"{name}"', f'"{tmp_path}/{name}"')
+    Path("own.toml").write_text(f"[join]\n{line}\n")
+    assert command(*install).code == 0
+
+
 def test_a_service_gets_the_configuration_file_and_no_variables(
     command, system: System, tmp_path: Path, monkeypatch
 ) -> None:
