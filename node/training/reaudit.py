@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -34,6 +34,7 @@ from ..storage.blob_files import DiskFull
 from ..storage.blob_store import BlobStore
 from ..storage.swarm_store import LocalSnapshot
 from ..util.system_errors import is_shortage
+from .call_limits import CallLimits
 from .client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from .main_memory import free_main_memory
 from .reaudit_order import next_reaudit
@@ -111,6 +112,7 @@ class ReauditWorker:
         self._me = me
         self._fetch_samples = fetch_samples
         self._start = start
+        self._limits = CallLimits(manifest.rounds.collect_max_seconds)
         self._waiting: dict[Audit, RunReaudit] = {}
         self._wake = trio.Event()
         # The number of rounds that were decided during the last re-audit.
@@ -137,7 +139,9 @@ class ReauditWorker:
                     )
                     self._waiting.pop(low_audit, None)
                     continue
-                async with self._start(self._trainer_spec()) as trainer:
+                async with AsyncExitStack() as stack:
+                    opened = self._start(self._trainer_spec())
+                    trainer = await self._limits.call(stack.enter_async_context, opened)
                     await self._reaudit_with(trainer, reports)
             except (TrainerFailed, TrainerDied, OSError) as problem:
                 if isinstance(problem, OSError) and not is_shortage(problem):

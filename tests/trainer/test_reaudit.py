@@ -61,6 +61,7 @@ class World:
         self.found = [SignSums(30, 9), SignSums(-1, 4)]
         self.open = 0
         self.starting: Exception | None = None
+        self.hangs = False
         # Only the attributes with the same names here are used of each.
         world: Any = self
         self.reaudits = ReauditWorker(
@@ -110,6 +111,8 @@ class World:
         self.specs.append(spec)
         if self.starting is not None:
             raise self.starting
+        if self.hangs:
+            await trio.sleep_forever()
         self.open += 1
         try:
             yield self
@@ -279,6 +282,20 @@ async def test_where_no_trainer_starts_nothing_waits(world: World, error: Except
     await world.run()
     # Nothing is reported where there was nothing to compare.
     assert (world.heard, world.did[-1]) == ([], "reaudit 6: (1, 2) of 3")
+
+
+async def test_a_trainer_that_hangs_as_it_starts_does_not_end_all_reaudits(world: World) -> None:
+    world.hangs = True
+    world.dispute_rounds([4], 5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.run, 30_000.0)
+        await trio.sleep(10_000.0)
+        assert (world.heard, len(world.specs)) == ([], 1)
+        world.hangs = False
+        world.dispute_rounds([6], 5)
+        await trio.sleep(600.0)
+        assert len(world.heard) == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_it_ends_with_the_dispute_and_after_its_time(
