@@ -50,6 +50,11 @@ class Downloads:
         self._providers = providers
         self._report = report
 
+    @property
+    def has_providers(self) -> bool:
+        """Whether there is any peer to ask at present."""
+        return bool(self._providers())
+
     async def fetch_blob(self, blob: ContentId, what: str) -> bytes:
         """Return one blob's bytes; progress reports call it `what`. Raises `DiskFull`."""
         data = await self._fetch_wanted(blob, what, lambda: True)

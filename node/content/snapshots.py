@@ -104,6 +104,19 @@ class Snapshots:
                 chosen = choose_state(own, ledger)
                 if chosen is not None:
                     return here[chosen]
+                # What is here already costs no download.
+                earlier = await trio.to_thread.run_sync(
+                    self._replayable, ledger, list(here.values())
+                )
+                if earlier is not None:
+                    return earlier
+            elif not self._downloads.has_providers:
+                valid = [each for each in self._kept if self._is_certified(each, ledger)]
+                earlier = await trio.to_thread.run_sync(
+                    self._replayable, ledger, [self._initial, *valid]
+                )
+                if earlier is not None:
+                    return earlier
             wanted = await self._interrupted(ledger) or certified
             if await self._fetch(wanted):
                 return wanted
@@ -279,6 +292,18 @@ class Snapshots:
 
     def _complete_rounds(self, snapshots: list[LocalSnapshot]) -> set[int]:
         return {each.round for each in snapshots if self._complete_list(each) is not None}
+
+    def _replayable(self, ledger: Ledger, snapshots: list[LocalSnapshot]) -> LocalSnapshot | None:
+        """Return the latest of these snapshots that is complete and whose later updates are all on this
+        disk, so that nothing has to be fetched; None if there is none. One that is more than an interval
+        behind the newest certified one is none, because a member would drop it (`Replica.next`)."""
+        known = ledger.truncated(len(ledger))
+        first = self._certified(known).round - known.manifest.rounds.snapshot_interval
+        for each in sorted(snapshots, key=lambda each: each.round, reverse=True):
+            if first <= each.round < len(known) and self._complete_list(each) is not None:
+                later = updates_from(known, each.round + 1)
+                return each if all(map(self._store.has, later)) else None
+        return None
 
     def _complete_list(self, snapshot: LocalSnapshot) -> BlobList | None:
         return blob_list_at(self._store, "snapshot", blob_of(snapshot), snapshot.size)
