@@ -686,8 +686,16 @@ ELSEWHERE = {
     # The files of an export appear completely or not at all, on a full and on a read-only disk.
     **{
         ("node/results/export.py", name): "tests/results: full and read-only places"
-        for name in ("mkdir", "rename", "rmdir", "rmtree", "write_bytes", "write_text")
+        for name in ("mkdir", "rename", "rmdir", "rmtree", "unlink", "write_bytes", "write_text")
     },
+    (
+        "node/storage/data_dir.py",
+        "TemporaryDirectory",
+    ): "a dry run's folder, told as the command's end",
+    (
+        "node/storage/data_dir.py",
+        "rmtree",
+    ): "what a killed dry run left, tried again with the next lock",
     **{
         ("node/results/evaluate.py", name): "a measurement's own folder, made again with the next"
         for name in ("TemporaryDirectory", "mkdir", "write_text")
@@ -730,7 +738,6 @@ ELSEWHERE = {
     ("node/create/reference_margins.py", "write_atomically"): "likewise",
     ("node/create/new_swarm.py", "rmtree"): "what create leaves once the swarm is there",
     ("node/create/new_swarm.py", "mkdir"): "likewise",
-    ("node/create/new_swarm.py", "TemporaryDirectory"): "a dry run's",
     ("node/create/new_swarm.py", "write_atomically"): "a report beside the log",
 }
 
