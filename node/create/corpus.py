@@ -317,7 +317,7 @@ def read_corpus(
     if table.deduplicate:
         leave_out_repeated(sources)
     if wanted == "both":
-        _hold_out(sources, source_files, table, tokenizer, kind)
+        _hold_out(sources, source_files, table, options, kind)
     else:
         for source, each in zip(sources, source_files, strict=True):
             held = range(len(each.files)) if wanted == "heldout" else ()
@@ -433,7 +433,7 @@ def _hold_out(
     sources: list[TokenisedSource],
     source_files: Sequence[SourceFiles],
     table: DataTable,
-    tokenizer: Tokenizer,
+    options: TokenisationOptions,
     kind: DataKind,
 ) -> None:
     """Determine for each source what is held out.
@@ -456,9 +456,9 @@ def _hold_out(
             if kind.whole_documents:
                 source.heldout = hold_out_whole_documents(source) or source.heldout
                 continue
-            line_ends = tokenizer.line_ends() if line_ends is None else line_ends
+            line_ends = options.tokenizer.line_ends() if line_ends is None else line_ends
             folder = source.cache.root.with_name(source.cache.root.name + _CUT_ENDING)
-            sources[index] = hold_out_document_ends(source, folder, line_ends)
+            sources[index] = hold_out_document_ends(source, folder, line_ends, options.borders.end)
 
 
 def _skipped(each: SourceFiles, cache: TokenCache) -> Skipped:

@@ -150,14 +150,17 @@ def hold_out_whole_documents(source: TokenisedSource) -> HeldOut | None:
 
 
 def hold_out_document_ends(
-    source: TokenisedSource, folder: Path, line_ends: np.ndarray
+    source: TokenisedSource, folder: Path, line_ends: np.ndarray, end: Sequence[int]
 ) -> TokenisedSource:
     """Return a source of few documents in which the end of each is held out instead of some of them.
 
     Its parts, including the tokens, are written to `folder`; in their index a document's two sides are
-    separate entries. `line_ends` states whether a line ends with each token: bool (vocabulary,).
+    separate entries. `line_ends` states whether a line ends with each token: bool (vocabulary,). What is
+    trained on of a document ends with the tokens of `end`: otherwise the next one would follow without a
+    border, and no document would end.
     """
     cache_before, fraction = source.cache, source.heldout.fraction
+    last = np.array(end, cache_before.dtype)
     cache = TokenCache(folder, cache_before.dtype.itemsize)
     cache.remove()
     cache = TokenCache(folder, cache_before.dtype.itemsize)
@@ -168,17 +171,22 @@ def hold_out_document_ends(
         firsts = np.flatnonzero(entries["starts_document"])
         bounds = [*firsts.tolist(), len(entries)]
         new_entries: list[np.ndarray] = [entries[: bounds[0]]]
+        new_tokens = [tokens[: int(ends[bounds[0] - 1]) if bounds[0] else 0]]
         flags = [source.repeated[part][: bounds[0]]] if source.repeated else []
         for first_entry, end_entry in itertools.pairwise(bounds):
             start = int(ends[first_entry - 1]) if first_entry else 0
             stop = int(ends[end_entry - 1])
             cut = _next_line_start(tokens, stop - int((stop - start) * fraction), stop, line_ends)
             sides = _cut_document(entries[first_entry:end_entry], start, cut)
+            new_tokens += [tokens[start:cut], tokens[cut:stop]]
+            if start < cut < stop and not np.array_equal(tokens[cut - len(last) : cut], last):
+                new_tokens.insert(-1, last)
+                sides["tokens"][np.flatnonzero(sides["hash"])[-1]] += len(last)
             new_entries.append(sides)
             if source.repeated:
                 flags.append(np.full(len(sides), source.repeated[part][first_entry]))
         joined = np.concatenate(new_entries)
-        cache.add(joined, [tokens], ReadCounts(), Position())
+        cache.add(joined, new_tokens, ReadCounts(), Position())
         if source.repeated:
             source.repeated[part] = np.concatenate(flags)
     return replace(source, cache=cache, cut=True)

@@ -314,6 +314,26 @@ def test_end_tokens(founder: Founder, tmp_path: Path, tokenizer: FileTokenizer) 
 # --- holding out ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("attention", ["sequence", "document"])
+def test_a_document_whose_end_is_held_out_ends_where_it_is_cut(
+    founder: Founder, attention: Literal["sequence", "document"]
+) -> None:
+    """Otherwise the next one would follow without a border, and no document trained on would end."""
+    texts = ["".join(f"{name} {number:04}\n" for number in range(100)) for name in "abcdef"]
+    # All that is held out of the last one is its end token.
+    texts.append("0123456789")
+    rows(founder.root / "a.jsonl", texts)
+    corpus = founder.read(paths=("a.jsonl",), heldout_fraction=0.1, attention=attention)
+    sides = founder.stored(corpus)
+    training, heldout = map(documents_in, sides)
+    # It is the last document of the file, so nothing follows its end.
+    assert heldout.pop() == ""
+    held = {end[0]: end for end in heldout}
+    assert len(heldout) == len(held) == 6
+    assert sorted(start + held.get(start[0], "") for start in training) == sorted(texts)
+    assert corpus.summary.tokens == len(sides[0])
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_few_documents_each_give_their_end(founder: Founder, count: int) -> None:
     lines = "".join(f"line {number}\n" for number in range(5000))
