@@ -12,7 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ..training.chat import ASSISTANT, BadConversation, ChatTemplate, Message, Tool
+from ..training.chat import (
+    ASSISTANT,
+    BadConversation,
+    ChatTemplate,
+    Message,
+    Tool,
+    special_token_end,
+)
 from .columns import Columns
 from .rows import BadRow, parse_json, repeated_key
 from .tokens import FileTokenizer, TokenBytes, group_spans
@@ -293,8 +300,10 @@ class ConversationTokenizer(FileTokenizer):
 
     def _marked(self, encoded: Any, spans: Sequence[tuple[int, int]], text: str) -> np.ndarray:
         ids = np.array(encoded.ids, np.int64)
-        ends = np.array(encoded.offsets, np.int64).reshape(-1, 2)[:, 1]
-        special = np.isin(ids, self._special)
+        offsets = np.array(encoded.offsets, np.int64).reshape(-1, 2)
+        ends, special = offsets[:, 1], np.isin(ids, self._special)
+        for place in np.flatnonzero(special):
+            ends[place] = special_token_end(text, *offsets[place].tolist())
         learned = np.zeros(len(ids), bool)
         closed = False
         for start, stop in spans:

@@ -70,7 +70,7 @@ _IMAGE_REMEDY = (
 )
 # A new number invalidates all parts: a change of how rows become text, and of how documents are cut,
 # marked or hashed, requires one.
-_FORMAT = 5
+_FORMAT = 6
 
 
 @dataclass(frozen=True)

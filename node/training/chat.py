@@ -249,6 +249,12 @@ class ChatTemplate:
         return caller() if not self._marks else self._marks[0] + caller() + self._marks[1]
 
 
+def special_token_end(text: str, start: int, stop: int) -> int:
+    """Return where a special token's own characters end in a text, from its offsets in it: those that
+    the library states include the white space that some special tokens take up (`rstrip`)."""
+    return start + (len(text[start:stop].rstrip()) or stop - start)
+
+
 def _environment(jinja: Any) -> Any:
     """Return Jinja configured as published templates expect: without the white space around blocks, and
     with `raise_exception`, `tojson`, loop controls and {% generation %}."""

@@ -404,6 +404,25 @@ def test_special_tokens_within_an_answer_do_not_end_it(
     assert marks == [False] * 2 + [True] * learned + [False] * (len(ids) - learned)
 
 
+def test_white_space_that_a_special_token_takes_up_is_not_its_text(tmp_path: Path) -> None:
+    """As the tokens of Phi-3 do (`rstrip`): the library counts it into their offsets."""
+    library = tokenizers.Tokenizer.from_str(ByteTokenizer().definition.decode())
+    library.add_special_tokens(
+        [tokenizers.AddedToken(each, rstrip=True) for each in ("<a>", "<e>")]
+    )
+    library.save(str(tmp_path / "tokenizer.json"))
+    made = ConversationTokenizer(FileTokenizer(tmp_path / "tokenizer.json"), 257)
+    # The template writes a line end after what the assistant says, and another answer begins with one.
+    texts = ("Q<a>hi<e>\nQ<a>\nho<e>\n", "Q<a>hi")
+    spans = ("[[4, 9], [14, 20]]", "[[4, 6]]")
+    encoded = made.encode([f"{a}\n{b}".encode() for a, b in zip(spans, texts, strict=True)])
+    ids = [(numbers & (made.learned_bit - 1)).tolist() for numbers in encoded]
+    assert ids == [[*b"Q", 256, *b"hi", 257, *b"Q", 256, *b"ho", 257], [*b"Q", 256, *b"hi", 257]]
+    marks = [((numbers & made.learned_bit) != 0).tolist() for numbers in encoded]
+    one = [False, False, True, True, True]
+    assert marks == [one * 2, one]
+
+
 def test_another_end_token_is_not_read_from_the_cache(founder: Founder, tmp_path: Path) -> None:
     founder.chat = ChatTemplate(TokenizerSettings(chat_template=UNENDED))
     file = jsonl(tmp_path / "a.jsonl", [talk(number) for number in range(2)])

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.models.export import export
+from distro_node.node.trainer.models.export import export, settings_files
 from distro_node.node.trainer.models.swarm_tokenizer import open_tokenizer
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.tokenizer_settings import TokenizerSettings
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from trainer.support import TINY_LLAMA, make_manifest, opened, write_text
 from trainer.test_chat import CHATML
 from trainer.test_tasks import TINY_BERT
@@ -25,12 +25,15 @@ SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "[MASK]"]
 _, TURN, END, MASK = range(256, 260)
 
 
-def made(root: Path, config: dict[str, Any], **settings: str) -> TrainingSession:
-    """Return a session with a tokenizer of bytes and special tokens."""
+def made(
+    root: Path, config: dict[str, Any], *, rstrip: bool = False, **settings: str
+) -> TrainingSession:
+    """Return a session with a tokenizer of bytes and special tokens; with `rstrip` these take up white
+    space after them."""
     manifest, chunks = make_manifest(root, config | {"vocab_size": 260})
     store = BlobStore(root)
     tokenizer = Tokenizer.from_str((store.get(manifest.data.tokenizer) or b"").decode())
-    tokenizer.add_special_tokens(SPECIAL)
+    tokenizer.add_special_tokens([AddedToken(each, rstrip=rstrip) for each in SPECIAL])
     data = replace(
         manifest.data,
         vocabulary=260,
@@ -88,6 +91,18 @@ def test_an_export_of_answers_has_the_template_and_both_ends(tmp_path: Path) -> 
     assert asked == "<|im_start|>user\nHm?<|im_end|>\n<|im_start|>assistant\n"
     generation = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert generation["eos_token_id"] == [END, TURN]
+
+
+def test_a_token_that_takes_up_white_space_ends_a_turn(tmp_path: Path) -> None:
+    template = (
+        "{% for message in messages %}{{ '<|im_start|>' }}"
+        "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\\n' }}"
+        "{% endfor %}"
+    )
+    settings = {"eos_token": "<|endoftext|>", "chat_template": template}
+    session = made(tmp_path, TINY_LLAMA, rstrip=True, **settings)
+    ids = settings_files(session, BlobStore(tmp_path)).ids
+    assert ids["eos_token_id"] == [END, TURN]
 
 
 def test_gaps_are_filled_and_an_export_opens(tmp_path: Path) -> None:

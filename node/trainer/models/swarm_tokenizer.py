@@ -11,7 +11,7 @@ from ....protocol.wire.structure import StructureError
 from ...errors import UserError
 from ...storage.blob_store import BlobStore
 from ...training.architectures import is_bidirectional
-from ...training.chat import BadConversation, BadTemplate, ChatTemplate
+from ...training.chat import BadConversation, BadTemplate, ChatTemplate, special_token_end
 from ...training.errors import TrainerFailed
 from ...training.post_processor import AddedTokens, added_tokens, with_added_tokens
 from ...training.resource_limits import limited
@@ -153,8 +153,8 @@ def _turn_end(tokenizer: Tokenizer, settings: TokenizerSettings) -> int | None:
     start, stop = said.spans[-1]
     ending = [
         token
-        for token, (_, end) in zip(encoded.ids, encoded.offsets, strict=True)
-        if start < end <= stop and token in special
+        for token, offsets in zip(encoded.ids, encoded.offsets, strict=True)
+        if token in special and start < special_token_end(said.text, *offsets) <= stop
     ]
     return ending[-1] if ending else None
 
