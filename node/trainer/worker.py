@@ -87,6 +87,8 @@ class Worker:
         self._session: TrainingSession | None = None
         self._store: BlobStore | None = None
         self._background: BackgroundGradient | None = None
+        # One that nobody waits for any more, which takes memory and time until it ends.
+        self._abandoned: BackgroundGradient | None = None
         self._staged: list[bytes] = []
         self._staged_for = -1
         self._text_model: TextModel | None = None
@@ -267,7 +269,7 @@ class Worker:
             torch.set_num_threads(threads)
 
     def _load(self, chunks: list[bytes]) -> int:
-        self._background = None
+        self._abandon_background()
         return self._current_session.load([ContentId(chunk) for chunk in chunks])
 
     def _train(self, round_number: int, samples: list[int], audits: bool = False) -> dict[str, Any]:
@@ -286,12 +288,21 @@ class Worker:
         return [asdict(found) for found in run_reaudit(self._current_session, **arguments)]
 
     def _train_in_background(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:
-        if self._background is None or not self._background.is_for(round_number, samples):
+        if self._background is not None and not self._background.is_for(round_number, samples):
+            self._abandon_background()
+        if self._background is None:
+            # Several at once would take a copy of the parameters each, and each other's time.
+            if self._abandoned is not None and not self._abandoned.done:
+                return None
+            self._abandoned = None
             self._background = BackgroundGradient(self._current_session, round_number, samples)
         if not self._background.done:
             return None
         background, self._background = self._background, None
         return asdict(background.finish())
+
+    def _abandon_background(self) -> None:
+        self._abandoned, self._background = self._background or self._abandoned, None
 
     def _apply(
         self, round_number: int, learning_rate: float, own_counted: bool, update_weights: list[int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.reaudit_worker import run_reaudit
 from distro_node.node.trainer.tasks.data import Corpus
 from distro_node.node.trainer.training_session import TrainingSession
+from distro_node.node.trainer.worker import Worker
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.frames import TrainedUpdate
 from distro_node.node.training.memory_model import Workload
@@ -33,7 +35,7 @@ from trainer.exactness import assert_equal_bits, bits_of, reference_step
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session, opened, refused
 
 # Private here: `_shadow`: what a copy of the parameters takes; `_pending`: what is still to be
-# subtracted is told to nobody.
+# subtracted is told to nobody; `_session`: opening one takes a process's settings.
 
 RATE = 2.0**-8
 # In models as small as these an update needs many coefficients for audits to recognise it
@@ -327,6 +329,39 @@ def test_a_gradient_aside_is_that_of_the_parameters_when_it_began(tmp_path: Path
     assert made.compute_seconds > 0
     # It is pending like any other: settled by the record of its round.
     assert beside.optimizer.refund(4)
+
+
+def test_work_that_nobody_waits_for_ends_before_other_work_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each new assignment and each load would add a thread with a copy of the parameters."""
+    real, began, goes_on = Computation.gradient, list[int](), threading.Event()
+
+    def gradient(self: Computation, round_number: int, samples: Sequence[int]) -> Any:
+        began.append(round_number)
+        goes_on.wait()
+        return real(self, round_number, samples)
+
+    monkeypatch.setattr(Computation, "gradient", gradient)
+    worker = Worker()
+    worker._session = session = make_session(tmp_path)
+
+    def ask(method: str, **arguments: Any) -> Any:
+        return (worker.answer({"id": 1, "method": method, "arguments": arguments}) or {})["result"]
+
+    chunks = list(session.snapshot().chunks)
+    try:
+        for round_number in (4, 5, 6):
+            assert ask("train_in_background", round_number=round_number, samples=[0]) is None
+            ask("load", chunks=chunks)
+        assert ask("train_in_background", round_number=7, samples=[0]) is None
+        assert began == [4]
+    finally:
+        goes_on.set()
+    while (made := ask("train_in_background", round_number=7, samples=[0])) is None:
+        time.sleep(0.01)
+    assert made["tokens"] == session.manifest.data.sequence_length
+    assert began == [4, 7]
 
 
 @pytest.mark.parametrize("lora", [None, Lora(rank=4, alpha=8.0, targets=())])
