@@ -113,6 +113,10 @@ class Columns:
     def class_of(self, sample: bytes) -> int | None:
         """Return the number of the class in what `text` returned; None if there are no classes."""
 
+    def subject_of(self, sample: bytes) -> bytes | None:
+        """Return what is asked in what `text` returned, without the answer: samples of one subject are
+        all trained on or all held out. None: it is all of the text."""
+
     def column_fault(self, row: Mapping[str, Any]) -> BadRow | None:
         """Return the fault of a row that lacks a column or has it twice; None if it has each once."""
         for name in (*self.names, *self.optional):

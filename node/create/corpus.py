@@ -439,10 +439,10 @@ def _hold_out(
     """Determine for each source what is held out.
 
     If the founder gave patterns, the matching files are held out. Otherwise the documents with the
-    lowest hashes are: whether a document is held out then depends on its text alone, and equal
-    documents are on the same side. If the result is less than half or more than twice the wanted
-    fraction, as with a handful of documents, the end of every document is held out instead; of
-    conversations and images, which must stay whole, about the wanted share of documents.
+    lowest hashes are: whether a document is held out then depends on its text alone, or on what is
+    asked in it, and equal documents are on the same side. If the result is less than half or more than
+    twice the wanted fraction, as with a handful of documents, the end of every document is held out
+    instead; of conversations and images, which must stay whole, about the wanted share of documents.
     """
     if table.heldout:
         for source, each in zip(sources, source_files, strict=True):

@@ -39,6 +39,8 @@ class Document:
     """Whether the text ends with it."""
     label: int | None = None
     """The number of its class; None if documents have no classes."""
+    subject: bytes | None = None
+    """What is asked in it (`Columns.subject_of`); None: it is all of the text."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def _image(path: Path, file: File, columns: ImageColumns) -> tuple[int, Item, in
         sample = columns.file(path, file.name)
     if isinstance(sample, BadRow):
         return WHOLE_FILE, sample, file.size
-    item = Document(sample, label=columns.class_of(sample))
+    item = _whole(sample, columns)
     return WHOLE_FILE, item, file.size
 
 
@@ -159,7 +161,7 @@ def _of_rows(
         elif not text:
             yield number, Empty(), position()
         elif isinstance(text, bytes):
-            yield number, Document(text, label=columns.class_of(text)), position()
+            yield number, _whole(text, columns), position()
         else:
             try:
                 data = text.encode("utf-8")
@@ -169,10 +171,15 @@ def _of_rows(
                 continue
             # Conversations are not split, because the assistant's parts are marked by offsets in the
             # whole one; nor are texts with a class.
-            parts = [data] if columns.whole else _in_parts(data)
-            label = columns.class_of(data)
-            for part, ends_text in _with_is_last(parts):
-                yield number, Document(part, ends_text, label), position()
+            if columns.whole:
+                yield number, _whole(data, columns), position()
+                continue
+            for part, ends_text in _with_is_last(_in_parts(data)):
+                yield number, Document(part, ends_text), position()
+
+
+def _whole(data: bytes, columns: Columns) -> Document:
+    return Document(data, label=columns.class_of(data), subject=columns.subject_of(data))
 
 
 def _of_text(stream: TextStream, named: bool, utf8: bool) -> Iterator[tuple[int, Item, int]]:

@@ -99,6 +99,10 @@ class ImageColumns(Columns):
         width = self.settings.label_bytes
         return int.from_bytes(sample[:width], "little") if width else None
 
+    def subject_of(self, sample: bytes) -> bytes:
+        """Return the image without its class."""
+        return sample[self.settings.label_bytes :]
+
     def text(self, row: Mapping[str, Any]) -> bytes | BadRow:
         """Return the bytes of a row's sample."""
         value = row[self._image]

@@ -70,6 +70,10 @@ class LabelledColumns(Columns):
         """Return the number of the class in what `text` returned, in UTF-8."""
         return int(sample.partition(_SEPARATOR.encode())[0])
 
+    def subject_of(self, sample: bytes) -> bytes:
+        """Return the text without its class."""
+        return sample.partition(_SEPARATOR.encode())[2]
+
     def text(self, row: Mapping[str, Any]) -> str | BadRow:
         """Return the text of a row after a line with the number of its class; "" for a row whose text is
         blank."""

@@ -15,6 +15,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -32,6 +33,7 @@ _HASHES_AT_ONCE = 1 << 20
 # How many tokens after a cut the end of a line is searched for.
 _CUT_WINDOW = 1 << 14
 _ALL_HASHES = 2**64
+_HALVES: tuple[Literal["hash", "hash2"], ...] = ("hash", "hash2")
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class HeldOut:
     """Documents are held out whose hash is in this lowest fraction of all possible hashes."""
     below: int | None = None
     """If given, documents with a lower hash than this are held out, whatever the fraction."""
+    half: Literal["hash", "hash2"] = "hash"
+    """Which half of the hash decides: only the first is the same for all documents of a subject."""
 
     def of(self, entries: np.ndarray) -> np.ndarray:
         """Return whether each index entry is held out: bool (len(entries),)."""
@@ -51,7 +55,7 @@ class HeldOut:
             return np.isin(entries["file"], sorted(self.files))
         limit = min(int(self.fraction * _ALL_HASHES), _ALL_HASHES - 1)
         limit = limit if self.below is None else self.below
-        return entries["hash"] < np.uint64(limit)
+        return entries[self.half] < np.uint64(limit)
 
 
 @dataclass
@@ -134,19 +138,21 @@ def hold_out_whole_documents(source: TokenisedSource) -> HeldOut | None:
     """Choose what to hold out from a source of few documents that must stay whole.
 
     These are the documents with the lowest hashes that have about the wanted share of the tokens, but
-    at least one document and not all. None if the source has fewer than two different documents.
+    at least one document and not all. Documents of one subject are on one side, unless all are of one.
+    None if the source has fewer than two different documents.
     """
     indexes = [source.cache.index(part) for part in range(len(source.cache.counts))]
     entries = np.concatenate(indexes)
     if source.repeated:
         entries = entries[~np.concatenate(source.repeated)]
-    hashes, index = np.unique(entries["hash"], return_inverse=True)
-    if len(hashes) < 2:
-        return None
-    before = np.cumsum(np.bincount(index, entries["tokens"]))
-    wanted = source.heldout.fraction * before[-1]
-    count = 1 + int(np.argmin(np.abs(before[:-1] - wanted)))
-    return HeldOut(below=int(hashes[count]))
+    for half in _HALVES:
+        hashes, index = np.unique(entries[half], return_inverse=True)
+        if len(hashes) > 1:
+            before = np.cumsum(np.bincount(index, entries["tokens"]))
+            wanted = source.heldout.fraction * before[-1]
+            count = 1 + int(np.argmin(np.abs(before[:-1] - wanted)))
+            return HeldOut(below=int(hashes[count]), half=half)
+    return None
 
 
 def hold_out_document_ends(

@@ -96,6 +96,11 @@ class PreferenceColumns(Columns):
             )
         return text
 
+    def subject_of(self, sample: bytes) -> bytes:
+        """Return what comes before the first answer: the prompt."""
+        (spans, text), _ = _split(sample)
+        return text[: spans[0][0]].encode()
+
     def _parts(self, row: Mapping[str, Any]) -> tuple[list[Message], list[Answer]]:
         """Return the prompt's messages, and those of the chosen and the rejected answer."""
         # An empty text is no answer, and no prompt beside messages that hold one.

@@ -84,6 +84,10 @@ class PromptColumns(Columns):
             return BadRow(f"has a prompt of more than {MAX_PROMPT_BYTES >> 20} MB")
         return json.dumps(answer) + _SEPARATOR + text
 
+    def subject_of(self, sample: bytes) -> bytes:
+        """Return the prompt."""
+        return sample.partition(_SEPARATOR.encode())[2]
+
     def accepts(self, arrow: Any, name: str, kind: Any) -> bool:
         """Whether a column may have this Arrow type: that of an answer may be numbers."""
         types = arrow.types

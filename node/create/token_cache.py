@@ -24,9 +24,10 @@ from ..storage.atomic_write import replacing, write_atomically
 
 INDEX_ENTRY = np.dtype(
     [
-        # The first half of the 128-bit hash of the document's text.
+        # The first half of the 128-bit hash of the document's text, or of its subject.
         ("hash", "<u8"),
-        # The second half, increased by the piece's index: pieces with both numbers equal are equal.
+        # The second half of that of the text, increased by the piece's index: pieces with both numbers
+        # equal are equal.
         ("hash2", "<u8"),
         # Number of tokens of this piece.
         ("tokens", "<u4"),

@@ -70,7 +70,7 @@ _IMAGE_REMEDY = (
 )
 # A new number invalidates all parts: a change of how rows become text, and of how documents are cut,
 # marked or hashed, requires one.
-_FORMAT = 6
+_FORMAT = 7
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class _Piece(NamedTuple):
     """A short document, or a piece of a long one."""
 
     hash: int
-    """The first 64 bits of the document's hash, the same for all its pieces."""
+    """The first 64 bits of the hash of the document, or of its subject; the same for all its pieces."""
     hash2: int
     """The other 64 bits, increased by the piece's index: pieces are equal if both numbers are."""
     file: int
@@ -304,7 +304,7 @@ def _add_item(
     that readers have split."""
     borders = options.borders
     if isinstance(item, Document):
-        hashes = _hashes(item.text)
+        hashes = _hashes(item.text, item.subject)
         if options.conversations is not None or options.documents_are_samples:
             # Not split, because the assistant's parts are marked by offsets in the whole text, and
             # because an image, or a text with a class, is one sample.
@@ -464,9 +464,12 @@ def _check_bad(totals: ReadCounts, max_bad: int) -> None:
     )
 
 
-def _hashes(data: bytes) -> tuple[int, int]:
+def _hashes(data: bytes, subject: bytes | None = None) -> tuple[int, int]:
+    """Return the two halves of a document's hash: documents with the same first half are on one side,
+    training or held out, and those with the same halves are equal."""
     digest = blake3(data).digest(16)
-    return int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
+    first = digest[:8] if subject is None else blake3(subject).digest(8)
+    return int.from_bytes(first, "big"), int.from_bytes(digest[8:], "big")
 
 
 def _split(text: bytes, size: int) -> Iterator[bytes]:

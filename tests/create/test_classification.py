@@ -15,7 +15,8 @@ import tokenizers
 from create.test_images import picture
 from distro_node.node.create.class_labels import ClassLabels
 from distro_node.node.create.corpus import TokenisedCorpus
-from distro_node.node.create.labelled_texts import LabelledTokenizer
+from distro_node.node.create.images import ImageColumns
+from distro_node.node.create.labelled_texts import LabelledColumns, LabelledTokenizer
 from distro_node.node.create.manifest_draft import ManifestDraft, read_draft, read_model
 from distro_node.node.create.manifest_file import read_manifest_file
 from distro_node.node.create.rows import BadRow
@@ -23,6 +24,7 @@ from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.training.task_names import ImageClassSettings
 from distro_node.protocol.wire.blobs import decode_blob_list
 from distro_node.protocol.wire.manifest import ShardSpec
 from tokenizers import processors
@@ -186,6 +188,16 @@ def test_another_process_makes_the_same_tokenizer(tmp_path: Path) -> None:
         assert one.encode([text])[0].tolist() == [12, 5, *b"ab\nc", 6, 7]
         assert other.encode([text])[0].tolist() == one.encode([text])[0].tolist()
         assert other.facts == one.facts
+
+
+def test_the_class_does_not_decide_what_is_held_out() -> None:
+    """A text or an image with two classes is not trained on with one and measured with the other."""
+    texts = LabelledColumns(None, None, None, ("no", "yes"))
+    samples = [str(texts.text({"text": "a\nb", "label": label})).encode() for label in (0, 1)]
+    assert samples == [b"0\na\nb", b"1\na\nb"]
+    assert {texts.subject_of(sample) for sample in samples} == {b"a\nb"}
+    pixels = ImageColumns(None, None, ImageClassSettings(size=4, classes=("no", "yes")))
+    assert {pixels.subject_of(bytes([label]) + b"pixels") for label in (0, 1)} == {b"pixels"}
 
 
 def test_what_a_cell_names() -> None:

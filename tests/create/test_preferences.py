@@ -274,3 +274,24 @@ def test_workers_make_the_same_and_parts_are_used_again(
 def test_weights_and_repetitions_keep_pairs_whole(founder: PairFounder, tmp_path: Path) -> None:
     file = rows(tmp_path / "a.jsonl", [row(n % 20) for n in range(40)])
     assert founder.pairs(founder.read(file, deduplicate=True)) == expected(founder, range(20))
+
+
+def test_pairs_of_one_prompt_are_all_trained_on_or_all_held_out(
+    founder: PairFounder, tmp_path: Path
+) -> None:
+    """Otherwise the held-out pairs would be of prompts that are trained on."""
+    made = [row(n // 6) | {"rejected": f"No, {n}."} for n in range(120)]
+    corpus = founder.read(rows(tmp_path / "a.jsonl", made), heldout_fraction=0.2)
+    spec, stored = founder.stored(corpus, sequence_length=founder.length)
+    asked = []
+    for samples in (
+        stored.training(range(spec.samples)),
+        stored.heldout(range(stored.heldout_samples)),
+    ):
+        ids, _, _ = read_pairs(spec, samples)
+        asked.append([founder.text(ids_of).partition("?")[0] for ids_of in ids[::2]])
+    assert len(asked[0]) + len(asked[1]) == 120
+    assert len(asked[1]) == pytest.approx(24, abs=12)
+    assert not {*asked[0]} & {*asked[1]}
+    # Pairs of one prompt are not equal.
+    assert len(founder.pairs(founder.read(tmp_path / "a.jsonl", deduplicate=True))) == 120

@@ -16,7 +16,7 @@ from distro_node.node.create.borders import Borders
 from distro_node.node.create.corpus import TokenisedCorpus, find_sources, read_corpus
 from distro_node.node.create.data_kinds import Prompts
 from distro_node.node.create.manifest_file import DataTable, ManifestFile
-from distro_node.node.create.prompts import PromptTokenizer
+from distro_node.node.create.prompts import PromptColumns, PromptTokenizer
 from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer, Tokenizer
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.storage.blob_store import BlobStore
@@ -120,6 +120,13 @@ def test_each_prompt_is_a_sample_with_its_answer(tmp_path: Path) -> None:
     assert sorted((bytes(tokens).decode(), answer) for tokens, answer in found) == sorted(
         (row["prompt"], row["answer"]) for row in rows
     )
+
+
+def test_the_prompt_alone_decides_what_is_held_out() -> None:
+    columns = PromptColumns(None, None, None, RewardRule(RewardSettings(max_new_tokens=COMPLETION)))
+    samples = [columns.text({"prompt": "a\nb", "answer": answer}) for answer in ("1", "2")]
+    assert len({*samples}) == 2
+    assert {columns.subject_of(str(sample).encode()) for sample in samples} == {b"a\nb"}
 
 
 def test_a_start_token_comes_once_before_a_plain_prompt(
