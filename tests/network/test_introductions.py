@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from distro_node.crypto.identity import peer_text
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
 from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.network.dial_policy import AddressSource, Scope, scope_of
-from distro_node.node.network.discovery import introductions
+from distro_node.node.network.discovery import introductions, known_peers
 from distro_node.node.network.discovery.introductions import (
     PROTOCOL,
     Introducer,
@@ -25,12 +26,14 @@ from distro_node.node.network.discovery.introductions import (
     NoBootstrap,
 )
 from distro_node.node.network.discovery.known_peers import KnownPeers
+from distro_node.node.network.discovery.peers_file import PeersFile
 from distro_node.node.network.errors import BadAddress, RequestError
 from distro_node.node.network.exchange.blobs import BlobFetcher, serve_blobs
 from distro_node.node.network.network import Network, open_network
 from distro_node.node.settings.components import LineSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.monotonic_counter import MonotonicCounter
+from distro_node.protocol.wire import introductions as wire_introductions
 from distro_node.protocol.wire.introductions import (
     IntroductionRequest,
     Registry,
@@ -39,7 +42,7 @@ from distro_node.protocol.wire.introductions import (
     seal_peer_record,
 )
 from distro_node.protocol.wire.manifest import SwarmId
-from network.support import LOOPBACK, identity, networks, star, until
+from network.support import LOOPBACK, free_port, identity, networks, star, until
 
 # Private here: `_registry`, `_introduced`, `_save`: what a node knows before it dials any peer.
 
@@ -62,8 +65,9 @@ async def node(
     known: Path | None = None,
     swarm: SwarmId = SWARM,
     message_numbers: MonotonicCounter | None = None,
+    listen: tuple[str, ...] = LOOPBACK.listen,
 ) -> AsyncIterator[Node]:
-    async with open_network(LOOPBACK, identity(number)) as network:
+    async with open_network(replace(LOOPBACK, listen=listen), identity(number)) as network:
         introducer = Introducer(
             network, identity(number), swarm, bootstrap, known, message_numbers=message_numbers
         )
@@ -215,6 +219,59 @@ def test_what_is_newer_holds_no_longer_for_being_contradicted() -> None:
     now = 601.0
     known.forget_old({newer.peer})
     assert known.records == {newer.peer: newer}
+    known.forget_old(set())
+    assert known.records == {}
+
+
+async def test_a_node_that_was_cut_off_for_long_finds_its_peers_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before: after ten minutes without a connection it had forgotten all peers, dialled nobody, and had
+    forgotten most of those on its disk, too."""
+    monkeypatch.setattr(known_peers, "_KNOWN_SECONDS", 1.0)
+    monkeypatch.setattr(wire_introductions, "PEER_RECORD_SECONDS", 1.0)
+    bootstrap = Bootstrap()
+    listen = (f"/ip4/127.0.0.1/tcp/{free_port()}",)
+    other, here = identity(2).peer, tmp_path / "peers"
+    async with trio.open_nursery() as nursery:
+        addresses = await nursery.start(bootstrap.run)
+        async with node(1, addresses, here) as one:
+            async with node(2, addresses, listen=listen):
+                await until(lambda: other in one.network.connected())
+                bootstrap.scope.cancel()
+                await bootstrap.stopped.wait()
+            await until(lambda: not one.network.connected())
+            await trio.sleep(3.0)
+            # It knows nobody, so it has to be dialled.
+            async with node(2, [], listen=listen):
+                await until(lambda: other in one.network.connected())
+    assert [record.peer for record in PeersFile(here, SWARM).load()] == [other]
+
+
+def test_peers_do_not_age_while_nobody_is_connected() -> None:
+    now, world = 0.0, AddressSource(None, Scope.WORLD)
+    near = AddressSource(identity(3).peer, Scope.LOCAL)
+    registry = Registry()
+    known = KnownPeers(
+        *(SWARM, identity(1).peer, registry, None),
+        clock=lambda: now,
+        sources=lambda _: near,
+        scope_of=scope_of,
+    )
+    told, itself, me = (
+        open_peer_record(seal_peer_record(identity(number), SWARM, [], 60), SWARM)
+        for number in (2, 3, 1)
+    )
+    known.receive(told, world)
+    for record in (itself, me):
+        registry.add(record, now)
+    for _ in range(100):
+        now += 60.0
+        known.renew()
+    known.forget_old(set())
+    assert known.records == {told.peer: told, itself.peer: itself}
+    assert (known.source(told.peer), known.source(itself.peer)) == (world, near)
+    now += 601.0
     known.forget_old(set())
     assert known.records == {}
 

@@ -345,7 +345,11 @@ class Introducer:
         while True:
             now = trio.current_time()
             connected = self._network.connected()
-            self.known.forget_old(connected)
+            if connected.isdisjoint(self.bootstrap_peers | self.known.records.keys()):
+                # Cut off, as by a line that is down: what is forgotten now could not be learned again.
+                self.known.renew()
+            else:
+                self.known.forget_old(connected)
             self._forget_retries(connected)
             if announced != self._network.announcements:
                 # We have a new address to announce.

@@ -7,7 +7,7 @@ addresses are dialled: a peer elsewhere must not make this node dial into its ow
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....crypto.identity import PeerId
 from ....protocol.util.bounded_dict import BoundedTable
@@ -65,19 +65,18 @@ class KnownPeers:
     def source(self, peer: PeerId) -> AddressSource | None:
         """Return the source of a peer's addresses, which limits where it is dialled; None if they come
         from this node's disk, which sets no limit, or if the peer is unknown."""
-        received, registered = self._received.get(peer), None
         for record in self._registry.peer_records(self._swarm, self._clock()):
             if record.peer == peer:
-                registered = _ReceivedRecord(record, 0.0, self._sources(peer))
-        if registered is None:
-            return received.source if received is not None else None
+                return self._source_of_registered(record)
+        received = self._received.get(peer)
+        return received.source if received is not None else None
+
+    def _source_of_registered(self, record: PeerRecord) -> AddressSource | None:
+        registered, received = self._sources(record.peer), self._received.get(record.peer)
         # If two sources give the same addresses, the nearer one counts.
-        same = received is not None and received.record.addresses == registered.record.addresses
-        return (
-            nearer(registered.source, received.source)
-            if received is not None and same
-            else registered.source
-        )
+        if received is not None and received.record.addresses == record.addresses:
+            return nearer(registered, received.source)
+        return registered
 
     def recall(self) -> None:
         """Count the remembered records as received now."""
@@ -105,6 +104,18 @@ class KnownPeers:
         for peer, received in list(self._received.items()):
             if received.received_at < oldest and peer not in connected:
                 del self._received[peer]
+
+    def renew(self) -> None:
+        """Count every record as received now, those that peers sent of themselves as well: while nobody
+        is connected who could send them again, their age means nothing."""
+        now = self._clock()
+        for record in self._registry.peer_records(self._swarm, now):
+            known = self._received.get(record.peer)
+            if record.peer != self._me and (known is None or known.record.number <= record.number):
+                source = self._source_of_registered(record)
+                self._received[record.peer] = _ReceivedRecord(record, now, source)
+        for peer, received in list(self._received.items()):
+            self._received[peer] = replace(received, received_at=now)
 
     def to_remember(self, connected: Collection[PeerId]) -> list[PeerRecord]:
         """Return the records that are worth a dial after a restart, those of connected peers first."""
