@@ -223,6 +223,21 @@ def test_what_is_newer_holds_no_longer_for_being_contradicted() -> None:
     assert known.records == {}
 
 
+async def test_strangers_take_no_places_of_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: a node with 64 connections of any kind dialled no member of its swarm any more."""
+    monkeypatch.setattr(introductions, "MAX_CONNECTED", 2)
+    async with networks(3) as (other, *strangers):
+        record = seal_peer_record(identity(1), SWARM, other.addresses, 1)
+        async with node(9, []) as one:
+            for stranger in strangers:
+                await stranger.connect(one.network.addresses[0])
+            await until(lambda: len(one.network.connected()) == 2)
+            one.introducer.known.receive(
+                open_peer_record(record, SWARM), one.network.source_of(strangers[0].peer)
+            )
+            await until(lambda: other.peer in one.network.connected(), 20.0)
+
+
 async def test_a_node_that_was_cut_off_for_long_finds_its_peers_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -363,8 +363,10 @@ class Introducer:
                     # may be reachable from here.
                     self._retries.clear()
                     self._wake_tasks()
+            # Strangers do not count: with free identities they could keep us from dialling members.
+            members = connected & self.known.records.keys()
             for peer, record in self._by_due_time():
-                if len(connected) + len(self._dialling) >= MAX_CONNECTED:
+                if len(members | self._dialling) >= MAX_CONNECTED:
                     break
                 if len(self._dialling) >= _CONCURRENT_DIALS:
                     break
