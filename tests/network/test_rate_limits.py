@@ -45,6 +45,44 @@ async def test_a_limit_may_be_changed_and_lifted(autojump_clock: trio.testing.Mo
     assert not rate.is_limited
 
 
+async def test_what_waits_follows_a_new_limit(autojump_clock: trio.testing.MockClock) -> None:
+    """Before: whoever waited went on waiting by the old limit, and so did all that came after."""
+    rate = Rate(100.0)
+    begun = trio.current_time()
+    ends: list[float] = []
+
+    async def spend(size: int) -> None:
+        await rate.spend(size)
+        ends.append(trio.current_time() - begun)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(spend, 1010)
+        await trio.sleep(5.0)
+        rate.limit = 1000.0
+        nursery.start_soon(spend, 1000)
+    # 500 bytes in the first five seconds, besides the burst, and then ten times as many a second.
+    assert ends == pytest.approx([5.5, 6.5])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(spend, 100_000)
+        await trio.sleep(1.0)
+        rate.limit = None
+    assert ends[-1] == pytest.approx(7.5)
+    rate.limit = 1000.0
+    await spend(1000)
+    assert ends[-1] == pytest.approx(8.5)
+
+
+async def test_gossip_never_stops_bulk_for_long(autojump_clock: trio.testing.MockClock) -> None:
+    """Before: gossip beyond the limit added to a debt without bound, which all else had to pay."""
+    rate = Rate(1000.0)
+    for _ in range(3600):
+        rate.note(1100)
+        await trio.sleep(1.0)
+    begun = trio.current_time()
+    await rate.spend(1000)
+    assert trio.current_time() - begun < 7.0
+
+
 async def test_a_line_that_rested_owes_only_a_burst(autojump_clock: trio.testing.MockClock) -> None:
     rate = Rate(1000.0)
     await rate.spend(500)
