@@ -161,14 +161,23 @@ class BoundedGossipSub(GossipSub):
                 await trio.sleep(self.heartbeat_interval)
 
     def mesh_heartbeat(self) -> Any:
-        """Maintain the mesh once, and drop expired back-off times."""
+        """Maintain the mesh once, and drop expired back-off times and peers that have left."""
         now = trio.current_time()
         for topic in list(self.back_off):
             for peer in [peer for peer, until in self.back_off[topic].items() if until <= now]:
                 del self.back_off[topic][peer]
             if not self.back_off[topic]:
                 del self.back_off[topic]
+        self._forget_departed()
         return super().mesh_heartbeat()
+
+    def _forget_departed(self) -> None:
+        # The library forgets a departed peer only if it had opened a gossip stream to it, and what
+        # arrived last may be handled after that. Such a peer would keep its place in the mesh for ever.
+        if self.pubsub is not None:
+            peers = self._tree.peers().union(*self.mesh.values())
+            for peer in [each for each in peers if not self.pubsub._peer_is_connected(each)]:
+                self.remove_peer(peer)
 
     def _add_back_off(
         self, peer: ID, topic: str, is_unsubscribe: bool, backoff_duration: int = 0

@@ -80,6 +80,10 @@ class PushTree(Generic[Peer]):
                 found.setdefault(peer, {}).setdefault(topic, []).append(message)
         return found
 
+    def peers(self) -> set[Peer]:
+        """Return the peers of which something is kept."""
+        return self._quiet.keys() | self._waiting.keys()
+
     def forget(self, peer: Peer) -> None:
         """Forget a peer that has left."""
         self._quiet.pop(peer, None)

@@ -71,10 +71,15 @@ class Hostile:
 
 
 @asynccontextmanager
-async def hostile(victim: Network, who: Identity | None = None) -> AsyncIterator[Hostile]:
-    """Open a hostile peer that is connected to a victim, under a new name or this one."""
+async def hostile(
+    victim: Network, who: Identity | None = None, *, offers_gossip: bool = True
+) -> AsyncIterator[Hostile]:
+    """Open a hostile peer that is connected to a victim, under a new name or this one. Unless it
+    `offers_gossip`, the victim can open no gossip stream to it."""
     who = who or Identity.generate()
     async with open_network(LOOPBACK, who) as network:
+        if not offers_gossip:
+            del network._host.get_mux().handlers[GOSSIP]
         peer = await network.connect(victim.addresses[0])
         stream = await network._host.new_stream(id_of(peer), [GOSSIP])
         yield Hostile(network, victim, stream, who)

@@ -23,6 +23,7 @@ from network.support import PATIENCE_SECONDS, networks, star, until
 
 # Private here: `_host`: a stranger signs and stores what it likes.
 # Private here: `_check_back_off`: the library's, replaced by ours.
+# Private here: `_tree`: what is kept of peers that have left.
 # Private here: `_pending_messages`: what the library would keep shows only in bytes much later.
 
 TOPIC = "swarm"
@@ -30,6 +31,22 @@ TOPIC = "swarm"
 
 def accept(sender: Any, data: bytes) -> None:
     return None
+
+
+async def test_a_peer_that_refuses_our_gossip_takes_no_place_once_it_has_left() -> None:
+    """Before: it stayed in the mesh for ever, and four of them kept all others out of it."""
+    async with networks(1) as (victim,):
+        await victim.subscribe(TOPIC, accept)
+        router = victim.gossip.router
+        async with hostile(victim, offers_gossip=False) as peer:
+            rpc = rpc_pb2.RPC()
+            rpc.control.graft.add(topicID=TOPIC)
+            await peer.send_rpc(rpc)
+            await peer.wait_until_read()
+            router._tree.note_copy(peer.id, b"author", b"message")
+            assert peer.id in router.mesh[TOPIC]
+            assert not victim.gossip.pubsub.peers
+        await until(lambda: not router.mesh[TOPIC] and not router._tree.peers(), 10.0)
 
 
 async def test_nobody_is_dialled_because_of_a_prune() -> None:
