@@ -13,6 +13,7 @@ import trio
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.exchange import chunks
+from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
 from distro_node.node.network.exchange.blobs import BlobFetcher, FetchFailed, serve_blobs
 from distro_node.node.network.exchange.chunks import ChunkFetcher, serve_chunks
 from distro_node.node.network.network import Network
@@ -187,6 +188,42 @@ async def test_a_chunk_that_nobody_has_is_waited_for_as_long_as_it_is_wanted(
     world.fetched.clear()
     world.lost.clear()
     assert await world.run()
+
+
+async def test_chunks_that_nobody_has_any_more_do_not_hold_up_the_others(
+    spill: Spill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: they came first, as the rarest, and each was waited for an hour, all in one place."""
+    monkeypatch.setattr(chunks, "_PAUSE_SECONDS", 0.1)
+    mine, steps = BlobStore(spill.folder / "mine"), list[int]()
+    async with star(3) as (a, b, c), trio.open_nursery() as nursery:
+        asked = trio.Event()
+
+        async def freeze(peer: PeerId, request: bytes) -> bytes:
+            asked.set()
+            await trio.sleep_forever()
+            raise AssertionError
+
+        Served(b, spill.store("half", range(20)))
+        serve_chunks(c, spill.store("whole"))
+        c.serve(BLOBS, freeze, max_request=32, max_concurrent=8)
+
+        async def download() -> None:
+            await fetch(
+                *(a, spill, mine),
+                providers=lambda: list(a.connected()),
+                progress=lambda done, _: steps.append(done),
+            )
+
+        nursery.start_soon(download)
+        await asked.wait()
+        await trio.sleep(1.0)
+        # Those that are waited for now are the ones that it alone had.
+        await c.disconnect(a.peer)
+        with trio.fail_after(30):
+            while steps[-1:] != [20]:  # noqa: ASYNC110  (the test's own list)
+                await trio.sleep(0.05)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_slow_line_has_few_chunks_under_way(

@@ -7,6 +7,7 @@ transfer. The memory that a download takes does not depend on its length.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -212,7 +213,7 @@ class _ListDownload:
                     max_bytes=CHUNK_BYTES,
                     providers=lambda chunk=chunk: self._holders(chunk),
                     timeout=_TIMEOUT_SECONDS,
-                    wanted=self.wanted,
+                    wanted=lambda chunk=chunk: self.wanted() and not self._is_in_the_way(chunk),
                 )
                 self._fetched += len(data) * new
                 del data, self.missing[chunk]
@@ -221,9 +222,11 @@ class _ListDownload:
                 if not self.wanted():
                     workers_scope.cancel()
                     return
-                self.on_retry(failure)
+                is_in_the_way = self._is_in_the_way(chunk)
                 self._queue.insert(0, chunk)
-                await trio.sleep(_PAUSE_SECONDS)
+                if not is_in_the_way:
+                    self.on_retry(failure)
+                    await trio.sleep(_PAUSE_SECONDS)
             except OSError as error:
                 self._failure = error
                 workers_scope.cancel()
@@ -232,6 +235,12 @@ class _ListDownload:
                 self._under_way -= 1
                 self._room.set()
                 self._room = trio.Event()
+
+    def _is_in_the_way(self, chunk: ContentId) -> bool:
+        """Whether no connected peer is known to have a chunk, while one has another that is missing."""
+        if self._counts[self.missing[chunk]] or not self._queue:
+            return False
+        return self._counts[self.missing[self._queue[-1]]] > 0
 
     def _transfer_limit(self) -> int:
         """Return how many chunks may be in transfer at the measured rate of this line."""
@@ -250,6 +259,10 @@ class _ListDownload:
             while True:
                 now = trio.current_time()
                 connected = self._network.connected()
+                for peer in self._holdings.keys() - connected:
+                    # It may come back without them, and until then it delivers none.
+                    self._note_holdings(peer, [False] * self._count)
+                    del self._holdings[peer], asked_at[peer]
                 for peer in self.providers():
                     complete = all(self._holdings.get(peer, [False]))
                     interval = (
@@ -267,6 +280,10 @@ class _ListDownload:
         if has is None:
             # It may still have all chunks: a program older than this query does not answer it.
             return
+        if peer in self._network.connected():
+            self._note_holdings(peer, has)
+
+    def _note_holdings(self, peer: PeerId, has: list[bool]) -> None:
         had = self._holdings.get(peer, [False] * self._count)
         for number in range(self._count):
             self._counts[number] += has[number] - had[number]
@@ -281,9 +298,10 @@ class _ListDownload:
         return [peer for peer in providers if peer not in lacking] or providers
 
     def _sort(self) -> None:
-        """Sort the queue so that the rarest chunk comes first."""
+        """Sort the queue so that the rarest chunk comes first, and those last that nobody is known to
+        have."""
         if not self._sorted:
-            self._queue.sort(key=lambda chunk: -self._counts[self.missing[chunk]])
+            self._queue.sort(key=lambda chunk: -(self._counts[self.missing[chunk]] or math.inf))
             self._sorted = True
 
 
