@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import trio
@@ -130,6 +131,7 @@ class Requests:
                     )
                 with self._while_wanted(stream):
                     label = kind if isinstance(kind, str) else kind(request)
+                    self._traffic.count_received(label, len(request))
                     active = slots.setdefault(label, Counter())
                     limit = max_concurrent + (per_peer if is_prioritised(peer) else 0)
                     if active.total() >= limit or active[peer] >= per_peer:
@@ -144,8 +146,6 @@ class Requests:
                             active[peer] -= 1
                             if not active[peer]:
                                 del active[peer]
-                        self._traffic.count_received(label, len(request))
-                        self._traffic.count_sent(label, _size(response))
                     finished = True
             except FrameOversized:
                 self._traffic.reject("oversized")
@@ -183,6 +183,14 @@ class Requests:
             raise RequestError("not_connected", short_peer(peer))
         stream: Any = None
         finished = False
+        received = 0
+
+        def note(size: int) -> None:
+            nonlocal received
+            received = size
+            if progress is not None:
+                progress(size)
+
         # Only a peer that has once agreed on the protocol is sent the request with it: one that does not
         # have it resets the stream when it reads the request, and its refusal is lost.
         known = (peer, protocol) in self._agreed
@@ -194,14 +202,13 @@ class Requests:
                 first = proposal(protocol) if known else b""
                 await write_frame(stream, request, first, self._traffic.upload)
                 await stream.close_write()
+                self._traffic.count_sent(kind, len(request))
                 if known and not await read_agreement(stream, protocol, idle_timeout):
                     raise RequestError("refused", f"{short_peer(peer)} has no {protocol}")
                 self._agreed[peer, protocol] = True
                 status, response = await read_reply(
-                    stream, max_response, idle_timeout, progress, self._traffic.download, into
+                    stream, max_response, idle_timeout, note, self._traffic.download, into
                 )
-                self._traffic.count_sent(kind, len(request))
-                self._traffic.count_received(kind, len(response))
                 # Both sides have sent everything; this releases the stream.
                 await stream.close()
                 finished = True
@@ -218,6 +225,8 @@ class Requests:
         except (StreamEnded, StreamError, IOException, SwarmException) as error:
             raise RequestError("closed", str(error) or type(error).__name__) from None
         finally:
+            # Also of an answer that breaks off.
+            self._traffic.count_received(kind, received)
             if not finished:
                 self._agreed.pop((peer, protocol), None)
                 if stream is not None:
@@ -279,11 +288,12 @@ class Requests:
         self, stream: Any, status: ReplyStatus, response: bytes | Flow, kind: str = "other"
     ) -> None:
         with trio.fail_after(_REPLY_SECONDS + _size(response) / _SLOWEST_BYTES_PER_SECOND):
+            count = partial(self._traffic.count_sent, kind)
             with self._priority(kind, stream) as priority:
                 if isinstance(response, bytes):
-                    await write_frame(stream, response, bytes([status]), priority)
+                    await write_frame(stream, response, bytes([status]), priority, count)
                 else:
-                    await write_flow(stream, response, bytes([status]), priority)
+                    await write_flow(stream, response, bytes([status]), priority, count)
             # Done after the priority has been released, since closing may wait for the other end while
             # the line is free.
             await stream.close()

@@ -139,24 +139,35 @@ async def read_reply(
 
 
 async def write_frame(
-    stream: Any, data: bytes, prefix: bytes = b"", rate: Rate | Priority = _UNLIMITED
+    stream: Any,
+    data: bytes,
+    prefix: bytes = b"",
+    rate: Rate | Priority = _UNLIMITED,
+    count: Callable[[int], None] = lambda size: None,
 ) -> None:
     """Write `prefix`, a length and the bytes at `rate`, in pieces between which other streams can
-    send."""
+    send; call `count` with the number of these bytes in each piece that is written."""
     view = memoryview(data)
     header = prefix + len(data).to_bytes(4, "big")
     while header or view:
         # Evaluated each time: the size may depend on the other transfers at the moment.
         size = max(0, rate.piece(FRAME_BYTES) - len(header))
-        piece, header, view = header + view[:size], b"", view[size:]
+        piece, header, rest = header + view[:size], b"", view[size:]
         await rate.spend(len(piece))
         await stream.write(piece)
+        count(len(view) - len(rest))
+        view = rest
 
 
 async def write_flow(
-    stream: Any, flow: Flow, prefix: bytes, rate: Rate | Priority = _UNLIMITED
+    stream: Any,
+    flow: Flow,
+    prefix: bytes,
+    rate: Rate | Priority = _UNLIMITED,
+    count: Callable[[int], None] = lambda size: None,
 ) -> None:
-    """Write `prefix`, a length and the bytes of `flow` at `rate`, as they arrive.
+    """Write `prefix`, a length and the bytes of `flow` at `rate`, as they arrive; call `count` as
+    `write_frame` does.
 
     The pieces are larger than a member's: a relay has a fast line and many streams to serve. Raises what
     `flow` and the stream raise.
@@ -166,6 +177,7 @@ async def write_flow(
     while True:
         await rate.spend(len(piece))
         await stream.write(piece)
+        count(len(piece) if sent >= 0 else 0)
         sent += len(piece)
         if sent == flow.size:
             return

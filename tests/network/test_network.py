@@ -79,6 +79,39 @@ async def test_two_peers_connect_and_talk() -> None:
         assert a.traffic.received["other"] == b.traffic.sent["other"] == len(big) + 5
 
 
+async def test_what_breaks_off_is_counted() -> None:
+    """Before: the bytes of an unfinished answer were counted on neither side, although a fetch that
+    continues keeps them."""
+    big = bytes(4 << 20)
+    async with star(2) as (a, b):
+
+        async def answer(peer: PeerId, request: bytes) -> bytes:
+            return big
+
+        b.serve("/test/big", answer, max_request=8, max_concurrent=4, kind="blob")
+        received = bytearray()
+        with open_scope() as scope:
+
+            def progress(size: int) -> None:
+                if size >= 1 << 20:
+                    scope.cancel()
+
+            await a.request(
+                *(b.peer, "/test/big", b"request"),
+                max_response=len(big),
+                timeout=PATIENCE_SECONDS,
+                kind="blob",
+                progress=progress,
+                into=received,
+            )
+        assert 1 << 20 <= len(received) < len(big)
+        assert a.traffic.received["blob"] == len(received)
+        assert a.traffic.sent["blob"] == b.traffic.received["blob"] == len(b"request")
+        # What was on its way when it broke off may be counted later, or not at all.
+        await until(lambda: b.traffic.sent["blob"] >= len(received) - (1 << 18))
+        assert b.traffic.sent["blob"] < len(big)
+
+
 async def test_addresses_can_be_dialled_and_are_never_0_0_0_0() -> None:
     settings = NetworkSettings(listen=("/ip4/0.0.0.0/tcp/0",))
     async with open_network(settings, identity(1)) as a, open_network(LOOPBACK, identity(2)) as b:
