@@ -99,10 +99,10 @@ class CircuitRelay:
         refuses: Callable[[PeerId], bool],
         willing: Callable[[], bool],
         knows: Callable[[PeerId], bool],
-        rate: Rate,
+        rates: Sequence[Rate],
     ) -> None:
-        """`knows`: whether a peer is in a swarm of ours, or was introduced to it; `rate`: the limit on
-        everything that this node sends."""
+        """`knows`: whether a peer is in a swarm of ours, or was introduced to it; `rates`: the limits on
+        everything that this node sends, and on what it receives."""
         self._host = host
         self._open_stream = open_stream
         self._limits = limits
@@ -110,7 +110,7 @@ class CircuitRelay:
         self._refuses = refuses
         self._willing = willing
         self._knows = knows
-        self._rate = rate
+        self._rates = rates
         self._all_circuits = Rate(limits.bytes_per_second)
         self._rates_by_address: dict[str, Rate] = {}
         # Number of circuit directions that are sending at the moment.
@@ -236,7 +236,7 @@ class CircuitRelay:
                 household_of(host_of(stream)), Rate(limit)
             )
             budget = _Budget(
-                self._limits.circuit_bytes, (address_rate, self._all_circuits, self._rate)
+                self._limits.circuit_bytes, (address_rate, self._all_circuits, *self._rates)
             )
             with trio.move_on_after(self._limits.circuit_seconds):
                 async with trio.open_nursery() as nursery:

@@ -178,7 +178,7 @@ class Network:
             refuses=self.refuses,
             willing=lambda: self.accepts_reservations,
             knows=lambda peer: self.knows(peer),
-            rate=traffic.upload,
+            rates=(traffic.upload, traffic.download),
         )
         """The relay's side of circuits; None if this node does not relay."""
         self.announcements = 0

@@ -205,7 +205,7 @@ async def _relay(data: bytes) -> object:
         refuses=lambda peer: False,
         willing=lambda: True,
         knows=lambda peer: True,
-        rate=Rate(),
+        rates=(Rate(),),
     )
     await handlers[HOP](Stream(prefixed(HopMessage(type=HopMessage.RESERVE)), _CALLEE))
     assert relay.has_reservation(_CALLEE)

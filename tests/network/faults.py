@@ -110,7 +110,7 @@ async def relaying(host: Any) -> AsyncIterator[None]:
         refuses=lambda peer: False,
         willing=lambda: True,
         knows=lambda peer: True,
-        rate=Rate(),
+        rates=(Rate(),),
     )
     yield
 

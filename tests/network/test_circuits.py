@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ from distro_node.node.network.addresses import circuit_through, id_of
 from distro_node.node.network.circuit_client import HOP, STOP
 from distro_node.node.network.circuit_relay import MEMBER_CIRCUITS, CircuitLimits
 from distro_node.node.network.errors import DialError, RequestError
-from distro_node.node.network.network import Network
+from distro_node.node.network.network import Network, open_network
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessage
 from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
-from network.support import ECHO, relay_and, star, until
+from network.support import ECHO, LOOPBACK, echo, identity, networks, relay_and, star, until
 
 # Private here: `_host`: a stranger obeys none of a node's own bounds.
 # Private here: `_rates_by_address`: what must be released shows nowhere else.
@@ -142,6 +143,21 @@ async def test_strangers_pour_nothing_through_a_member() -> None:
         await b.circuits.reserve(member.peer)
         assert await a.connect(through(member, b)) == b.peer
         assert await ask(a, b) == b"hello"
+
+
+@pytest.mark.parametrize("bound", ["max_upload", "max_download"])
+async def test_circuits_stay_within_the_limits_of_the_line(bound: str) -> None:
+    """Before: what a relay received for others was no part of its download limit."""
+    settings = replace(LOOPBACK, circuit_limits=CircuitLimits(), **{bound: 500_000.0})
+    async with open_network(settings, identity(99)) as relay, networks(2) as (a, b):
+        b.serve(ECHO, echo, max_request=1 << 22, max_concurrent=8)
+        for each in (a, b):
+            await each.connect(relay.addresses[0])
+        await b.circuits.reserve(relay.peer)
+        await a.connect(through(relay, b))
+        began = trio.current_time()
+        assert await ask(a, b, bytes(500_000)) == bytes(500_000)
+        assert trio.current_time() - began > 1.8
 
 
 @pytest.mark.parametrize("bound", ["bytes_per_second", "bytes_per_second_per_address"])
