@@ -31,6 +31,9 @@ _TIMEOUT_SECONDS = 300.0
 _PAUSE_SECONDS = 2.0
 _MAX_PAUSE_SECONDS = 30.0
 _CHECK_INTERVAL_SECONDS = 0.5
+# A download in which nothing has arrived for this long, and that no peer can continue, is reported as
+# waiting, and again at this interval.
+_REPORT_SECONDS = 5.0
 
 
 class Downloads:
@@ -92,7 +95,10 @@ class Downloads:
         # In a thread, because the longest lists name 131,072 chunks.
         blobs = await trio.to_thread.run_sync(decode_blob_list, data, "snapshot", size)
 
+        last = _LastReport()
+
         def progress(done: int, total: int) -> None:
+            last.note()
             fetched = min(done * CHUNK_BYTES, blobs.size)
             self._report(Progress(what=what, done=fetched, total=blobs.size))
 
@@ -102,7 +108,7 @@ class Downloads:
             providers=self._providers,
             progress=progress,
             on_retry=lambda failure: self._log_waiting(what, failure),
-            wanted=still_wanted,
+            wanted=self._reporting(what, still_wanted, last),
         )
         return blobs if complete else None
 
@@ -115,13 +121,24 @@ class Downloads:
                     max_bytes=MAX_BLOB_BYTES,
                     providers=self._providers,
                     timeout=_TIMEOUT_SECONDS,
-                    wanted=wanted,
+                    wanted=self._reporting(what, wanted, _LastReport()),
                 )
             except FetchFailed as failure:
                 if not wanted():
                     return None
                 self._log_waiting(what, failure)
                 await self._pause(pauses.after_failure(), wanted)
+
+    def _reporting(self, what: str, wanted: Wanted, last: _LastReport) -> Wanted:
+        """Return `wanted` for a fetcher, which calls it while no peer appears to have an item: that is
+        reported."""
+
+        def still_wanted() -> bool:
+            if last.is_old():
+                self._report_waiting(what)
+            return wanted()
+
+        return still_wanted
 
     async def _pause(self, seconds: float, wanted: Wanted) -> None:
         """Wait until another peer has connected, for `seconds` at most; stop if no longer `wanted`."""
@@ -133,7 +150,28 @@ class Downloads:
 
     def _log_waiting(self, what: str, failure: FetchFailed) -> None:
         _log.debug("no connected peer has %s: %s", what, failure.reason)
+        self._report_waiting(what)
+
+    def _report_waiting(self, what: str) -> None:
         self._report(Progress(what=f"waiting for a peer that has {what}", kind="waiting"))
+
+
+class _LastReport:
+    """When a download was last reported on."""
+
+    def __init__(self) -> None:
+        self._at = trio.current_time()
+
+    def note(self) -> None:
+        """Note a report."""
+        self._at = trio.current_time()
+
+    def is_old(self) -> bool:
+        """Whether it is time for a new report, which counts as made."""
+        if trio.current_time() - self._at < _REPORT_SECONDS:
+            return False
+        self.note()
+        return True
 
 
 def blob_list_at(

@@ -213,7 +213,7 @@ class _ListDownload:
                     max_bytes=CHUNK_BYTES,
                     providers=lambda chunk=chunk: self._holders(chunk),
                     timeout=_TIMEOUT_SECONDS,
-                    wanted=lambda chunk=chunk: self.wanted() and not self._is_in_the_way(chunk),
+                    wanted=lambda chunk=chunk: not self._is_in_the_way(chunk) and self.wanted(),
                 )
                 self._fetched += len(data) * new
                 del data, self.missing[chunk]
