@@ -97,24 +97,21 @@ class Snapshots:
         while True:
             ledger = self._ledger()
             certified = self._certified(ledger)
+            # From which of the snapshots that are here it may replay.
+            starts: list[LocalSnapshot] = []
             if not certified_only:
                 # A node killed before its first snapshot still has the one that it started from.
-                here = {each.round: each for each in (self._initial, *self._kept)}
-                own = await trio.to_thread.run_sync(self._complete_rounds, list(here.values()))
+                starts = [self._initial, *self._kept]
+                own = await trio.to_thread.run_sync(self._complete_rounds, starts)
                 chosen = choose_state(own, ledger)
                 if chosen is not None:
-                    return here[chosen]
-                # What is here already costs no download.
-                earlier = await trio.to_thread.run_sync(
-                    self._replayable, ledger, list(here.values())
-                )
-                if earlier is not None:
-                    return earlier
+                    return {each.round: each for each in starts}[chosen]
             elif not self._downloads.has_providers:
                 valid = [each for each in self._kept if self._is_certified(each, ledger)]
-                earlier = await trio.to_thread.run_sync(
-                    self._replayable, ledger, [self._initial, *valid]
-                )
+                starts = [self._initial, *valid]
+            if starts:
+                # What is here already costs no download.
+                earlier = await trio.to_thread.run_sync(self._replayable, ledger, starts)
                 if earlier is not None:
                     return earlier
             wanted = await self._interrupted(ledger) or certified

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import h11
@@ -250,10 +251,11 @@ async def test_a_client_that_hangs_up_ends_the_work_on_its_answer_if_that_is_wan
         nursery.cancel_scope.cancel()
 
 
-async def test_a_stream_that_ends_is_complete() -> None:
-    async def pieces(send: Send) -> None:
-        await send(b"one ")
-        await send(b"two")
+@contextlib.asynccontextmanager
+async def streamed(
+    pieces: Callable[[Send], Awaitable[None]],
+) -> AsyncIterator[trio.SocketStream]:
+    """Yield a connection on which a streamed answer has been asked for."""
 
     async def answer(_: Request) -> Response:
         return Response(stream=pieces)
@@ -264,10 +266,19 @@ async def test_a_stream_that_ends_is_complete() -> None:
         await nursery.start(HttpServer(answer).run, listeners)
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             await stream.send_all(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            received = await read_all(stream)
-        # The last chunk says that nothing is missing.
-        assert received.endswith(b"\r\n0\r\n\r\n")
+            yield stream
         nursery.cancel_scope.cancel()
+
+
+async def test_a_stream_that_ends_is_complete() -> None:
+    async def pieces(send: Send) -> None:
+        await send(b"one ")
+        await send(b"two")
+
+    async with streamed(pieces) as stream:
+        received = await read_all(stream)
+    # The last chunk says that nothing is missing.
+    assert received.endswith(b"\r\n0\r\n\r\n")
 
 
 async def test_a_client_that_sends_more_gets_its_stream_to_the_end() -> None:
@@ -279,21 +290,12 @@ async def test_a_client_that_sends_more_gets_its_stream_to_the_end() -> None:
         await go_on.wait()
         await send(b"two")
 
-    async def answer(_: Request) -> Response:
-        return Response(stream=pieces)
-
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = listeners[0].socket.getsockname()[1]
-    async with trio.open_nursery() as nursery:
-        await nursery.start(HttpServer(answer).run, listeners)
-        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-            await stream.send_all(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            received = b""
-            while b"one" not in received:
-                received += await stream.receive_some(4096)
-            await stream.send_all(b"\r\n")
-            await trio.testing.wait_all_tasks_blocked(0.1)
-            go_on.set()
-            received += await read_all(stream)
-        assert received.endswith(b"\r\n0\r\n\r\n")
-        nursery.cancel_scope.cancel()
+    async with streamed(pieces) as stream:
+        received = b""
+        while b"one" not in received:
+            received += await stream.receive_some(4096)
+        await stream.send_all(b"\r\n")
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        go_on.set()
+        received += await read_all(stream)
+    assert received.endswith(b"\r\n0\r\n\r\n")
