@@ -71,7 +71,12 @@ async def newest_release(index: str = INDEX) -> Release:
             if version is not None and str(version) != str(_parsed(_info(about, "version"))):
                 about = await _fetch(web, f"{base}/{PACKAGE}/{version}/json")
     except (WebError, trio.TooSlowError) as error:
-        reason = "no answer within 10 s" if isinstance(error, trio.TooSlowError) else str(error)
+        if isinstance(error, trio.TooSlowError):
+            reason = "no answer within 10 s"
+        elif error.status == 404:
+            reason = f"it has no package {PACKAGE} (status 404)"
+        else:
+            reason = str(error)
         raise UserError(
             ExitCode.NO_INDEX,
             f"the package index {index} cannot be asked: {reason}",

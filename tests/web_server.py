@@ -1,12 +1,17 @@
-"""A local web server whose answers a test sets."""
+"""A local web server whose answers a test sets, and a certificate for it."""
 
 from __future__ import annotations
 
 import contextlib
+import ssl
+import subprocess
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
+
+import pytest
 
 Write = Callable[[bytes], object]
 Answer = tuple[int, dict[str, str], Callable[[Write], object]]
@@ -16,8 +21,11 @@ Answer = tuple[int, dict[str, str], Callable[[Write], object]]
 class WebServer(ThreadingHTTPServer):
     """The requests it received, and its URL."""
 
-    def __init__(self, answer: Callable[[str], Answer]) -> None:
-        """`answer` is called with the path of a request."""
+    def __init__(
+        self, answer: Callable[[str], Answer], certificate: tuple[Path, Path] | None = None
+    ) -> None:
+        """`answer` is called with the path of a request. With a certificate and its key it speaks TLS,
+        as `localhost`."""
         self.asked: list[str] = []
         server = self
 
@@ -37,6 +45,11 @@ class WebServer(ThreadingHTTPServer):
 
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
+            self.url = f"https://localhost:{self.server_port}"
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
@@ -49,3 +62,21 @@ class WebServer(ThreadingHTTPServer):
             finally:
                 self.shutdown()
                 thread.join()
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Return the files of a self-signed certificate for `localhost` and of its key. Skips the test where
+    there is no openssl."""
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    made = subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost"),
+        ],
+        capture_output=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip("openssl makes no certificate here")
+    return cert, key

@@ -1,6 +1,8 @@
 """HTTP downloads, bounded in bytes and time, with limits on the addresses that may be dialled.
 
 No proxy, no cookies, no compression. A few redirects are followed, never from https to http.
+A server's certificate is trusted if the operating system or `certifi` trusts its authority; OpenSSL's
+variables `SSL_CERT_FILE` and `SSL_CERT_DIR` name others, as a network that inspects TLS needs.
 `AddressScope` decides which addresses may be dialled at all: neither a stranger nor a server that
 redirects may make a node access someone's router or printer.
 """
@@ -38,6 +40,11 @@ class AddressScope(Enum):
 class WebError(Exception):
     """A download failed, with the reason. The text may contain the server's words."""
 
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        """`status` is that of the server's answer, unless it was 200 or there was none."""
+        super().__init__(reason)
+        self.status = status
+
 
 class Web:
     """HTTP client that keeps connections open between downloads."""
@@ -61,7 +68,9 @@ class Web:
                         return await _body(answer, max_bytes)
                     location = dict(answer.headers).get(b"location")
                     if answer.status not in _REDIRECT_STATUSES or location is None:
-                        raise WebError(f"the server answered with status {answer.status}")
+                        raise WebError(
+                            f"the server answered with status {answer.status}", answer.status
+                        )
                     target = urljoin(url, location.decode("ascii"))
                     if self._scope is AddressScope.AS_NAMED:
                         public = public or _led_to_public(answer)
@@ -71,7 +80,7 @@ class Web:
                     )
                 url = target
         except (*_failures(httpcore), OSError, ValueError) as error:
-            raise WebError(str(error) or type(error).__name__) from None
+            raise WebError(_reason(error)) from None
         raise WebError("it redirects too many times")
 
     def _pool(self, public: bool) -> Any:
@@ -123,8 +132,10 @@ def _new_pool(public: bool) -> Any:
     import httpcore
 
     backend: Any = httpcore.TrioBackend()
+    trusted = ssl.create_default_context()
+    trusted.load_verify_locations(certifi.where())
     return httpcore.AsyncConnectionPool(
-        ssl_context=ssl.create_default_context(cafile=certifi.where()),
+        ssl_context=trusted,
         network_backend=_public_only(httpcore, backend) if public else backend,
         max_connections=4,
     )
@@ -172,6 +183,19 @@ def _failures(httpcore: Any) -> tuple[type[Exception], ...]:
         httpcore.TimeoutException,
         httpcore.UnsupportedProtocol,
     )
+
+
+def _reason(error: BaseException) -> str:
+    """Return an error's text, or that of what caused it: httpcore's errors of TLS have none of their
+    own."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted: {cause.verify_message}"
+        if str(cause):
+            return str(cause)
+        cause = cause.__cause__ or cause.__context__
+    return type(error).__name__
 
 
 async def _body(answer: Any, max_bytes: int) -> bytes:

@@ -216,7 +216,7 @@ def test_an_unknown_swarm_is_asked_for(ask: Any, index: Index) -> None:
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        (None, "status 404"),
+        (None, "it has no package distro-node (status 404)"),
         (b"{", "not that of a package index"),
         (b"[" * 100_000, "not that of a package index"),
         ([], "not that of a package index"),

@@ -7,7 +7,6 @@ import ipaddress
 import logging
 import socket
 import ssl
-import subprocess
 import urllib.parse
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from distro_node.node.dashboard.http import Request, Response, text_response
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.settings.components import DashboardSettings
 from distro_node.node.util.host_names import host_name, is_loopback, openable_host
+from web_server import make_certificate
 
 
 def guard(host: str = "127.0.0.1", **changes: bool) -> AccessGuard:
@@ -250,20 +250,7 @@ async def test_where_others_read_along_it_is_reported_and_reading_needs_the_toke
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("tls")
-    key, cert = folder / "key.pem", folder / "cert.pem"
-    made = subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=DNS:localhost"),
-        ],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip("openssl makes no certificate here")
-    return cert, key
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 async def test_over_tls(certificate: tuple[Path, Path]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import trio
 from distro_node.node.network import web
 from distro_node.node.network.web import AddressScope, Web, WebError
-from web_server import Answer, WebServer, Write
+from web_server import Answer, WebServer, Write, make_certificate
 
 
 class Service(WebServer):
@@ -74,6 +75,19 @@ async def test_a_callers_deadline_ends_a_server_that_drips(service: Service) -> 
 async def test_nobody_there() -> None:
     with pytest.raises(WebError):
         await get("http://127.0.0.1:1/")
+
+
+async def test_the_systems_authorities_are_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A network that inspects TLS has an authority of its own.
+    certificate = make_certificate(tmp_path)
+    server = WebServer(lambda path: (200, {}, lambda write: write(b"5")), certificate)
+    with server.serving():
+        with pytest.raises(WebError, match="certificate is not trusted: self-signed"):
+            await get(server.url + "/")
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        assert await get(server.url + "/") == b"5"
 
 
 async def test_a_redirect_leads_into_a_private_network_only_from_there(
