@@ -270,6 +270,9 @@ def test_panels_have_data_and_alerts_fire(checkout: Path, tmp_path: Path, swarm:
         Prometheus(tmp_path / "prometheus", docker, [*swarm.members, swarm.bootstrap])
     ) as prometheus:
         until(lambda: all(round_of(node) >= 3 for node in swarm.members), lambda: "no rounds")
+        # A counter that is scraped for the first time after the offence never increases.
+        nodes = len(swarm.members) + 1
+        until(lambda: len(prometheus.series("up == 1")) == nodes, lambda: "not all are scraped")
         assert founder.data is not None
         scores = to_plain(replace(SCORES, swarm=swarm_text(swarm.manifest.swarm)), named=True)
         assert ask(founder.data.socket, "scored", 60.0, scores=scores) == {"ok": True}
