@@ -104,9 +104,20 @@ def _harmless_usage() -> Iterator[None]:
     except Exception as error:
         # The library's class for these errors has no public name.
         message = getattr(error, "message", None)
-        if hasattr(error, "format_message") and isinstance(message, str):
+        if (
+            hasattr(error, "format_message")
+            and isinstance(message, str)
+            and not _is_help(message, error)
+        ):
             setattr(error, "message", harmless(message))  # noqa: B010  (not every exception has one)
         raise
+
+
+def _is_help(message: str, error: Exception) -> bool:
+    """Whether the message of a usage error is the help, which the library shows if no command is
+    given: it has many lines, and no words of a stranger's."""
+    context = getattr(error, "ctx", None)
+    return context is not None and message == context.get_help()
 
 
 app = typer.Typer(

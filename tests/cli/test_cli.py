@@ -147,6 +147,9 @@ def test_without_a_command_there_is_help(command) -> None:
     result = command("--help")
     for name in COMMANDS:
         assert re.search(rf"^  {name} +\S", result.out, re.M)
+    # The same where nothing is asked for, but not as a success.
+    bare = command()
+    assert (bare.code, bare.err) == (ExitCode.USAGE, result.out)
 
 
 def test_options_are_named_as_their_settings() -> None:
