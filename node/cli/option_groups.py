@@ -43,7 +43,11 @@ class GroupedCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line, with home directories in place of `~` in paths. Raises `UserError`
         (`USAGE`) if a path in it is empty: the library takes that for the current directory, and mostly
-        a variable of the shell is not set."""
+        a variable of the shell is not set.
+
+        A shell that asks for completions gets them whatever stands before them."""
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
         paths = path_parameters(inspect.unwrap(self.callback)) if self.callback else set()
         if any(each == "" or each.endswith("=") for each in args):
             values, _, _ = self.make_parser(ctx).parse_args(args=list(args))

@@ -169,6 +169,24 @@ def test_a_misspelled_option_is_a_usage_error(command) -> None:
     assert "Traceback" not in result.err
 
 
+@pytest.mark.parametrize("before", ["--data-dir=", "--data-dir ''", "--data-dir ~nobody-here/x"])
+def test_a_shell_gets_completions_whatever_stands_before_them(home: Path, before: str) -> None:
+    words = f"distro-node status {before} --js"
+    done = subprocess.run(
+        [sys.executable, "-m", "distro_node.node"],
+        env=os.environ
+        | {
+            "_DISTRO_NODE_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("--json", "")
+
+
 # --- how it ends ---------------------------------------------------------------------------------
 
 
