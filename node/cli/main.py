@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from ... import __version__
 from ..config import ENVIRONMENT_PREFIX, command_options, load_defaults
 from ..errors import ExitCode, UserError
+from ..settings.values import without_tilde
 from ..telemetry.logs import LogLevel, configure_logging
 from ..util.sanitize import harmless
 from ..util.standard_streams import drop_unwritten, open_standard_streams
@@ -208,7 +209,9 @@ def _settings(
         configure_logging(level=LogLevel.WARNING)
     options = {name: command_options(command) for name, command in COMMANDS.items()}
     try:
-        ctx.default_map = load_defaults(config, options, os.environ)
+        # A shell leaves `~` as it is in `--config=~/file`, and a container does in a variable.
+        file = None if config is None else without_tilde(config)
+        ctx.default_map = load_defaults(file, options, os.environ)
     except UserError:
         # The help must be readable even with a broken configuration.
         if not any(word in _HELP_OPTIONS for word in ctx.obj):

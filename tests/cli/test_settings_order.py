@@ -50,6 +50,11 @@ def test_the_configuration_file_is_found(command, places, home: Path, monkeypatc
     other.write_text(f"data-dir = '{places['table'][0]}'\n")
     monkeypatch.setenv("DISTRO_NODE_CONFIG", str(other))
     assert command("id").out.strip() == places["table"][1]
+    # Neither a shell nor a container expands it here.
+    monkeypatch.setenv("DISTRO_NODE_CONFIG", "~/other.toml")
+    assert command("id").out.strip() == places["table"][1]
+    monkeypatch.delenv("DISTRO_NODE_CONFIG")
+    assert command("--config=~/other.toml", "id").out.strip() == places["table"][1]
 
 
 def test_a_broken_configuration_is_reported(command, home: Path) -> None:
