@@ -178,6 +178,7 @@ def _parse(path: Path) -> dict[str, Any]:
 def _read_environment(
     commands: Commands, environment: Mapping[str, str], defaults: dict[str, dict[str, Any]]
 ) -> None:
+    _refuse_windows_line_ends(environment)
     known = set(_OTHER_VARIABLES)
     for command, options in commands.items():
         for option, kind in options.items():
@@ -203,6 +204,19 @@ def _read_environment(
                 ExitCode.BAD_CONFIG,
                 f"the environment variable {variable} is not known; did you mean {near}?",
                 "correct it or unset it; `distro-node COMMAND --help` lists the options",
+            )
+
+
+def _refuse_windows_line_ends(environment: Mapping[str, str]) -> None:
+    """Raise `UserError` (`BAD_CONFIG`) for a variable from a file with the line ends of Windows: the
+    invisible character at its end would make a path or a passphrase another one."""
+    for variable, text in environment.items():
+        if variable.startswith(f"{ENVIRONMENT_PREFIX}_") and text.endswith("\r"):
+            raise UserError(
+                ExitCode.BAD_CONFIG,
+                f"the environment variable {variable} ends with a carriage return",
+                "the file that sets it has the line ends of Windows: convert it, for example with "
+                "`sed -i 's/\\r$//' FILE`",
             )
 
 

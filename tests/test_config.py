@@ -124,6 +124,9 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
         ("DISTRO_NODE_LOG_FORMAT", "xml", "text, json"),
         ("DISTRO_NODE_DEVIC", "cpu", "did you mean DISTRO_NODE_DEVICE?"),
         ("DISTRO_NODE_STATUS_DEVICE", "cpu", "is not known"),
+        # A file with the line ends of Windows, read by a shell.
+        ("DISTRO_NODE_DATA_DIR", "/data\r", "ends with a carriage return"),
+        ("DISTRO_NODE_PASSPHRASE", "secret\r", "ends with a carriage return"),
     ],
 )
 def test_a_mistake_in_the_environment_is_named(
