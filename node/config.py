@@ -121,6 +121,8 @@ def _read_file(path: Path, commands: Commands, defaults: dict[str, dict[str, Any
     for key, value in common.items():
         option = key.replace("-", "_")
         if option not in all_options:
+            if key in commands:
+                raise _bad(f"{path}: {key!r} is a command; its options follow a line [{key}]")
             raise _unknown(path, f"the key {key!r}", option, [*commands, *all_options])
         for command, options in commands.items():
             if option in options:

@@ -77,7 +77,8 @@ def test_the_environment_stands_above_the_file(tmp_path: Path) -> None:
     [
         ("[jion]", ["the table [jion]", "'join'"]),
         ("dat-dir = 'x'", ["'dat-dir'", "'data-dir'"]),
-        ("join = 3", ["'join'"]),
+        ("join = 3", ["'join' is a command; its options follow a line [join]"]),
+        ("[[join]]\nthreads = 1", ["'join' is a command; its options follow a line [join]"]),
         ("[join]\nthread = 1", ["'thread' in [join]", "'threads'"]),
         ("[join]\nthreads = 'two'", ["join.threads", "a whole number", "'two'"]),
         ("[join]\nthreads = 1.5", ["join.threads", "a whole number"]),
