@@ -30,7 +30,7 @@ from ..settings.values import (
 )
 from . import bootstrap, join
 from .command_settings import ServiceOptions
-from .options import Json, read_passphrase
+from .options import Json, read_passphrase, refuse_ignored
 from .settings_parameters import with_settings
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -88,6 +88,16 @@ def service(
         path = manager.remove(name, force=options.force)
         typer.echo(
             dumps({"file": str(path)}) if json else f"The service is stopped; removed {path}."
+    if action is not Action.INSTALL and options.show:
+        # Wherever it was given: `remove --show` must remove nothing.
+        raise UserError(
+            ExitCode.USAGE, f"--show has no effect with {action}", "give it to `install` only"
+        )
+    if action is Action.STATUS:
+        refuse_ignored(ctx, "with status", "leave it out: status changes nothing", "force")
+    if options.show:
+        remedy = "leave one of the two out"
+        refuse_ignored(ctx, "with --show, which prints the file", remedy, "json", "force")
         )
         return
     found = manager.status(name)

@@ -265,6 +265,24 @@ def test_only_printed_nothing_is_written(command, system: System) -> None:
     assert not system.manager.folder.exists()
 
 
+def test_an_option_of_another_action_does_nothing_unseen(
+    command, system: System, monkeypatch
+) -> None:
+    assert command("service", "install", "--", "bootstrap").code == 0
+    path, asked = system.manager.file("distro-node"), list(system.asked)
+    for words, option in (
+        (("remove", "--show"), "--show"),
+        (("status", "--show"), "--show"),
+        (("status", "--force"), "--force"),
+        # What it prints would be no JSON.
+        (("install", "--show", "--json", "--", "bootstrap"), "--json"),
+    ):
+        command("service", *words).refused_with(ExitCode.USAGE, option)
+    monkeypatch.setenv("DISTRO_NODE_SERVICE_SHOW", "1")
+    command("service", "remove").refused_with(ExitCode.USAGE, "--show")
+    assert (path.exists(), system.asked) == (True, asked)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
