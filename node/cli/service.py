@@ -6,7 +6,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from json import dumps
@@ -15,7 +15,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ..config import ENVIRONMENT_PREFIX, command_options, load_defaults
+from ..config import (
+    ENVIRONMENT_PREFIX,
+    command_options,
+    default_config_file,
+    load_defaults,
+)
 from ..errors import ExitCode, UserError
 from ..service.manager import ServiceManager, this_manager
 from ..service.units import Service, arguments_problem
@@ -24,6 +29,7 @@ from ..settings.tree import BootstrapOptions, JoinSettings
 from ..settings.values import (
     NamedSwarm,
     absolute_path,
+    default_data_dir,
     parse_mirror,
     parse_target,
     without_tilde,
@@ -42,6 +48,8 @@ _COMMANDS: dict[str, tuple[type, Callable[[typer.Context, Any], None]]] = {
 _NOT_MISSED = tuple(f"{ENVIRONMENT_PREFIX}_{name}" for name in ("CONFIG", "DEBUG"))
 # A system service cannot access home directories, where a user's own programs are.
 _HOMES = ("/home", "/root", "/run/user")
+# It gets temporary directories of its own.
+_TEMPORARY = ("/tmp", "/var/tmp")
 
 
 class Action(StrEnum):
@@ -80,14 +88,6 @@ def service(
         raise UserError(
             ExitCode.USAGE, f"{action} takes no command", "give the command to `install` only"
         )
-    if action is Action.INSTALL:
-        _install(ctx, _service(ctx, options), options, json)
-        return
-    manager = this_manager(system=options.system)
-    if action is Action.REMOVE:
-        path = manager.remove(name, force=options.force)
-        typer.echo(
-            dumps({"file": str(path)}) if json else f"The service is stopped; removed {path}."
     if action is not Action.INSTALL and options.show:
         # Wherever it was given: `remove --show` must remove nothing.
         raise UserError(
@@ -98,6 +98,14 @@ def service(
     if options.show:
         remedy = "leave one of the two out"
         refuse_ignored(ctx, "with --show, which prints the file", remedy, "json", "force")
+    if action is Action.INSTALL:
+        _install(ctx, _service(ctx, options), options, json)
+        return
+    manager = this_manager(system=options.system)
+    if action is Action.REMOVE:
+        path = manager.remove(name, force=options.force)
+        typer.echo(
+            dumps({"file": str(path)}) if json else f"The service is stopped; removed {path}."
         )
         return
     found = manager.status(name)
@@ -160,9 +168,9 @@ def _service(ctx: typer.Context, options: ServiceOptions) -> Service:
     problem = arguments_problem(arguments)
     if problem is not None:
         raise UserError(ExitCode.USAGE, problem, "write the command without it")
-    (tree, refuse_ineffective), config = _COMMANDS[arguments[0]], _configuration(ctx)
+    (tree, refuse_ineffective), config = _COMMANDS[arguments[0]], _configuration(ctx, options)
     parsed = _parsed(ctx, arguments, config, options)
-    given = parsed.params
+    given, added = parsed.params, list[str]()
     # Checks each value as the service would when it starts.
     settings: Any = build(
         tree, {each.parameter: _typed(each, given) for each in all_settings(tree)}
@@ -175,9 +183,9 @@ def _service(ctx: typer.Context, options: ServiceOptions) -> Service:
         if isinstance(settings.invite, NamedSwarm) and not settings.peering.bootstrap:
             # Without a list to look the name up in, only a swarm-id or a link will do.
             parse_target(given["target"])
-        if not {"--wait", "--no-wait"} & set(arguments):
+        if _is_default(parsed, "wait"):
             # At boot the network may not be up yet; a service can wait.
-            arguments = [*arguments, "--wait"]
+            added.append("--wait")
     if options.system:
         if given.get("data_dir") is not None:
             raise UserError(
@@ -192,20 +200,39 @@ def _service(ctx: typer.Context, options: ServiceOptions) -> Service:
                 "install distro-node elsewhere, for example into an environment in /opt, or leave out "
                 "--system",
             )
+        places = [path for _, path in _paths(parsed, tree)]
+        _refuse_hidden_paths(places if config is None else [config, *places])
+    elif os.environ.get("XDG_DATA_HOME") and given["data_dir"] is None:
+        # The variable moves the data directory of this terminal's commands alone.
+        added.append(f"--data-dir={default_data_dir()}")
     _warn_of_variables()
     before = () if config is None else ("--config", str(config))
+    # What is added stands before the words given: behind a `--` it would be no option.
+    words = (arguments[0], *added, *_with_absolute_paths(arguments[1:], tree))
     return Service(
         name=name,
         command=arguments[0],
-        command_line=(*_program(), *before, *_with_absolute_paths(arguments, tree)),
+        command_line=(*_program(), *before, *words),
         system=options.system,
     )
 
 
-def _configuration(ctx: typer.Context) -> Path | None:
-    """Return the configuration file that this command was given, with which the service starts, too."""
+def _is_default(parsed: typer.Context, parameter: str) -> bool:
+    """Whether neither the command nor the configuration file gives this option."""
+    source = parsed.get_parameter_source(parameter)
+    return source is None or source.name == "DEFAULT"
+
+
+def _configuration(ctx: typer.Context, options: ServiceOptions) -> Path | None:
+    """Return the configuration file with which the service starts, too: the one that this command was
+    given, or the user's own if only a variable of this shell says where it is. None: there is none, or
+    the service finds it."""
     given = ctx.find_root().params.get("config")
-    return None if given is None else absolute_path(given)
+    if given is not None:
+        return absolute_path(given)
+    is_moved = not options.system and os.environ.get("XDG_CONFIG_HOME")
+    own = absolute_path(default_config_file()) if is_moved else None
+    return own if own is not None and own.exists() else None
 
 
 def _parsed(
@@ -232,20 +259,38 @@ def _refuse_relative_paths(parsed: typer.Context, tree: type) -> None:
     """Raise `UserError` (`BAD_CONFIG`) for a path in the configuration file that depends on the working
     directory: the service would use another place than this terminal. Paths in the command are made
     absolute."""
-    for each in filter(_is_place, all_settings(tree)):
+    for each, path in _paths(parsed, tree):
         source = parsed.get_parameter_source(each.parameter)
-        if source is None or source.name != "DEFAULT_MAP":
-            continue
+        is_from_file = source is not None and source.name == "DEFAULT_MAP"
+        if is_from_file and not path.is_absolute():
+            raise UserError(
+                ExitCode.BAD_CONFIG,
+                f"{each.name} in the configuration file is {str(path)!r}, which depends on the "
+                "directory in which a command starts, and a service starts in another one",
+                f"write the whole path there: {absolute_path(path)}",
+            )
+
+
+def _refuse_hidden_paths(paths: Iterable[Path]) -> None:
+    """Raise `UserError` (`SERVICE`) for a path that a service of the whole system cannot see."""
+    for path in map(absolute_path, paths):
+        if str(path).startswith(tuple(f"{place}/" for place in (*_HOMES, *_TEMPORARY))):
+            raise UserError(
+                ExitCode.SERVICE,
+                f"{path} is in a home directory or a temporary one, which a system service cannot "
+                "access",
+                "move it elsewhere, for example below /etc or /srv, or leave out --system",
+            )
+
+
+def _paths(parsed: typer.Context, tree: type) -> Iterator[tuple[Setting, Path]]:
+    """Yield the paths in a command and its configuration, each with its setting."""
+    for each in filter(_is_place, all_settings(tree)):
         given = parsed.params[each.parameter]
-        for text in map(str, given if each.multiple else (given,)):
+        for text in map(str, given if each.multiple else (given,)) if given is not None else ():
             is_web_address = each.name == "mirror" and "://" in text
-            if not is_web_address and not without_tilde(Path(text)).is_absolute():
-                raise UserError(
-                    ExitCode.BAD_CONFIG,
-                    f"{each.name} in the configuration file is {text!r}, which depends on the directory "
-                    "in which a command starts, and a service starts in another one",
-                    f"write the whole path there: {absolute_path(Path(text))}",
-                )
+            if not is_web_address:
+                yield each, without_tilde(Path(text))
 
 
 def _is_place(each: Setting) -> bool:

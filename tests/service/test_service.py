@@ -243,7 +243,7 @@ def test_the_command_installs_what_it_was_given(command, system: System) -> None
     path = system.manager.file("distro-node")
     assert str(path) in done.out
     # At boot the network may not be up yet.
-    assert exec_start(path.read_bytes())[1:] == ["join", GOOD, "--max-upload", "5Mbit", "--wait"]
+    assert exec_start(path.read_bytes())[1:] == ["join", "--wait", GOOD, "--max-upload", "5Mbit"]
     assert "is active" not in command("service", "status").out
     system.answers["is-active"] = ServiceCommandResult(0, "active")
     assert command("service", "status").out.startswith("The service is active")
@@ -283,6 +283,47 @@ def test_an_option_of_another_action_does_nothing_unseen(
     assert (path.exists(), system.asked) == (True, asked)
 
 
+def test_what_is_added_to_a_command_is_an_option_of_it(
+    command, system: System, tmp_path: Path
+) -> None:
+    def installed(*words: str) -> list[str]:
+        done = command(*words)
+        assert done.code == 0, done
+        return exec_start(system.manager.file("distro-node").read_bytes())[1:]
+
+    assert installed("service", "install", "--", "join", "--", GOOD) == [
+        *("join", "--wait", "--", GOOD)
+    ]
+    config = tmp_path / "own.toml"
+    config.write_text("[join]\nwait = false\n")
+    given = ("--config", str(config))
+    assert installed(*given, "service", "install", "--", "join", GOOD) == [*given, "join", GOOD]
+
+
+def test_a_service_finds_what_variables_have_moved(
+    command, system: System, tmp_path: Path, monkeypatch
+) -> None:
+    def installed(*words: str | Path) -> list[str]:
+        done = command("service", "install", *words)
+        assert done.code == 0, done
+        return exec_start(system.manager.file("distro-node").read_bytes())[1:]
+
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "large"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    moved = f"--data-dir={tmp_path}/large/distro-node"
+    assert installed("--", "bootstrap") == ["bootstrap", moved]
+    assert installed("--", "bootstrap", "--data-dir", tmp_path) == [
+        *("bootstrap", "--data-dir", str(tmp_path))
+    ]
+    config = tmp_path / "settings/distro-node/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('max-upload = "5Mbit"\n')
+    assert installed("--", "bootstrap") == ["--config", str(config), "bootstrap", moved]
+    # The system's service has a place of its own, and no user's file.
+    monkeypatch.setattr(command_module, "_program", lambda: ("/opt/distro-node",))
+    assert installed("--system", "--", "bootstrap") == ["bootstrap"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
@@ -313,11 +354,25 @@ def test_the_command_s_own_options_are_checked(command, system: System) -> None:
     assert system.asked == []
 
 
-def test_a_system_s_service_sees_no_home(command, system: System, monkeypatch) -> None:
+def test_a_system_s_service_sees_no_home(
+    command, system: System, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setattr(command_module, "_program", lambda: ("/home/distro/bin/distro-node",))
     command("service", "install", "--system", "--", "bootstrap").refused_with(
         ExitCode.SERVICE, "/home/distro"
     )
+    monkeypatch.setattr(command_module, "_program", lambda: ("/opt/distro-node",))
+    config = tmp_path / "own.toml"
+    config.write_text("")
+    install = ("service", "install", "--system", "--", "bootstrap", "--observe", GOOD)
+    for place in ("/home/ann/cert.pem", "/tmp/cert.pem"):
+        command(*install, "--dashboard-cert", place).refused_with(ExitCode.SERVICE, place)
+    # Private here: `_TEMPORARY`: the tests' own directory may be elsewhere.
+    monkeypatch.setattr(command_module, "_TEMPORARY", ("/tmp", str(tmp_path)))
+    # Not even the file with the settings can be read there.
+    command("--config", config, *install).refused_with(ExitCode.SERVICE, "/own.toml")
+    assert system.asked == []
+    assert command(*install, "--dashboard-cert", "/etc/ssl/cert.pem").code == 0
 
 
 def test_the_values_of_options_are_checked_before_a_service_is_said_to_run(
@@ -390,7 +445,7 @@ def test_a_service_gets_the_configuration_file_and_no_variables(
     done = command("--config", "own.toml", "service", "install", "--", "join", GOOD)
     assert done.code == 0, done
     assert exec_start(system.manager.file("distro-node").read_bytes())[1:] == [
-        *("--config", f"{tmp_path}/own.toml", "join", GOOD, "--wait")
+        *("--config", f"{tmp_path}/own.toml", "join", "--wait", GOOD)
     ]
     assert "warning: the service does not get DISTRO_NODE_DATA_DIR" in done.err
     # A name is looked up in the list of a bootstrap peer, which the service would not have.
