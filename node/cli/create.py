@@ -15,7 +15,7 @@ from ..errors import ExitCode, UserError
 from ..settings.values import without_tilde
 from ..storage.data_dir import DataDir
 from .command_settings import CreateOptions
-from .options import Json, find_passphrase, parameters_text, peers_of_link
+from .options import Json, find_passphrase, parameters_text, peers_of_link, refuse_ignored
 from .settings_parameters import with_settings
 
 if TYPE_CHECKING:
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from ..create.new_swarm import NewSwarm
 
 
+# The options, by their Python names, of a swarm that is created or tried.
+_FOR_A_SWARM = ("data", "bootstrap", "passphrase_file", "dry_run", "device", "public")
+
+
 @with_settings
-def create(options: CreateOptions, json: Json = False) -> None:
+def create(ctx: typer.Context, options: CreateOptions, json: Json = False) -> None:
     """Create a swarm.
 
     Reads the description of the run from MANIFEST.toml, turns your texts into training data,
@@ -38,6 +42,13 @@ def create(options: CreateOptions, json: Json = False) -> None:
         distro-node create my-swarm.toml --data corpus.parquet
     """
     if options.example:
+        if options.manifest is not None:
+            raise UserError(
+                ExitCode.USAGE,
+                "--example takes no MANIFEST: it prints an example and writes no file",
+                "redirect it: distro-node create --example > my-swarm.toml",
+            )
+        refuse_ignored(ctx, "with --example", "leave one of the two out", *_FOR_A_SWARM, "json")
         typer.echo(_example(), nl=False)
         return
     if options.manifest is None:

@@ -791,6 +791,8 @@ def test_the_environment_may_set_what_another_command_uses(
     monkeypatch.setenv("DISTRO_NODE_RELAY_UPDATES", "no")
     monkeypatch.setenv("DISTRO_NODE_RELAY_MEMORY", "64")
     assert command("bootstrap", "--data-dir", home / "b").code == 0
+        (("create", "--example", "--data", "texts"), "--data"),
+        (("create", "--example", "--json"), "--json"),
 
 
 def test_a_data_directory_in_use_is_refused_and_names_its_user(

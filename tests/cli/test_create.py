@@ -165,6 +165,11 @@ def test_the_example_can_be_used_as_it_is(command, initialised, run: Path, home:
     assert read_manifest_file(file).name == "example"
     result = command("create", file, "--data", home / "texts", "--data-dir", home / "data")
     assert (result.code, result.complaints) == (0, [])
+    # Nothing is written to it, so it must not look as if.
+    taken = command("create", "--example", home / "new.toml")
+    taken.refused_with(ExitCode.USAGE, "--example takes no MANIFEST")
+    assert "--example > " in taken.err
+    assert not (home / "new.toml").exists()
 
 
 def test_an_invitation_is_the_founders_to_give(command, initialised, run: Path, home: Path) -> None:
