@@ -11,7 +11,14 @@ from ...crypto import keystore
 from ...crypto.identity import peer_text
 from ..errors import ExitCode, UserError
 from ..storage.data_dir import open_identity
-from .options import DataDirectory, Json, PassphraseFile, data_directory, find_passphrase
+from .options import (
+    DataDirectory,
+    Json,
+    PassphraseFile,
+    data_directory,
+    find_passphrase,
+    given_passphrase,
+)
 
 
 def id_command(
@@ -42,6 +49,9 @@ def id_command(
         data.create()
         with data.lock():
             open_identity(data, find_passphrase(data, passphrase_file))
+    elif create:
+        # Warns of a passphrase that does not protect the key.
+        given_passphrase(data, passphrase_file)
     try:
         peer = keystore.read_peer(data.identity)
     except keystore.KeystoreMissing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import getpass
 import os
 import sys
 from collections.abc import Sequence
@@ -125,19 +126,39 @@ def find_passphrase(data: DataDir, file: Path | None) -> str | None:
 
     Raises `UserError` (`KEYSTORE`) if the file cannot be read.
     """
-    given = os.environ.get(PASSPHRASE_VARIABLE) if file is None else read_passphrase(file)
+    given = given_passphrase(data, file)
     if given:
-        _warn_if_unprotected(data.identity)
         return given
     if sys.stdin.isatty() and sys.stderr.isatty():
         try:
             keystore.load_identity(data.identity, None)
         except keystore.PassphraseNeeded:
-            return typer.prompt(f"Passphrase of {data.identity}", hide_input=True, err=True)
+            return _typed_passphrase(data.identity)
         except keystore.KeystoreError:
             # The code that opens the key reports what is wrong with it.
             return None
     return None
+
+
+def given_passphrase(data: DataDir, file: Path | None) -> str | None:
+    """Return the passphrase from the file or the environment. Warn if there is one and the key has none.
+
+    Raises `UserError` (`KEYSTORE`) if the file cannot be read.
+    """
+    given = os.environ.get(PASSPHRASE_VARIABLE) if file is None else read_passphrase(file)
+    if given:
+        _warn_if_unprotected(data.identity)
+    return given
+
+
+def _typed_passphrase(key: Path) -> str | None:
+    """Return the passphrase that is typed in the terminal; None where the input ends before it. A
+    Ctrl-C goes to the caller as everywhere, where a prompt of the library's would make it an error."""
+    try:
+        return getpass.getpass(f"Passphrase of {harmless(str(key))}: ", stream=sys.stderr)
+    except EOFError:
+        typer.echo(err=True)
+        return None
 
 
 def _warn_if_unprotected(key: Path) -> None:

@@ -498,9 +498,33 @@ def test_a_passphrase_that_protects_nothing_is_warned_of(
     assert command("join", TEXT, "--data-dir", place).err == ""
     monkeypatch.setenv("DISTRO_NODE_PASSPHRASE", "open sesame")
     assert "without a passphrase" in command("join", TEXT, "--data-dir", place).err
+    # One who asks for an identity with a passphrase learns that the old one has none.
+    made = command("id", "--create", "--data-dir", place)
+    assert (made.code, "without a passphrase" in made.err) == (0, True)
     (place / "identity.key").unlink()
     create_identity(place / "identity.key", "open sesame")
     assert command("join", TEXT, "--data-dir", place).err == ""
+    assert command("id", "--create", "--data-dir", place).err == ""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [(KeyboardInterrupt, ExitCode.INTERRUPTED), (EOFError, ExitCode.WRONG_PASSPHRASE)],
+)
+def test_a_passphrase_that_is_not_typed_is_no_bug(
+    command, home: Path, monkeypatch, end: type[BaseException], code: ExitCode
+) -> None:
+    def give_up(*_: object, **__: object) -> str:
+        raise end
+
+    place = home / "d"
+    place.mkdir()
+    create_identity(place / "identity.key", "open sesame")
+    monkeypatch.setattr("getpass.getpass", give_up)
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    ended = command("bootstrap", "--data-dir", place)
+    assert (ended.code, "Aborted" in ended.err) == (code, False)
 
 
 def test_passphrase_files_are_checked(command, daemon, tmp_path: Path) -> None:
@@ -767,6 +791,8 @@ def test_a_tilde_is_the_home_directory(command, home: Path, monkeypatch, tmp_pat
         (("evaluate", "--tasks", "heldout", "--fewshot", "5"), "--fewshot"),
         (("evaluate", "--tasks", "heldout", "--no-chat"), "--chat"),
         (("evaluate", "--tasks", "heldout", "--batch-size", "8"), "--batch-size"),
+        (("create", "--example", "--data", "texts"), "--data"),
+        (("create", "--example", "--json"), "--json"),
     ],
 )
 def test_an_option_without_effect_is_refused(
@@ -791,8 +817,6 @@ def test_the_environment_may_set_what_another_command_uses(
     monkeypatch.setenv("DISTRO_NODE_RELAY_UPDATES", "no")
     monkeypatch.setenv("DISTRO_NODE_RELAY_MEMORY", "64")
     assert command("bootstrap", "--data-dir", home / "b").code == 0
-        (("create", "--example", "--data", "texts"), "--data"),
-        (("create", "--example", "--json"), "--json"),
 
 
 def test_a_data_directory_in_use_is_refused_and_names_its_user(
