@@ -17,6 +17,8 @@ from importlib.metadata import Distribution, PackageNotFoundError
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import trio
 from packaging.specifiers import SpecifierSet
@@ -181,6 +183,7 @@ def _checkout(found: Distribution) -> str | None:
     try:
         origin = json.loads(found.read_text("direct_url.json") or "{}")
         is_editable = origin["dir_info"]["editable"] is True
-        return origin["url"].removeprefix("file://") if is_editable else None
+        # An installer writes the folder as a web address: a blank in it is `%20`.
+        return url2pathname(urlsplit(origin["url"]).path) if is_editable else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

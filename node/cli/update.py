@@ -125,7 +125,7 @@ def update(
     if json and release is not None:
         typer.echo(dumps(_plain(release, command, needs)))
     elif not json:
-        for line in _lines(release, command, needs):
+        for line in _lines(release, command, needs, data):
             typer.echo(harmless(line))
     if failed is not None:
         raise failed
@@ -155,7 +155,9 @@ def _plain(release: Release, command: str, needs: list[SwarmNeed]) -> dict[str, 
     }
 
 
-def _lines(release: Release | None, command: str, needs: list[SwarmNeed]) -> list[str]:
+def _lines(
+    release: Release | None, command: str, needs: list[SwarmNeed], data: DataDir
+) -> list[str]:
     lines = []
     if release is not None and release.is_newer:
         speaks = (
@@ -165,7 +167,7 @@ def _lines(release: Release | None, command: str, needs: list[SwarmNeed]) -> lis
             f"distro-node {release.version} is out{speaks}; this is {__version__}, of version "
             f"{PROTOCOL_VERSION}.",
             f"To install it: {command}",
-            "Stop the node first (distro-node leave), and start it again afterwards.",
+            f"Stop the node first ({data.command('leave')}), and start it again afterwards.",
         ]
     elif release is not None:
         lines += [

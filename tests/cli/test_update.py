@@ -112,7 +112,9 @@ def test_the_newest_release_is_here(ask: Any, index: Index) -> None:
     assert index.server.asked == ["/distro-node/json"]
 
 
-def test_a_newer_release_comes_with_its_protocol_and_the_command(ask: Any, index: Index) -> None:
+def test_a_newer_release_comes_with_its_protocol_and_the_command(
+    ask: Any, index: Index, tmp_path: Path
+) -> None:
     index.newest("1000.1", NEXT)
     first, second, third = ask().out.splitlines()
     assert first == (
@@ -120,7 +122,7 @@ def test_a_newer_release_comes_with_its_protocol_and_the_command(ask: Any, index
         f"version {PROTOCOL_VERSION}."
     )
     assert second == f"To install it: {update_command()}"
-    assert "distro-node leave" in third
+    assert f"(distro-node leave --data-dir {tmp_path}/data)" in third
 
 
 def test_releases_that_cannot_be_used_do_not_count(ask: Any, index: Index) -> None:
@@ -289,6 +291,11 @@ def test_the_command_is_that_of_the_tool_that_installed_it(
             "pip",
             '{"url": "file:///src/a b", "dir_info": {"editable": true}}',
             "git -C '/src/a b' pull && make -C '/src/a b' install",
+        ),
+        (
+            "pip",
+            '{"url": "file:///src/a%20b%25/%C3%BC", "dir_info": {"editable": true}}',
+            "git -C '/src/a b%/ü' pull && make -C '/src/a b%/ü' install",
         ),
         (
             "pip",
