@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from json import dumps
 from pathlib import Path
@@ -79,7 +80,7 @@ def fit(
                 completions=completions(file.task, file.task_settings),
             )
             return fit_workload(file.name, work, surveyed, limit, micro_batch, settings.split)
-        if path.exists():
+        if _is_there(path):
             manifest = _read(path)
         else:
             manifest = await _find(target, settings)
@@ -146,6 +147,16 @@ def _row(name: str, *cells: str) -> str:
 
 def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+
+
+def _is_there(path: Path) -> bool:
+    """Whether TARGET is the path of a file. A link can be longer than any path."""
+    try:
+        return path.exists()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return False
 
 
 def _read(path: Path) -> Manifest:

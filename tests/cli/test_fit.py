@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from chain.committee_chain import AggregatedChain
 from cli.schemas import conforms
 from create.test_checkpoint import write_tokenizer
+from distro_node.crypto.identity import Identity, peer_text
 from distro_node.node import memory_fit
 from distro_node.node.create.manifest_draft import read_draft
 from distro_node.node.errors import ExitCode
@@ -165,6 +167,12 @@ def test_a_swarm_that_is_stored_here(command, there, home: Path) -> None:
     assert found["choices"][0]["chosen"]
     # On a CPU there is no other memory besides main memory.
     assert {choice["place"] for choice in found["choices"]} == {"device"}
+    # What passes a link on may write its slashes as %2F: then it is longer than a file's name.
+    peer = quote(
+        f"/dns4/{'a' * 150}/tcp/4001/p2p/{peer_text(Identity.from_seed(bytes(32)).peer)}", ""
+    )
+    link = f"distro:{swarm_text(manifest.swarm)}?bootstrap={peer}"
+    assert command("fit", link, "--data-dir", home).code == 0
 
 
 @pytest.mark.slow
