@@ -104,16 +104,19 @@ def _rules(manifest: Manifest) -> str:
 
 def _progress(each: PublicSwarm) -> str:
     last, pace = each.manifest.last_round, each.tokens_per_second
-    rounds = f"{each.rounds_done:,} rounds done"
+    rounds = f"{_number(each.rounds_done, 'round')} done"
     if last is not None:
         rounds += f", {last - each.rounds_done:,} to go"
     speed = "" if pace is None else f", {pace:,} tokens a second"
     full = " (full)" if each.members >= each.manifest.admission.max_members else ""
-    plural = "" if len(each.entries) == 1 else "s"
     return (
-        f"{each.members:,} members{full}{speed}, {rounds}, says the median of {len(each.entries)} "
-        f"report{plural}"
+        f"{_number(each.members, 'member')}{full}{speed}, {rounds}, says the median of "
+        f"{_number(len(each.entries), 'report')}"
     )
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _plain(found: Directory, fits: list[SwarmFit]) -> dict[str, Any]:

@@ -77,6 +77,13 @@ def small(name: str = "meadow", **changes: Any) -> Manifest:
     return public(name, model=LLAMA, **changes)
 
 
+def test_one_of_a_kind_is_not_several(command, there) -> None:
+    there(listed(small(), members=1, rounds_done=1))
+    shown = command("swarms", "--bootstrap", ADDRESS).out
+    assert "1 member, 1,000 tokens a second, 1 round done" in shown
+    assert "the median of 1 report\n" in shown
+
+
 def test_what_fits_and_what_does_not(command, there) -> None:
     fitting = small()
     elsewhere = small("task", seed=1, task="of_another_package")
