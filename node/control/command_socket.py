@@ -108,7 +108,12 @@ def ask(path: Path, command: str, timeout: float, **arguments: Any) -> dict[str,
     if not isinstance(answer, dict):
         raise _no_answer(f"the node in {path.parent} broke off its answer")
     if "error" in answer:
-        raise _no_answer(f"the node in {path.parent} refused {command!r}: {answer['error']}")
+        raise UserError(
+            ExitCode.NOT_RUNNING,
+            f"the node in {path.parent} refused {command!r}: {answer['error']}",
+            "a bootstrap peer takes fewer commands than a node that trains; restart a node of an older "
+            "release, and see its log in the data directory",
+        )
     return answer
 
 
@@ -167,7 +172,7 @@ def _respond(line: bytes, handlers: Mapping[str, Handler]) -> dict[str, Any]:
         return {"error": "a request is one line of JSON"}
     command = request.get("command") if isinstance(request, dict) else None
     if not isinstance(command, str) or command not in handlers:
-        return {"error": f"a request names a command, one of {', '.join(sorted(handlers))}"}
+        return {"error": f"it knows no such command, only {', '.join(sorted(handlers))}"}
     try:
         return _without_infinities(handlers[command](request))
     except Exception as error:

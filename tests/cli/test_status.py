@@ -154,7 +154,9 @@ def test_without_a_node_its_last_run_is_reported(command, home: Path, reached: i
 def test_an_error_of_the_node_is_reported(command, node, home: Path) -> None:
     node["status"] = lambda _: encode_status(STATUS)
     result = command("leave", "--data-dir", home)
-    result.refused_with(ExitCode.NOT_RUNNING, "refused 'leave'")
+    result.refused_with(ExitCode.NOT_RUNNING, "refused 'leave'", "only status")
+    # It would refuse again.
+    assert "try again" not in result.err
 
 
 def test_the_page_is_opened_without_the_token_and_its_link_is_printed(
