@@ -31,7 +31,8 @@ NO_RESTART_EXIT_CODES = (
     *(ExitCode.USAGE, ExitCode.BAD_SWARM_ID, ExitCode.BAD_ADDRESS, ExitCode.NO_TICKET),
     *(ExitCode.KEYSTORE, ExitCode.WRONG_PASSPHRASE, ExitCode.EXPELLED, ExitCode.FINAL),
     *(ExitCode.MANIFEST, ExitCode.VERSION, ExitCode.BAD_CONFIG, ExitCode.NO_DEVICE),
-    ExitCode.MODEL_TOO_LARGE,
+    *(ExitCode.MODEL_TOO_LARGE, ExitCode.NO_TASK, ExitCode.PRIVACY, ExitCode.OTHER_MODEL),
+    ExitCode.UNSUPPORTED,
 )
 
 _MARK = re.compile(rb"(?:# |<!-- )Made by `distro-node service`: ([0-9a-f]{16})(?: -->)?\n")
