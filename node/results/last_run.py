@@ -36,7 +36,7 @@ class LastRun:
 
 
 def last_run(data: DataDir) -> LastRun | None:
-    """Return the run with the newest history; None if no round of any swarm is on this disk."""
+    """Return the run whose last round is the newest; None if no round of any swarm is on this disk."""
     runs: list[tuple[float, LastRun]] = []
     with suppress(OSError):
         for swarm in data.known_swarms():
@@ -51,21 +51,25 @@ def _run_of(data: DataDir, swarm: SwarmId) -> list[tuple[float, LastRun]]:
     reached = _last_round(directory.history)
     if reached is None:
         return []
+    round_, time = reached
     run = LastRun(
-        swarm=swarm_text(swarm), name=manifest.name, round=reached, last_round=manifest.last_round
+        swarm=swarm_text(swarm), name=manifest.name, round=round_, last_round=manifest.last_round
     )
-    return [(directory.history.stat().st_mtime, run)]
+    return [(time, run)]
 
 
-def _last_round(history: Path) -> int | None:
+def _last_round(history: Path) -> tuple[int, float] | None:
+    """Return the last round that was applied, and when, in seconds since 1970. The file's own time would
+    not do: it changes with a later measurement, and with a copy of the directory."""
     with history.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _TAIL_BYTES))
         lines = file.read().splitlines()
     for line in reversed(lines):
         with suppress(ValueError, KeyError, TypeError, RecursionError):
-            # The newest line may be half written, and scores can be those of any earlier state.
+            # The newest line may be half written. Held-out losses, texts and scores can be those of any
+            # earlier state; only the line of a round has a fingerprint.
             entry = json.loads(line)
-            if type(entry["round"]) is int and "scores" not in entry:
-                return entry["round"]
+            if "fingerprint" in entry and type(entry["round"]) is int:
+                return entry["round"], float(entry["time"])
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -135,11 +136,21 @@ def test_without_a_node_its_last_run_is_reported(command, home: Path, reached: i
     place = DataDir(home).swarm(manifest.swarm)
     place.root.mkdir(parents=True)
     place.manifest.write_bytes(manifest.encode())
-    # An evaluation of an earlier state comes after the rounds, and reaches none.
+    # What is measured of an earlier state comes after the rounds, and reaches none.
     place.history.write_text(
-        f'{{"round": 2}}\n{{"round": {reached}, "time": 1.0}}\n'
-        '{"round": 1, "time": 2.0, "scores": {"round": 1}}\n{"rou'
+        '{"round": 2, "time": 0.5, "fingerprint": "0"}\n'
+        f'{{"round": {reached}, "time": 1.0, "fingerprint": "1"}}\n'
+        '{"round": 1, "time": 2.0, "scores": {"round": 1}}\n'
+        '{"round": 2, "time": 2.0, "heldout": 4.5, "parameters": "0"}\n'
+        '{"round": 2, "time": 2.0, "sample": "Once"}\n{"rou'
     )
+    # Another swarm's history is older, although its model was measured since.
+    earlier = Chain(0, schedule=ScheduleSpec(warmup_rounds=1, total_rounds=9)).manifest
+    other = DataDir(home).swarm(earlier.swarm)
+    other.root.mkdir(parents=True)
+    other.manifest.write_bytes(earlier.encode())
+    other.history.write_text('{"round": 4, "time": 0.1, "fingerprint": "1"}\n')
+    os.utime(place.history, (1.0, 1.0))
     result = command("status", "--data-dir", home)
     result.refused_with(ExitCode.NOT_RUNNING, f"took part in 'toy' up to round {reached} of 7")
     named = swarm_text(manifest.swarm)
