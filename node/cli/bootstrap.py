@@ -16,7 +16,14 @@ from ..storage.data_dir import DataDir
 from ..telemetry.logs import configure_logging
 from ..util.operating_system import ENDING_SIGNALS
 from ..util.standard_streams import announce
-from .options import NO_RELAY, PAGE_OPTIONS, Json, find_passphrase, refuse_ignored
+from .options import (
+    NO_RELAY,
+    PAGE_OPTIONS,
+    Json,
+    find_passphrase,
+    refuse_ignored,
+    refuse_without_page,
+)
 from .settings_parameters import with_settings
 
 if TYPE_CHECKING:
@@ -79,6 +86,7 @@ def refuse_without_effect(ctx: typer.Context, options: BootstrapOptions) -> None
             "name the swarm with --observe LINK",
             *("dashboard", *PAGE_OPTIONS),
         )
+    refuse_without_page(ctx, options.dashboard)
     if not options.relay.enabled:
         refuse_ignored(ctx, *NO_RELAY)
 

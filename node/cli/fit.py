@@ -16,11 +16,11 @@ from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, dec
 from ...protocol.wire.swarm_id import Invite
 from ..errors import ExitCode, UserError
 from ..settings.tree import FitSettings
-from ..settings.values import parse_target, without_tilde
+from ..settings.values import is_device_list, parse_target, without_tilde
 from ..storage.data_dir import DataDir
 from ..util.regular_files import read_regular
 from ..util.sanitize import harmless
-from .options import Json, parameters_text
+from .options import ONE_DEVICE, Json, parameters_text, refuse_ignored
 from .settings_parameters import with_settings
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ _NAME_WIDTH, _SIZE_WIDTH = 36, 14
 
 @with_settings
 def fit(
+    ctx: typer.Context,
     target: Annotated[
         str,
         typer.Argument(
@@ -56,8 +57,12 @@ def fit(
 
     from ..memory_fit import Workload, fit_workload, survey_device
 
+    if not is_device_list(settings.device):
+        refuse_ignored(ctx, *ONE_DEVICE)
     device, limit, micro_batch = settings.device, settings.memory, settings.micro_batch
     path = without_tilde(Path(target))
+    if path.suffix == ".toml" or _is_there(path):
+        refuse_ignored(ctx, "with a file: no member is asked", "leave it out", "bootstrap")
 
     async def examine() -> MemoryFit:
         if path.suffix == ".toml":

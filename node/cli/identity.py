@@ -18,10 +18,12 @@ from .options import (
     data_directory,
     find_passphrase,
     given_passphrase,
+    refuse_ignored,
 )
 
 
 def id_command(
+    ctx: typer.Context,
     create: Annotated[
         bool, typer.Option("--create", help="Make an identity if there is none yet.")
     ] = False,
@@ -38,6 +40,9 @@ def id_command(
     \b
         distro-node id
     """
+    if not create:
+        remedy = "leave it out, or add --create"
+        refuse_ignored(ctx, "without --create: no key is opened", remedy, "passphrase_file")
     data = data_directory(data_dir)
     if data.root.exists() and not data.root.is_dir():
         raise UserError(

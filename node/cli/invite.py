@@ -30,10 +30,12 @@ from .options import (
     data_directory,
     find_passphrase,
     peers_of_link,
+    refuse_ignored,
 )
 
 
 def invite(
+    ctx: typer.Context,
     swarm: Annotated[
         str, typer.Argument(metavar="SWARM", help="A link to the swarm, or its swarm-id.")
     ],
@@ -58,6 +60,9 @@ def invite(
         distro-node invite 'distro:swarm-…?bootstrap=…'
         distro-node invite 'distro:swarm-…?bootstrap=…' 12D3KooW…
     """
+    if peer is None:
+        remedy = "leave it out, or add the guest's peer id"
+        refuse_ignored(ctx, "without PEER: nothing is signed", remedy, "passphrase_file")
     target = parse_target(swarm)
     peers = peers_of_link(*target.bootstrap, *bootstrap_addresses(bootstrap))
     data = data_directory(data_dir)

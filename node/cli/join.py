@@ -11,15 +11,16 @@ import typer
 from ...protocol.wire.swarm_id import Invite, swarm_text
 from ..errors import ExitCode, UserError
 from ..settings.tree import JoinSettings
-from ..settings.values import NamedSwarm, parse_torchrun_device
+from ..settings.values import NamedSwarm, is_device_list, parse_torchrun_device
 from ..storage.data_dir import DataDir
 from ..training.torchrun import become_rank, end_ranks, launch_of
 from ..util.sanitize import harmless
 from .options import (
     NO_RELAY,
-    PAGE_OPTIONS,
+    ONE_DEVICE,
     prepare_to_run,
     refuse_ignored,
+    refuse_without_page,
     stored_manifests,
     with_passphrase,
 )
@@ -75,9 +76,9 @@ def refuse_without_effect(ctx: typer.Context, settings: JoinSettings) -> None:
     """Refuse options of the command line that have no effect. Raises `UserError` (`USAGE`)."""
     if not settings.relay.enabled:
         refuse_ignored(ctx, *NO_RELAY)
-    if settings.dashboard.address is None:
-        remedy = "leave it out, or give the page an address with --dashboard"
-        refuse_ignored(ctx, "without a page", remedy, *PAGE_OPTIONS)
+    if not is_device_list(settings.trainer.device) and launch_of(os.environ) is None:
+        refuse_ignored(ctx, *ONE_DEVICE)
+    refuse_without_page(ctx, settings.dashboard)
     if settings.energy.pause_when is None:
         remedy = "leave it out, or add a command with --pause-when"
         refuse_ignored(ctx, "without --pause-when", remedy, "pause_every")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import typer
+
 from ..settings.tree import ObserverSettings
 from ..storage.data_dir import DataDir
-from .options import prepare_to_run, with_passphrase
+from .options import prepare_to_run, refuse_without_page, with_passphrase
 from .settings_parameters import with_settings
 
 
 @with_settings
-def observe(settings: ObserverSettings) -> None:
+def observe(ctx: typer.Context, settings: ObserverSettings) -> None:
     """Follow a swarm and serve its page, without being a member.
 
     Fetches the swarm's records, verifies them, and shows members, losses, tokens, contributions, and
@@ -20,6 +22,7 @@ def observe(settings: ObserverSettings) -> None:
     \b
         distro-node observe 'distro:swarm-…?bootstrap=…' --dashboard 0.0.0.0:8080 --dashboard-plain
     """
+    refuse_without_page(ctx, settings.dashboard)
     settings = with_passphrase(settings)
     directory = DataDir(settings.data_dir)
     directory.create()

@@ -17,7 +17,12 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manifest
 from ...protocol.wire.swarm_id import MAX_BOOTSTRAP, swarm_text
 from ..errors import ExitCode, UserError
-from ..settings.components import ConsoleSettings, LineSettings, PeeringSettings
+from ..settings.components import (
+    ConsoleSettings,
+    DashboardSettings,
+    LineSettings,
+    PeeringSettings,
+)
 from ..settings.tree import PASSPHRASE_VARIABLE, DaemonSettings
 from ..settings.values import absolute_path, default_data_dir, parse_bootstrap, parse_target
 from ..storage.data_dir import DataDir
@@ -33,6 +38,9 @@ _MAX_PASSPHRASE_BYTES = 4096
 
 PAGE_OPTIONS = ("dashboard_cert", "dashboard_key", "dashboard_plain")
 """The options, by their Python names, that say how a page is served at its address."""
+
+ONE_DEVICE = ("with one device", "leave it out, or name several with --device", "split")
+"""What `refuse_ignored` needs for a computation on one device."""
 
 NO_RELAY = ("without --relay-updates", "leave it out, or add --relay-updates", "relay_memory")
 """What `refuse_ignored` needs for a node that does not relay updates."""
@@ -84,6 +92,14 @@ def refuse_ignored(ctx: typer.Context, why: str, remedy: str, *options: str) -> 
         if source is not None and source.name == "COMMANDLINE":
             option = f"--{each.replace('_', '-')}"
             raise UserError(ExitCode.USAGE, f"{option} has no effect {why}", remedy)
+
+
+def refuse_without_page(ctx: typer.Context, dashboard: DashboardSettings) -> None:
+    """Refuse options of the command line that say how a page is served where none is. Raises `UserError`
+    (`USAGE`)."""
+    if dashboard.address is None:
+        remedy = "leave it out, or give the page an address with --dashboard"
+        refuse_ignored(ctx, "without a page", remedy, *PAGE_OPTIONS)
 
 
 def joined_swarm(text: str, data: DataDir) -> SwarmId:

@@ -23,6 +23,7 @@ from .options import (
     data_directory,
     find_passphrase,
     only_swarm,
+    refuse_ignored,
 )
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Js
 
 
 def receipt(
+    ctx: typer.Context,
     swarm: _Swarm = None,
     peer: Annotated[
         str | None,
@@ -125,6 +127,9 @@ def receipt(
     from ..results.receipt_files import claim_relayed, make_receipt, save_receipt
     from ..storage.data_dir import open_identity
 
+    if not relayed:
+        remedy = "leave it out, or add --relayed"
+        refuse_ignored(ctx, "without --relayed: nothing is signed", remedy, "passphrase_file")
     data = data_directory(data_dir)
     identifier = only_swarm(swarm, data, _NAMED)
     made, facts = make_receipt(data, identifier, _owner_text(peer, data))

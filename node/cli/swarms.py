@@ -13,9 +13,10 @@ from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.swarm_id import swarm_text
 from ..errors import UserError
 from ..settings.tree import FitSettings
+from ..settings.values import is_device_list
 from ..storage.data_dir import DataDir
 from ..util.sanitize import harmless
-from .options import Json, parameters_text
+from .options import ONE_DEVICE, Json, parameters_text, refuse_ignored
 from .settings_parameters import with_settings
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _ANSWERS = {True: "yes", False: "no", None: "unknown"}
 
 
 @with_settings
-def swarms(settings: FitSettings, json: Json = False) -> None:
+def swarms(ctx: typer.Context, settings: FitSettings, json: Json = False) -> None:
     """List public swarms, and which of them fit this machine.
 
     Asks the bootstrap peers of --bootstrap for the public swarms that they list. Name, task, size and
@@ -37,6 +38,8 @@ def swarms(settings: FitSettings, json: Json = False) -> None:
     \b
         distro-node swarms --bootstrap /dns4/boot.example.org/tcp/4001/p2p/12D3KooW…
     """
+    if not is_device_list(settings.device):
+        refuse_ignored(ctx, *ONE_DEVICE)
     # Imported only now, so that --help is fast.
     import trio
 
