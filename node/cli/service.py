@@ -24,6 +24,7 @@ from ..config import (
 from ..errors import ExitCode, UserError
 from ..service.manager import ServiceManager, this_manager
 from ..service.units import Service, arguments_problem
+from ..settings.components import LineSettings
 from ..settings.setting import Setting, all_settings, build
 from ..settings.tree import BootstrapOptions, JoinSettings
 from ..settings.values import (
@@ -176,6 +177,7 @@ def _service(ctx: typer.Context, options: ServiceOptions) -> Service:
         tree, {each.parameter: _typed(each, given) for each in all_settings(tree)}
     )
     refuse_ineffective(parsed, settings)
+    _check_addresses(settings.line)
     _refuse_relative_paths(parsed, tree)
     if settings.passphrase_file is not None:
         read_passphrase(settings.passphrase_file)
@@ -215,6 +217,25 @@ def _service(ctx: typer.Context, options: ServiceOptions) -> Service:
         command_line=(*_program(), *before, *words),
         system=options.system,
     )
+
+
+def _check_addresses(line: LineSettings) -> None:
+    """Check addresses to listen on and to announce, as the node does. Raises `UserError`
+    (`BAD_ADDRESS`)."""
+    if not (line.listen or line.announce):
+        return
+    # Imported only now: libp2p takes a second.
+    from ..network.addresses import parse_announce, parse_listen
+    from ..network.errors import BadAddress
+    from ..network.explain import explain_network
+
+    try:
+        for text in line.listen:
+            parse_listen(text)
+        for text in line.announce:
+            parse_announce(text)
+    except BadAddress as error:
+        raise explain_network(error) from None
 
 
 def _is_default(parsed: typer.Context, parameter: str) -> bool:

@@ -55,6 +55,11 @@ def parse_announce(text: str) -> Multiaddr:
     address, names = _parse(text)
     if len(names) != 2 or names[0] not in _HOSTS or names[1] != "tcp":
         raise BadAddress(text, "expected /ip4/<address>/tcp/<port> or /dns/<name>/tcp/<port>")
+    _, host, port = _parts(address)
+    if names[0] in ("ip4", "ip6") and ipaddress.ip_address(host).is_unspecified:
+        raise BadAddress(text, "it stands for every address of a machine, and nobody can dial it")
+    if port == 0:
+        raise BadAddress(text, "port 0 stands for any free one, and nobody can dial it")
     return address
 
 

@@ -41,7 +41,7 @@ from .connection_limits import MAX_HANDSHAKES, HandshakeLimit, choose_eviction
 from .descriptors import make_room
 from .dial import answers_at, dial_from, dial_reason, most_informative_failure
 from .dial_policy import AddressSource, DialPolicy, Scope, household_of
-from .errors import DialError
+from .errors import BadAddress, DialError
 from .events import ConnectionNotifee, Events, PeerDown, PeerEvent, PeerUp
 from .gossip import Gossip, open_gossip
 from .happy_eyeballs import Candidates, race
@@ -103,6 +103,8 @@ async def open_network(
     """
     listen = with_family([parse_listen(text) for text in settings.listen])
     announce = [parse_announce(text) for text in settings.announce]
+    if len(announce) > MAX_ADDRESSES:
+        raise BadAddress(settings.announce[MAX_ADDRESSES], f"only {MAX_ADDRESSES} are announced")
     for address in listen:
         check_free(address)
     room = make_room(settings.max_connections, MAX_HANDSHAKES)

@@ -132,6 +132,23 @@ async def test_announced_addresses_replace_the_real_ones() -> None:
         assert a.addresses == ["/dns4/node.example.org/tcp/4001/p2p/" + peer_text(a.peer)]
 
 
+@pytest.mark.parametrize(
+    ("addresses", "why"),
+    [
+        (("/ip4/0.0.0.0/tcp/4001",), "nobody can dial it"),
+        (("/ip6/::/tcp/4001",), "nobody can dial it"),
+        (("/dns4/node.example.org/tcp/0",), "nobody can dial it"),
+        (tuple(f"/ip4/192.0.2.1/tcp/{port}" for port in range(1, 10)), "only 8 are announced"),
+    ],
+)
+async def test_what_nobody_can_dial_is_not_announced(addresses: tuple[str, ...], why: str) -> None:
+    settings = NetworkSettings(listen=LOOPBACK.listen, announce=addresses)
+    with pytest.raises(BadAddress, match=why) as caught:
+        async with open_network(settings, identity(1)):
+            pass
+    assert caught.value.text == addresses[-1]
+
+
 async def test_a_name_is_resolved_as_the_system_does() -> None:
     async with networks(2) as (a, b):
         address = b.addresses[0].replace("/ip4/127.0.0.1/", "/dns4/localhost/")

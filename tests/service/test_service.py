@@ -389,6 +389,12 @@ def test_the_values_of_options_are_checked_before_a_service_is_said_to_run(
     ):
         done = command("service", "install", "--", *words)
         assert (done.code, system.asked) == (ExitCode.USAGE, []), done
+    for words in (
+        ("join", GOOD, "--listen", "/ip4/0.0.0.0/tcp/99999"),
+        ("bootstrap", "--announce", "/ip4/0.0.0.0/tcp/4001"),
+    ):
+        command("service", "install", "--", *words).refused_with(ExitCode.BAD_ADDRESS, words[-1])
+    assert system.asked == []
     absent = command("service", "install", "--", "join", GOOD, "--data", tmp_path / "absent")
     absent.refused_with(ExitCode.DATA_MISSING)
     for words in (("join", GOOD), ("bootstrap",)):
