@@ -367,7 +367,7 @@ def test_a_system_s_service_sees_no_home(
     config = tmp_path / "own.toml"
     config.write_text("")
     install = ("service", "install", "--system", "--", "bootstrap", "--observe", GOOD)
-    for place in ("/home/ann/cert.pem", "/tmp/cert.pem"):
+    for place in ("/home/distro/cert.pem", "/tmp/cert.pem"):
         command(*install, "--dashboard-cert", place).refused_with(ExitCode.SERVICE, place)
     # Private here: `_TEMPORARY`: the tests' own directory may be elsewhere.
     monkeypatch.setattr(command_module, "_TEMPORARY", ("/tmp", str(tmp_path)))
