@@ -211,13 +211,14 @@ def read_secret(file: Path, what: str, option: str, code: ExitCode) -> str:
             line = stream.readline(_MAX_PASSPHRASE_BYTES + 1)
     except OSError as error:
         raise bad(f"cannot be read: {error.strerror}") from None
-    secret = line.rstrip(b"\r\n")
-    if not secret or len(line) > _MAX_PASSPHRASE_BYTES:
-        raise bad(f"has no {what} in its first line")
     try:
-        return secret.decode("utf-8-sig")
+        # A byte order mark alone is no secret either.
+        secret = line.rstrip(b"\r\n").decode("utf-8-sig")
     except UnicodeDecodeError:
         raise bad("is not text in UTF-8") from None
+    if not secret or len(line) > _MAX_PASSPHRASE_BYTES:
+        raise bad(f"has no {what} in its first line")
+    return secret
 
 
 def peers_of_link(*addresses: str) -> tuple[str, ...]:

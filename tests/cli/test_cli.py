@@ -528,7 +528,7 @@ def test_a_passphrase_that_is_not_typed_is_no_bug(
 
 
 def test_passphrase_files_are_checked(command, daemon, tmp_path: Path) -> None:
-    for number, content in enumerate([b"", b"\n", b"\xff\n", b"x" * 5000]):
+    for number, content in enumerate([b"", b"\n", b"\xef\xbb\xbf\r\n", b"\xff\n", b"x" * 5000]):
         file = tmp_path / str(number)
         file.write_bytes(content)
         command("join", TEXT, "--passphrase-file", file).refused_with(ExitCode.KEYSTORE, str(file))
