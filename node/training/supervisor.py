@@ -169,6 +169,11 @@ class TrainerSupervisor:
         self._evaluate_every = evaluate_every
         writes_text = manifest.task not in (*ON_IMAGES, *CLASSIFICATION)
         self._sample_prompt = sample_prompt if writes_text else None
+        if sample_prompt is not None and not writes_text:
+            task = manifest.task
+            _log.warning(
+                "--sample-prompt has no effect: the task %r trains no model that writes", task
+            )
         # Round, record id and fingerprint of the last parameters that a record led to here.
         self._last_state: tuple[int, RecordId, int] | None = None
         self._last_round = last_round

@@ -79,6 +79,7 @@ class FakeSupervisor:
         evaluate_every: int = 1000,
         training_data: TrainingData = ASSIGNED,
         local_steps: int = 1,
+        task: str = "causal_lm",
     ) -> None:
         # How often each failure happens: a death, lost data, no device, an error after the first round;
         # a lack of memory by the kind of work, and where several devices lack it, with which number of
@@ -112,7 +113,7 @@ class FakeSupervisor:
         # Of trainers, snapshots and the member only the attributes with the same names here are used.
         fake: Any = self
         self.supervisor = TrainerSupervisor(
-            manifest=toy_manifest(local_steps=local_steps),
+            manifest=toy_manifest(local_steps=local_steps, task=task),
             spec=TrainerSpec(manifest=b"", blobs=tmp_path),
             store=self.store,
             snapshots=fake,
@@ -699,6 +700,17 @@ async def test_a_tokenizer_that_ends_its_process_does_so_once(
     assert fake.prompts == ([prompt] if prompt else [])
     assert words in caplog.text
     assert fake.telemetry.heldout is not None
+
+
+@pytest.mark.parametrize(("task", "warned"), [("diffusion", True), ("causal_lm", False)])
+async def test_a_prompt_for_a_model_that_does_not_write_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, task: str, warned: bool
+) -> None:
+    FakeSupervisor(tmp_path, "Once upon a time", task=task)
+    assert ("--sample-prompt has no effect" in caplog.text) == warned
+    caplog.clear()
+    FakeSupervisor(tmp_path, task=task)
+    assert not caplog.text
 
 
 class OwnDraws(PrivateTraining):
