@@ -45,11 +45,14 @@ _ENDINGS: dict[str, Format] = {
 for _ending in _TEXT_ENDINGS.split():
     _ENDINGS[f".{_ending}"] = "text"
 _IMAGE_ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
+# By ending: what the first bytes of a compressed file can be.
 _MAGIC = {
-    ".gz": b"\x1f\x8b",
-    ".zst": b"\x28\xb5\x2f\xfd",
-    ".xz": b"\xfd7zXZ\x00",
-    ".bz2": b"BZh",
+    ".gz": (b"\x1f\x8b",),
+    # A frame, or one of the 16 kinds of frames to skip (RFC 8878, 3.1.2), with which the files of
+    # `pzstd` begin.
+    ".zst": (b"\x28\xb5\x2f\xfd", *(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60))),
+    ".xz": (b"\xfd7zXZ\x00",),
+    ".bz2": (b"BZh",),
 }
 # Compressed text takes about this many times as many bytes after decompression.
 _UNPACKED_FACTOR = 4

@@ -131,6 +131,18 @@ def test_packed_pieces_may_follow_one_another(tmp_path: Path) -> None:
         assert texts(file) == TEXTS, ending
 
 
+@pytest.mark.parametrize("size", [0, 4, 5000])
+@pytest.mark.parametrize("low", [0x50, 0x5F])
+def test_frames_to_skip_are_skipped_wherever_they_stand(
+    tmp_path: Path, low: int, size: int
+) -> None:
+    skipped = bytes((low, 0x2A, 0x4D, 0x18)) + size.to_bytes(4, "little") + bytes(size)
+    frames = [PACKERS[".zst"](jsonl([row])) for row in ROWS]
+    file = tmp_path / "a.jsonl.zst"
+    file.write_bytes(b"".join(skipped + frame for frame in frames) + skipped)
+    assert texts(file) == TEXTS
+
+
 @pytest.mark.parametrize("ending", [ending for ending in PACKERS if ending])
 def test_packed_files_that_are_cut_short_or_damaged_are_refused(
     tmp_path: Path, ending: str
