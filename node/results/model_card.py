@@ -7,6 +7,7 @@ are escaped so that they stay text.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -235,22 +236,28 @@ def _learning(facts: dict[str, Any], unit: str) -> list[str]:
 
 
 def _evaluations(measured: list[dict[str, Any]]) -> list[str]:
-    """Return the section on scores at tasks; of several of the same kind, the last one."""
-    found = {}
+    """Return the section on scores at tasks; of several of the same kind, the one over the most
+    questions, and of these the last one."""
+    found: dict[tuple[str, str, str], tuple[dict[str, Any], dict[str, Any]]] = {}
     for scores in measured:
         shots = "default" if scores["fewshot"] is None else f"{scores['fewshot']:,}"
         way = f"{shots}{', as chat' if scores.get('chat') else ''}"
         for each in scores["tasks"]:
-            found[each["task"], each["metric"], way] = (each, scores["lm_eval"])
+            known = found.get((each["task"], each["metric"], way))
+            if known is None or _questions(each, scores) >= _questions(*known):
+                found[each["task"], each["metric"], way] = (each, scores)
     if not found:
         return []
     rows = []
-    for (task, metric, way), (each, version) in sorted(found.items())[:_SCORES_SHOWN]:
+    for (task, metric, way), (each, scores) in sorted(found.items())[:_SCORES_SHOWN]:
         error = "" if each["error"] is None else f" ± {each['error']:.4f}"
-        asked = "" if each["samples"] is None else f"{each['samples']:,}"
+        questions = _questions(each, scores)
+        asked = "" if questions == math.inf else f"{questions:,}"
+        # A group of tasks has no number of its own: the limit holds for each of its tasks.
+        of = " a task" if each["samples"] is None and asked else ""
         rows.append(
-            f"| {_plain(task)} | {_plain(metric)} | {each['value']:.4f}{error} | {asked} | {way} | "
-            f"{_plain(version or '')} |"
+            f"| {_plain(task)} | {_plain(metric)} | {each['value']:.4f}{error} | {asked}{of} | {way} | "
+            f"{_plain(scores['lm_eval'] or '')} |"
         )
     return [
         "## Evaluations",
@@ -262,6 +269,13 @@ def _evaluations(measured: list[dict[str, Any]]) -> list[str]:
         *rows,
         "",
     ]
+
+
+def _questions(score: dict[str, Any], scores: dict[str, Any]) -> float:
+    """Return over how many questions one of `scores` is; if that is unknown, the most that it can be."""
+    if score["samples"] is not None:
+        return score["samples"]
+    return math.inf if scores["limit"] is None else scores["limit"]
 
 
 def _verification(swarm: str, round_: int, gguf: GgufType | None) -> list[str]:

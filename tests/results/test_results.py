@@ -41,6 +41,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.utils import filter_repo_objects
 from results.support import LAST, Made, make_swarm
 from safetensors.torch import load_file, save_file
+from statuses import SCORES
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
@@ -655,6 +656,35 @@ def test_the_card_lists_what_the_corpus_was_mixed_of(exported: Path) -> None:
     assert lines[lines.index("| code | 10 | 2,000 | 30.0 % |") + 1] == ""
     facts["data"]["sources"] = [web | {"share": 1 / 500} for web in told[:1] * 500]
     assert "| 400 more | 493,600 | 227,156,000 | 80.0 % |" in card(facts, {"model_type": "llama"})
+
+
+def test_the_card_keeps_the_scores_over_the_most_questions(exported: Path) -> None:
+    facts = json.loads((exported / "distro-node.json").read_text())
+
+    def rows(*measured: tuple[float, int | None, int | None]) -> list[str]:
+        facts["evaluations"] = [
+            to_plain(
+                replace(
+                    SCORES,
+                    limit=limit,
+                    tasks=(replace(SCORES.tasks[0], value=value, error=None, samples=samples),),
+                ),
+                named=True,
+            )
+            for value, samples, limit in measured
+        ]
+        lines = card(facts, {"model_type": "llama"}).splitlines()
+        return [line for line in lines if line.startswith("| arc\\_easy | acc |")]
+
+    def row(value: str, questions: str) -> list[str]:
+        return [f"| arc\\_easy | acc | {value} | {questions} | 0 | 0.4.9 |"]
+
+    assert rows((0.25, 2376, None), (0.9, 10, 10)) == row("0.2500", "2,376")
+    assert rows((0.9, 10, 10), (0.25, 2376, None)) == row("0.2500", "2,376")
+    assert rows((0.25, 2376, None), (0.5, 2376, None)) == row("0.5000", "2,376")
+    # lm-eval gives no number for a group of tasks.
+    assert rows((0.25, None, None), (0.9, None, 10)) == row("0.2500", "")
+    assert rows((0.9, None, 10), (0.8, None, 5)) == row("0.9000", "10 a task")
 
 
 def test_the_hub_out_of_reach_is_one_line(
