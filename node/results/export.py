@@ -1,14 +1,13 @@
 """Export of the trained model: one of its states as a checkpoint that other programs can open.
 
 The checkpoint is written next to its destination and moved there when complete; a failure leaves nothing
-behind.
+behind, and what a killed process leaves is removed by the next export to that place.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from ..training.gguf_formats import GgufType, unsupported_family
 from ..util.progress import ShowProgress, show_nothing
 from .loss_curve import CURVE_NAME
 from .model_card import PROVENANCE_NAME, card, loss_image, provenance, provenance_bytes
+from .partial_directory import partial_directory, remove_abandoned
 from .saved_state import State, heldout_losses, read_swarm, reconstructed, task_scores
 
 
@@ -134,7 +134,9 @@ async def write_model(
 
 
 def check_target(directory: Path) -> None:
-    """Raise `UserError` (`USAGE`) unless `directory` is new, or an empty directory."""
+    """Raise `UserError` (`USAGE`) unless `directory` is new, or empty but for what killed exports left,
+    which is removed."""
+    remove_abandoned(directory)
     try:
         # A broken link counts as existing, too.
         taken = os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir()))
@@ -162,20 +164,19 @@ def complete_directory(directory: Path) -> Iterator[Path]:
             if not is_empty_directory and not parent.exists():
                 parent.mkdir()
                 created.append(parent)
-        # Not after the directory's own name, which may have all 255 bytes that a name can have.
-        name = f".export-partial-{secrets.token_hex(8)}"
-        temporary = (directory if is_empty_directory else directory.parent) / name
-        temporary.mkdir()
-        yield temporary
-        for path in temporary.rglob("*"):
-            # A disk or a file server may report only now that it is full.
-            sync(path)
-        if is_empty_directory:
-            for path in temporary.iterdir():
-                moved.append(path.rename(directory / path.name))
-            temporary.rmdir()
-        else:
-            temporary.rename(directory)
+        place = directory if is_empty_directory else directory.parent
+        remove_abandoned(place)
+        with partial_directory(place) as temporary:
+            yield temporary
+            for path in temporary.rglob("*"):
+                # A disk or a file server may report only now that it is full.
+                sync(path)
+            if is_empty_directory:
+                for path in temporary.iterdir():
+                    moved.append(path.rename(directory / path.name))
+                temporary.rmdir()
+            else:
+                temporary.rename(directory)
     except BaseException as error:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -7,7 +7,9 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,29 @@ def break_off(target: Path, error: BaseException) -> None:
     with complete_directory(target) as aside:
         (aside / "half").write_text("")
         raise error
+
+
+@contextmanager
+def half_exported(target: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process that is in the middle of an export to `target`; it is killed at the end."""
+    code = (
+        "import sys, pathlib\n"
+        "from distro_node.node.results.export import complete_directory\n"
+        "with complete_directory(pathlib.Path(sys.argv[1])) as aside:\n"
+        "    (aside / 'half').write_text('')\n"
+        "    print(flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(target)], stdin=pipe, stdout=pipe
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"\n"
+            yield process
+        finally:
+            process.kill()
 
 
 def make_read_only(place: Path) -> None:
@@ -484,6 +509,28 @@ class TestPlaces:
         with complete_directory(tmp_path) as aside:
             (aside / "whole").write_text("")
         assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+
+    @pytest.mark.parametrize("name", ["", "model"])
+    def test_what_a_killed_export_leaves_goes_with_the_next_one(
+        self, tmp_path: Path, name: str
+    ) -> None:
+        with half_exported(tmp_path / name) as process:
+            left = names_in(tmp_path)
+            assert len(left) == 1
+            # As long as the process runs, what it writes is its own.
+            with complete_directory(tmp_path / "other" if name else tmp_path):
+                assert left[0] in names_in(tmp_path)
+            if not name:
+                with pytest.raises(UserError, check=refusal(ExitCode.USAGE)):
+                    check_target(tmp_path)
+            process.kill()
+            process.wait()
+            assert left[0] in names_in(tmp_path)
+        check_target(tmp_path / name)
+        with complete_directory(tmp_path / name) as aside:
+            assert left[0] not in names_in(tmp_path)
+            (aside / "whole").write_text("")
+        assert names_in(tmp_path / name) == ["whole"]
 
     def test_a_directory_that_is_filled_in_part_is_emptied(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
