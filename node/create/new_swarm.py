@@ -3,7 +3,8 @@ hash is the swarm-id.
 
 The same file, data, founder and versions of the libraries give the same swarm-id (with preference pairs:
 on the same machine). Everything that
-belongs to the swarm is in the founder's data directory before the swarm-id is shown.
+belongs to the swarm is in the founder's data directory before the swarm-id is shown; before that, all
+blobs are in a scratch folder.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,10 +118,10 @@ async def create_swarm(settings: CreateSettings, progress: ShowProgress) -> NewS
     draft = read_draft(settings.manifest, settings.data)
     data = DataDir(settings.data_dir)
     data.create()
-    with data.lock():
+    with data.lock(), data.scratch() as scratch, _explained(data):
         founder = open_identity(data, settings.passphrase).peer
         admission = draft.admission(founder, public=settings.public)
-        store = BlobStore(data.blobs)
+        store = BlobStore(scratch)
         initial = await _initial(draft, store, admission, founder, progress)
         corpus = draft.corpus(data, progress)
         tokens = corpus.summary.tokens + corpus.summary.heldout_tokens
@@ -128,12 +130,9 @@ async def create_swarm(settings: CreateSettings, progress: ShowProgress) -> NewS
         sources = _sources(draft.file.data, corpus.summary)
         manifest = draft.manifest(store, sources, shards, heldout, initial, admission, founder)
         if draft.task.pairs:
-            try:
-                shards, heldout = await store_with_margins(
-                    manifest, initial, store, data.token_caches, settings.device, progress
-                )
-            except (TrainerFailed, TrainerDied) as error:
-                raise explain_trainer(error, data.root) from error
+            shards, heldout = await store_with_margins(
+                manifest, initial, store, data.token_caches, settings.device, progress
+            )
             manifest = draft.manifest(store, sources, shards, heldout, initial, admission, founder)
         _store_manifest(manifest, data, store, settings.manifest)
         swarm = _new_swarm(draft, manifest, corpus, manifest.data.samples)
@@ -151,31 +150,36 @@ async def dry_run(settings: CreateSettings, progress: ShowProgress) -> NewSwarm:
     draft = read_draft(settings.manifest, settings.data)
     data = DataDir(settings.data_dir)
     data.create()
-    with data.lock():
+    with data.lock(), data.scratch() as scratch, _explained(data):
         nobody = PeerId(bytes(32))
         admission = draft.admission(nobody, public=settings.public)
-        with data.scratch() as scratch:
-            store = BlobStore(scratch)
-            initial = await _initial(draft, store, admission, nobody, progress)
-            corpus = draft.corpus(data, progress)
-            sample = corpus.store_excerpt(
-                draft.file.data.sequence_length * _DRY_RUN_SEQUENCES + 1, store
-            )
-            sources = _sources(draft.file.data, corpus.summary)
-            manifest = draft.manifest(store, sources, [sample], sample, initial, admission, nobody)
-            private = manifest.data.private is not None
-            samples = manifest.data.samples if private else corpus.samples
-            swarm = _new_swarm(draft, manifest, corpus, samples)
-            # In a swarm with private data the measurement uses the founder's public, held-out text.
-            trial_data = replace(manifest.data, shards=(sample,), private=None)
-            try:
-                seconds = await _measure(
-                    *(replace(manifest, data=trial_data), features_of(draft.file)),
-                    *(initial, store, settings.device, progress),
-                )
-            except (TrainerFailed, TrainerDied) as error:
-                raise explain_trainer(error, data.root) from error
+        store = BlobStore(scratch)
+        initial = await _initial(draft, store, admission, nobody, progress)
+        corpus = draft.corpus(data, progress)
+        sample = corpus.store_excerpt(
+            draft.file.data.sequence_length * _DRY_RUN_SEQUENCES + 1, store
+        )
+        sources = _sources(draft.file.data, corpus.summary)
+        manifest = draft.manifest(store, sources, [sample], sample, initial, admission, nobody)
+        private = manifest.data.private is not None
+        samples = manifest.data.samples if private else corpus.samples
+        swarm = _new_swarm(draft, manifest, corpus, samples)
+        # In a swarm with private data the measurement uses the founder's public, held-out text.
+        trial_data = replace(manifest.data, shards=(sample,), private=None)
+        seconds = await _measure(
+            *(replace(manifest, data=trial_data), features_of(draft.file)),
+            *(initial, store, settings.device, progress),
+        )
     return replace(swarm, forecast=replace(swarm.forecast, **seconds))
+
+
+@contextmanager
+def _explained(data: DataDir) -> Iterator[None]:
+    """Convert errors of the trainer to `UserError`."""
+    try:
+        yield
+    except (TrainerFailed, TrainerDied) as error:
+        raise explain_trainer(error, data.root) from error
 
 
 async def _measure(
@@ -262,9 +266,7 @@ async def _initialised(
     except TrainerFailed as error:
         if error.kind in ("bad_model", "bad_snapshot"):
             raise bad_manifest(draft.path, f"model: {error}") from None
-        raise explain_trainer(error, blobs) from error
-    except TrainerDied as error:
-        raise explain_trainer(error) from error
+        raise
     progress(what, 1, 1)
     return initial
 
@@ -340,7 +342,9 @@ def _sources(table: DataTable, summary: DataSummary) -> tuple[SourceSpec, ...] |
     )
 
 
-def _store_manifest(manifest: Manifest, data: DataDir, store: BlobStore, path: Path) -> None:
+def _store_manifest(manifest: Manifest, data: DataDir, made: BlobStore, path: Path) -> None:
+    """Store a manifest, and the blobs `made` for it: they are moved only now, because nothing would ever
+    remove those of a swarm that does not come to be."""
     encoded = manifest.encode()
     if len(encoded) > MAX_MANIFEST_BYTES:
         raise bad_manifest(
@@ -349,8 +353,9 @@ def _store_manifest(manifest: Manifest, data: DataDir, store: BlobStore, path: P
     # Decoded here, so that a value that members could not read is found now and not by them.
     swarm = manifest.swarm
     decode_manifest(encoded, swarm)
-    if content_id(encoded) != store.put(encoded):
+    if content_id(encoded) != made.put(encoded):
         raise AssertionError("the blob store's content id differs from the protocol's")
+    BlobStore(data.blobs).take(made)
     path = data.swarm(swarm).manifest
     path.parent.mkdir(mode=0o700, exist_ok=True)
     write_atomically(path, encoded)

@@ -20,7 +20,7 @@ from pathlib import Path
 from ...crypto.hashing import ContentId, content_from_text, content_text
 from ...protocol.wire.blobs import MAX_BLOB_BYTES
 from ..util.system_errors import FULL
-from .atomic_write import write_atomically
+from .atomic_write import sync, write_atomically
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +90,12 @@ class BlobFiles(ABC):
         files = self.set_aside([cid])
         self.delete_files(files)
         return bool(files)
+
+    def take(self, other: BlobFiles) -> None:
+        """Move all blobs of another store here, durably. Its directory is on the same disk."""
+        for cid in list(other.ids()):
+            other.path(cid).replace(self.path(cid))
+        sync(self.root)
 
     def set_aside(self, cids: Iterable[ContentId]) -> list[Path]:
         """Take blobs out of the store at once, and return their files for `delete_files`, because

@@ -29,7 +29,7 @@ from .disk_faults import disk_full
 # Enough for records, logs and a few updates; commands request further space explicitly.
 MINIMUM_FREE_BYTES = 64 << 20
 # How the names of scratch folders begin.
-_SCRATCH = ".dry-run-"
+_SCRATCH = ".scratch-"
 
 
 class SwarmDir:
@@ -171,7 +171,7 @@ class DataDir:
                 raise self._locked(descriptor)
             os.ftruncate(descriptor, 0)
             write_at(descriptor, f"{os.getpid()}\n".encode(), 0)
-            for left in self.root.glob(f"{_SCRATCH}*"):
+            for left in self.blobs.glob(f"{_SCRATCH}*"):
                 shutil.rmtree(left, ignore_errors=True)
             yield
         finally:
@@ -182,8 +182,8 @@ class DataDir:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """Yield a folder that is removed at the end, or by the next holder of the lock if this one is
-        killed."""
-        with TemporaryDirectory(prefix=_SCRATCH, dir=self.root) as folder:
+        killed. It is on the disk of the blobs, to which its files can be moved."""
+        with TemporaryDirectory(prefix=_SCRATCH, dir=self.blobs) as folder:
             yield Path(folder)
 
     def _locked(self, descriptor: int) -> UserError:

@@ -586,7 +586,10 @@ def test_missing_texts_are_reported(
     ]
     result = command("create", run, "--data-dir", home / "data", *options)
     result.refused_with(ExitCode.DATA_MISSING, words)
-    assert DataDir(home / "data").known_swarms() == []
+    data = DataDir(home / "data")
+    assert data.known_swarms() == []
+    # Of the initial model, which is there before the texts are read, nothing stays.
+    assert list(data.blobs.glob("*")) == []
 
 
 def test_a_file_without_paths_needs_them(command, initialised, run: Path, home: Path) -> None:

@@ -54,6 +54,16 @@ def test_putting_twice_keeps_one_file_untouched(store: BlobStore) -> None:
     assert store.path(cid).stat().st_ino == inode
 
 
+def test_blobs_of_another_store_are_taken(store: BlobStore, tmp_path: Path) -> None:
+    other = BlobStore(tmp_path / "other")
+    both, own, new = (store.put(b"both"), store.put(b"own"), other.put(b"new"))
+    other.put(b"both")
+    store.path(both).write_bytes(b"rot!")
+    store.take(other)
+    assert [store.get(cid) for cid in (both, own, new)] == [b"both", b"own", b"new"]
+    assert list(other.ids()) == []
+
+
 def test_a_corrupt_file_is_removed_and_not_returned(store: BlobStore) -> None:
     cid = store.put(b"good")
     store.path(cid).write_bytes(b"evil")

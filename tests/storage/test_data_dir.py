@@ -95,7 +95,7 @@ def test_known_swarms_are_those_with_a_manifest(data: DataDir) -> None:
 
 
 def test_the_scratch_folder_of_a_killed_process_is_removed(data: DataDir) -> None:
-    """A dry run puts a model and data into it: gigabytes under a hidden name."""
+    """`create` puts a model and data into it: gigabytes under a hidden name."""
     data.create()
     killed = data.scratch()
     left = killed.__enter__()
