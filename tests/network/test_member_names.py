@@ -59,6 +59,25 @@ async def test_names_are_exchanged() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_silent_peers_delay_no_other_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with star(4) as (a, *silent, b), trio.open_nursery() as nursery:
+        request = a.request
+
+        async def answered_by_b(peer: PeerId, *arguments: Any, **options: Any) -> bytes:
+            if peer != b.peer:
+                await trio.sleep_forever()
+            return await request(peer, *arguments, **options)
+
+        monkeypatch.setattr(a, "request", answered_by_b)
+        names_of(b, 4, "Büro 3")
+        known: BoundedTable[PeerId, str] = BoundedTable(100)
+        order = [*(each.peer for each in silent), b.peer]
+        names = MemberNames(a, identity(1), SWARM, None, known, lambda: order)
+        nursery.start_soon(names.run)
+        await until(lambda: dict(known) == {b.peer: "Büro 3"})
+        nursery.cancel_scope.cancel()
+
+
 async def test_names_outlast_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "names.json"
     async with star(2) as (a, b):

@@ -38,6 +38,7 @@ MAX_NAME_BYTES = 320
 
 _KIND = "name"
 _REQUEST_TIMEOUT_SECONDS = 10.0
+_MAX_PARALLEL = 16
 # How often a peer is asked, and how often to look for peers that are to be asked.
 _RENEWAL_SECONDS = 600.0
 _POLL_SECONDS = 5.0
@@ -110,7 +111,7 @@ class MemberNames:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._save_regularly)
-                await self._ask_regularly()
+                await self._ask_regularly(nursery)
         finally:
             with shielded(_LAST_SAVE_SECONDS):
                 await self._save()
@@ -135,13 +136,16 @@ class MemberNames:
             names = list(self._sealed_names.values())
             await trio.to_thread.run_sync(self._file.save, names)
 
-    async def _ask_regularly(self) -> NoReturn:
+    async def _ask_regularly(self, nursery: trio.Nursery) -> NoReturn:
+        # Some peers do not answer; they must not delay the others' names.
+        slots = trio.Semaphore(_MAX_PARALLEL)
         while True:
             for peer in list(self._askable()):
                 now = trio.current_time()
                 if now - self._asked.get(peer, float("-inf")) >= _RENEWAL_SECONDS:
                     self._asked[peer] = now
-                    await self._ask(peer)
+                    await slots.acquire()
+                    nursery.start_soon(self._ask, peer, slots)
             await trio.sleep(_POLL_SECONDS)
 
     async def _answer(self, peer: PeerId, swarm: bytes) -> bytes:
@@ -149,7 +153,7 @@ class MemberNames:
             raise NotHere
         return self._sealed
 
-    async def _ask(self, peer: PeerId) -> None:
+    async def _ask(self, peer: PeerId, slots: trio.Semaphore) -> None:
         try:
             data = await self._network.request(
                 peer,
@@ -167,3 +171,5 @@ class MemberNames:
             pass
         except ProtocolError as error:
             self._network.penalise(peer, error.reason)
+        finally:
+            slots.release()
