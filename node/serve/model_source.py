@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -113,7 +114,7 @@ class SwarmSource:
         """Reconstruct the state. Raises `UserError`: `USAGE` if the swarm's model continues no text,
         `MODEL_TOO_LARGE` if the memory is too small, and what `read_swarm` and `reconstructed` raise."""
         # First, so that whatever the node stores from here on is newer.
-        seen = await trio.to_thread.run_sync(_marks, self.data.swarm(self.swarm))
+        seen = await trio.to_thread.run_sync(_stored, self.data.swarm(self.swarm))
         stored = await read_swarm(self.data, self.swarm)
         task = stored.manifest.task
         other = {MASKED_LM: "fills gaps", DIFFUSION: "generates images"}.get(task)
@@ -150,8 +151,8 @@ def _check_memory(manifest: Manifest, spare: int) -> None:
 class SwarmModel:
     """A state of a swarm, and the ones that follow it."""
 
-    def __init__(self, source: SwarmSource, state: State, seen: tuple[object, ...]) -> None:
-        """`seen`: the marks of what was stored before the state was read."""
+    def __init__(self, source: SwarmSource, state: State, seen: _Stored) -> None:
+        """`seen`: what was stored before the state was read."""
         self.trainer = state.trainer
         self._source, self._state = source, state
         self._next = state.stored
@@ -169,12 +170,15 @@ class SwarmModel:
         """Whether the node has stored a newer snapshot, or measured a better round, since."""
         if self._source.selector.round is not None:
             return False
-        marks = await trio.to_thread.run_sync(_marks, self._state.stored.directory)
-        if marks == self._seen:
-            return False
+        stored = await trio.to_thread.run_sync(_stored, self._state.stored.directory)
+        may_be_better = self._source.selector.best and stored.may_be_better(
+            self._state.round, self._seen
+        )
         # Reading the ledger takes long, so it is read only if something has changed.
+        if stored.snapshots == self._seen.snapshots and not may_be_better:
+            return False
         self._next = await read_swarm(self._source.data, self._source.swarm)
-        self._seen = marks
+        self._seen = stored
         return await is_superseded(self._state, self._next, self._source.selector)
 
     async def take_newer(self) -> None:
@@ -183,13 +187,31 @@ class SwarmModel:
         self.name = self._named()
 
 
-def _marks(directory: SwarmDir) -> tuple[object, ...]:
-    """Return what changes when there is a new snapshot or a lower held-out loss."""
+@dataclass(frozen=True)
+class _Stored:
+    """What a node has stored so far, as far as it decides which state is served."""
+
+    snapshots: tuple[int, int] | None
+    """Changes with the list of snapshots."""
+    losses: dict[int, float]
+    """The held-out loss of each round."""
+
+    def may_be_better(self, served: int, earlier: _Stored) -> bool:
+        """Whether a round was measured since `earlier` that is as good as the served one. The lowest
+        loss of all does not tell: its round may be one that cannot be reconstructed any more."""
+        own = self.losses.get(served, math.inf)
+        return any(
+            loss <= own and earlier.losses.get(round_) != loss
+            for round_, loss in self.losses.items()
+        )
+
+
+def _stored(directory: SwarmDir) -> _Stored:
     listed: tuple[int, int] | None = None
     with suppress(OSError):
         facts = directory.snapshots.stat()
         listed = facts.st_mtime_ns, facts.st_size
-    return listed, min(heldout_losses(directory.history).values(), default=None)
+    return _Stored(listed, heldout_losses(directory.history))
 
 
 @dataclass(frozen=True, kw_only=True)

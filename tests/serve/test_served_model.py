@@ -296,6 +296,31 @@ async def test_a_snapshot_that_comes_while_a_model_is_opened_is_taken(
         assert not await model.has_newer()
 
 
+async def test_a_better_round_is_taken_without_a_new_snapshot(
+    finished: Made, tmp_path: Path
+) -> None:
+    source, _ = after_round_3(finished, tmp_path / "data")
+    history = source.data.swarm(source.swarm).history
+
+    def measure(round_: int, loss: float) -> None:
+        with history.open("a") as file:
+            file.write(json.dumps({"round": round_, "time": 0.0, "heldout": loss}) + "\n")
+
+    # The best round of all cannot be reconstructed.
+    measure(77, 0.5)
+    measure(2, 2.0)
+    async with replace(source, selector=StateSelector(best=True)).opened() as model:
+        assert model.name.round == 2
+        assert not await model.has_newer()
+        measure(3, 2.5)
+        assert not await model.has_newer()
+        measure(3, 1.5)
+        assert await model.has_newer()
+        await model.take_newer()
+        assert model.name.round == 3
+        assert not await model.has_newer()
+
+
 async def test_a_newer_snapshot_is_taken_without_a_restart(finished: Made, tmp_path: Path) -> None:
     source, finish = after_round_3(finished, tmp_path / "data")
     name = swarm_text(finished.manifest.swarm)
