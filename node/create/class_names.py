@@ -50,8 +50,7 @@ def with_class_names(file: _File, path: Path, given: Sequence[Path | str]) -> _F
     settings = dict(file.task_settings or {})
     of_head = _of_checkpoint(file, path)
     if (stated := settings.get("classes")) is not None:
-        same = isinstance(stated, list) and _is_other_order(stated, of_head)
-        if of_head is not None and same:
+        if of_head is not None and isinstance(stated, list) and _is_other_order(stated, of_head):
             raise _bad_classes(
                 path,
                 f"the checkpoint's head has the same classes in another order: {listed(of_head)}; take "
@@ -74,8 +73,8 @@ def with_class_names(file: _File, path: Path, given: Sequence[Path | str]) -> _F
     return replace(file, task_settings=settings | {"classes": list(names)})
 
 
-def _is_other_order(names: Sequence[object], head: ClassNames | None) -> bool:
-    return head is not None and tuple(names) != head and {*map(str, names)} == {*head}
+def _is_other_order(names: Sequence[object], head: ClassNames) -> bool:
+    return tuple(names) != head and {*map(str, names)} == {*head}
 
 
 def _of_checkpoint(file: ManifestFile, path: Path) -> ClassNames | None:
