@@ -436,6 +436,43 @@ async def test_one_download_serves_all_who_want_it(store: BlobStore, seeded: Blo
         assert fetcher._downloads == {}
 
 
+@pytest.mark.parametrize("first", ["small", "elsewhere", "unwanted"])
+async def test_who_waits_for_a_blob_first_does_not_bound_the_others(
+    store: BlobStore, seeded: BlobStore, tmp_path: Path, first: str
+) -> None:
+    async with star(3) as (mine, theirs, empty), trio.open_nursery() as nursery:
+        serve_blobs(theirs, seeded)
+        serve_blobs(empty, BlobStore(tmp_path / "empty"))
+        fetcher = BlobFetcher(mine, store)
+        joined = trio.Event()
+
+        async def fetch_first() -> None:
+            await fetcher.fetch(
+                CID,
+                max_bytes=100 if first == "small" else len(DATA),
+                providers=lambda: [theirs.peer if first == "small" else empty.peer],
+                timeout=1000.0,
+                wanted=lambda: first != "unwanted" or not joined.is_set(),
+            )
+
+        nursery.start_soon(fetch_first)
+        outcome = "too large" if first == "small" else "not found"
+        await until(
+            lambda: (
+                CID in fetcher._downloads and outcome in fetcher._downloads[CID].outcomes.values()
+            )
+        )
+
+        def providers() -> list[PeerId]:
+            joined.set()
+            return [theirs.peer]
+
+        data = await fetcher.fetch(
+            CID, max_bytes=len(DATA), providers=providers, timeout=PATIENCE_SECONDS
+        )
+        assert data == DATA
+
+
 async def test_cancelled_fetches_leave_nothing_behind(
     monkeypatch: pytest.MonkeyPatch, store: BlobStore
 ) -> None:

@@ -11,6 +11,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import trio
@@ -223,31 +224,31 @@ class BlobFetcher:
         `providers` is called again whenever a provider is needed; those not connected are skipped. If
         `relay` is given, the connected relays are asked first, with this request. Providers that fail
         are tried again for `timeout` seconds, or until no provider has the blob and `wanted` returns
-        False. Raises `FetchFailed` if it does not arrive, and `DiskFull` if it cannot be stored.
+        False. Tasks that wait for one blob share its transfer, and what each of them allows. Raises
+        `FetchFailed` if it does not arrive, and `DiskFull` if it cannot be stored.
         """
         data = await trio.to_thread.run_sync(self._store.get, cid)
         if data is not None:
             return data
+        wish = _Wish(min(max_bytes, MAX_BLOB_BYTES), providers, wanted)
         download = self._downloads.get(cid)
         if download is None:
-            max_bytes = min(max_bytes, MAX_BLOB_BYTES)
             pauses = Backoff[PeerId](_RETRY_SECONDS, self._longest_pause)
             partial = self._partials.take(cid)
-            download = _BlobDownload(
-                cid, max_bytes, providers, kind, wanted, relay, pauses, self._frozen, partial
-            )
+            download = _BlobDownload(cid, kind, pauses, self._frozen, partial)
             self._downloads[cid] = download
             self._network.spawn(self._run, download)
             if not self._watching:
                 self._watching = True
                 self._network.spawn(self._watch)
-        download.waiting += 1
+        download.join(wish, relay)
         try:
             with trio.move_on_after(timeout):
                 await download.done.wait()
+            is_hopeless = download.is_hopeless
         finally:
-            download.waiting -= 1
-            if not download.waiting:
+            download.wishes.remove(wish)
+            if not download.wishes:
                 # No task wants it any more: the attempts end, and their streams with them.
                 download.scope.cancel()
                 if self._downloads.get(cid) is download:
@@ -258,7 +259,7 @@ class BlobFetcher:
         if download.error is not None:
             raise download.error
         if download.data is None:
-            raise FetchFailed(cid, dict(download.outcomes), hopeless=download.is_hopeless)
+            raise FetchFailed(cid, dict(download.outcomes), hopeless=is_hopeless)
         return download.data
 
     async def _run(self, download: _BlobDownload) -> None:
@@ -356,7 +357,7 @@ class BlobFetcher:
             saturated = self._busy[relay] >= _PER_RELAY and self._is_silent(relay, now)
             if (
                 relay not in competing
-                and relay not in download.excluded
+                and not download.excludes(relay)
                 and not pausing
                 and not saturated
             ):
@@ -388,7 +389,7 @@ class BlobFetcher:
                 download.outcomes.setdefault(peer, "not connected")
             elif (
                 peer not in competing
-                and peer not in download.excluded
+                and not download.excludes(peer)
                 and not download.pauses.rests(peer, now)
                 and self._busy[peer] < _PER_PROVIDER
             ):
@@ -432,6 +433,7 @@ class BlobFetcher:
                 self._last_received[peer] = trio.current_time()
 
         protocol, question = self._question(download, attempt)
+        max_bytes = download.max_bytes
         received = bytearray()
         try:
             with attempt.scope:
@@ -439,8 +441,8 @@ class BlobFetcher:
                     peer,
                     protocol,
                     question,
-                    max_response=1 + download.max_bytes - len(attempt.beginning.data),
-                    timeout=_provider_timeout(download.max_bytes),
+                    max_response=1 + max_bytes - len(attempt.beginning.data),
+                    timeout=_provider_timeout(max_bytes),
                     idle_timeout=_IDLE_SECONDS,
                     kind=download.kind,
                     progress=note,
@@ -468,7 +470,7 @@ class BlobFetcher:
             )
             if error.reason == "oversized":
                 # Not provably faulty (the announced size may have been wrong), but of no use.
-                download.excluded.add(peer)
+                download.oversized[peer] = max_bytes
         except OSError as error:
             if is_shortage(error):
                 note_shortage(error)
@@ -557,47 +559,75 @@ class BlobFetcher:
             self._rate += _NEWEST * (size / seconds - self._rate)
 
 
+@dataclass(frozen=True, eq=False)
+class _Wish:
+    """What a task that waits for a blob has asked for."""
+
+    max_bytes: int
+    providers: Providers
+    wanted: Wanted
+
+
 class _BlobDownload:
-    """One blob being fetched, for all tasks that wait for it."""
+    """One blob being fetched, for all tasks that wait for it: by the widest of their bounds, from all of
+    their providers, as long as one of them wants it."""
 
     def __init__(
         self,
         cid: ContentId,
-        max_bytes: int,
-        providers: Providers,
         kind: str,
-        wanted: Wanted,
-        relay: RelayRequest | None,
         pauses: Backoff[PeerId],
         frozen: Container[PeerId],
         partial: PartialBlob,
     ) -> None:
         self.cid = cid
-        self.max_bytes = max_bytes
-        self.providers = providers
         self.kind = kind
-        self.wanted = wanted
-        self.relay = relay
-        self.waiting = 0
+        self.wishes: list[_Wish] = []
+        # Of the first task that had one; it stays, because an attempt may be using it.
+        self.relay: RelayRequest | None = None
         self.scope = open_scope()
         self.done = trio.Event()
         self.changed = trio.Event()
         self.attempts: list[TransferAttempt] = []
         self.outcomes: dict[PeerId, str] = {}
         self.excluded: set[PeerId] = set()
+        # By peer: the bound that its answer exceeded.
+        self.oversized: dict[PeerId, int] = {}
         self.failures: Counter[PeerId] = Counter()
         self.pauses = pauses
         self.frozen = frozen
         self.partial = partial
         # Peers that cannot send a rest.
         self.whole_only: set[PeerId] = set()
-        self._line_faults_until = trio.current_time() + _LINE_FAULT_FACTOR * _provider_timeout(
-            max_bytes
-        )
+        self._began = trio.current_time()
         # By peer: since when it has answered every request with "busy".
         self.busy: dict[PeerId, float] = {}
         self.data: bytes | None = None
         self.error: OSError | None = None
+
+    def join(self, wish: _Wish, relay: RelayRequest | None) -> None:
+        """Fetch the blob for one more task."""
+        self.wishes.append(wish)
+        self.relay = self.relay or relay
+        self.changed.set()
+
+    @property
+    def max_bytes(self) -> int:
+        """The largest size that a waiting task accepts."""
+        return max((wish.max_bytes for wish in self.wishes), default=0)
+
+    def providers(self) -> list[PeerId]:
+        """Return the providers of all waiting tasks."""
+        return list(dict.fromkeys(peer for wish in self.wishes for peer in wish.providers()))
+
+    def wanted(self) -> bool:
+        """Whether a task still wants it. Each is asked, because some report that they wait."""
+        answers = [wish.wanted() for wish in self.wishes]
+        return any(answers)
+
+    def excludes(self, peer: PeerId) -> bool:
+        """Whether this peer's answers are of no use."""
+        return peer in self.excluded or self.oversized.get(peer, -1) >= self.max_bytes
 
     @property
     def is_hopeless(self) -> bool:
@@ -609,7 +639,8 @@ class _BlobDownload:
     def failed(self, peer: PeerId, outcome: str, *, is_line_fault: bool = False) -> None:
         now = trio.current_time()
         self.outcomes[peer] = outcome
-        if is_line_fault and now < self._line_faults_until:
+        patience = _LINE_FAULT_FACTOR * _provider_timeout(self.max_bytes)
+        if is_line_fault and now < self._began + patience:
             self.failures[peer] = 0
             self.pauses.pop(peer, None)
         else:
@@ -624,7 +655,7 @@ class _BlobDownload:
     def _lacks(self, peer: PeerId) -> bool:
         if (
             self.outcomes.get(peer) in _LACKING_OUTCOMES
-            or peer in self.excluded
+            or self.excludes(peer)
             or peer in self.frozen
         ):
             return True
