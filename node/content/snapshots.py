@@ -32,6 +32,7 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import SnapshotEntry
 from ..storage.blob_store import BlobStore
+from ..storage.other_swarms import needed_by_others
 from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
 from ..storage.unlisted_chunks import UnlistedChunks
 from .downloads import Downloads, blob_list_at
@@ -328,6 +329,7 @@ class Snapshots:
 
         def remove() -> None:
             needed = {blob for each in kept for blob in self._blobs_of(each)}
+            needed |= needed_by_others(self._swarm_store.directory, self._store)
             for snapshot in dropped:
                 # The blob list last: without it a crash in between would leave untraceable chunks.
                 for blob in self._blobs_of(snapshot):

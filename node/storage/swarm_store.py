@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import trio
 
@@ -71,7 +72,7 @@ class SwarmStore:
         directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         sync(directory.root.parent)
         self._manifest = manifest
-        self._root = directory.root
+        self.directory = directory
         self._ledger = EntryFile(directory.ledger, MAX_DECIDED_BYTES)
         self._verified = VerifiedPrefix(directory.verified, manifest.swarm, node)
         self._saved_indexes = SavedIndexesFile(directory.indexes, manifest.swarm, node)
@@ -140,7 +141,7 @@ class SwarmStore:
                 # Left by a process that was killed while replacing a file.
                 temporary_path(path).unlink(missing_ok=True)
         # A process that only reads may lack write permission here.
-        spill = SpillFile(self._root) if repair else None
+        spill = SpillFile(self.directory.root) if repair else None
         stated, saved = self._verified.stated(), self._saved_indexes.read()
         known = [stated, None if saved is None else saved.prefix]
         intact = self._intact_prefixes(prefix for prefix in known if prefix is not None)
@@ -326,7 +327,7 @@ class SwarmStore:
     def snapshots(self) -> list[LocalSnapshot]:
         """Return the snapshots on disk, oldest first; incomplete ones come last."""
         if self._snapshot_list is None:
-            self._snapshot_list = self._read_snapshots()
+            self._snapshot_list = read_snapshots(self._snapshots)
         return self._snapshot_list
 
     def keep_snapshots(self, snapshots: list[LocalSnapshot]) -> None:
@@ -334,36 +335,38 @@ class SwarmStore:
         self._snapshot_list = list(snapshots)
         self._queue(partial(write_atomically, self._snapshots, _encode_snapshots(snapshots)))
 
-    def _read_snapshots(self) -> list[LocalSnapshot]:
-        try:
-            content = json.loads(self._snapshots.read_bytes()[: 1 << 16])
-            rows = content["snapshots"]
-            if content["check"] != _checksum(rows):
-                raise ValueError("its checksum does not match")
-            found = [
-                LocalSnapshot(
-                    int(row["round"]),
-                    str(row["blob"]),
-                    int(row["size"]),
-                    row.get("whole", True) is True,
-                )
-                for row in rows
-            ]
-            if not all(len(blob_of(each)) == 32 and each.round >= 0 for each in found):
-                raise ValueError("a snapshot in it has no valid content id")
-        except FileNotFoundError:
-            return []
-        except (
-            *(OSError, ValueError, KeyError, TypeError),
-            *(AttributeError, OverflowError, RecursionError),
-        ) as error:
-            _log.warning(
-                "the list of snapshots on this disk is damaged (%s): the node starts from a "
-                "snapshot that the swarm has certified",
-                error,
+
+def read_snapshots(path: Path) -> list[LocalSnapshot]:
+    """Return the snapshots that a file lists; none if it is missing or damaged."""
+    try:
+        content = json.loads(path.read_bytes()[: 1 << 16])
+        rows = content["snapshots"]
+        if content["check"] != _checksum(rows):
+            raise ValueError("its checksum does not match")
+        found = [
+            LocalSnapshot(
+                int(row["round"]),
+                str(row["blob"]),
+                int(row["size"]),
+                row.get("whole", True) is True,
             )
-            return []
-        return found
+            for row in rows
+        ]
+        if not all(len(blob_of(each)) == 32 and each.round >= 0 for each in found):
+            raise ValueError("a snapshot in it has no valid content id")
+    except FileNotFoundError:
+        return []
+    except (
+        *(OSError, ValueError, KeyError, TypeError),
+        *(AttributeError, OverflowError, RecursionError),
+    ) as error:
+        _log.warning(
+            "the list of snapshots on this disk is damaged (%s): the node starts from a "
+            "snapshot that the swarm has certified",
+            error,
+        )
+        return []
+    return found
 
 
 def _encode_snapshots(snapshots: Sequence[LocalSnapshot]) -> bytes:

@@ -16,6 +16,7 @@ from distro_node.node.content.downloads import Downloads
 from distro_node.node.content.snapshot_holds import Retention
 from distro_node.node.content.snapshots import Snapshots
 from distro_node.node.network.exchange.blobs import FetchFailed
+from distro_node.node.storage.atomic_write import write_atomically
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import SwarmDir
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
@@ -23,6 +24,7 @@ from distro_node.node.storage.unlisted_chunks import UnlistedChunks
 from distro_node.protocol.chain import retention
 from distro_node.protocol.wire.blobs import BlobList
 from distro_node.protocol.wire.messages import SnapshotEntry
+from distro_node.protocol.wire.swarm_id import swarm_text
 from simulation.chain import Chain
 from simulation.swarm import identity
 
@@ -743,6 +745,30 @@ async def test_a_snapshot_that_grew_old_while_it_was_fetched_will_do(world: Worl
     assert found.round == INTERVAL
     assert world.ledger.snapshot is not None
     assert world.ledger.snapshot.round > 2 * INTERVAL
+
+
+@pytest.mark.parametrize("use", ["initial", "snapshot"])
+async def test_what_another_swarm_needs_stays_when_the_own_one_drops_it(
+    world: World, tmp_path: Path, use: str
+) -> None:
+    """As when a swarm goes on from the export of another one in the same data directory."""
+    world.grow_to(INTERVAL + 1)
+    shared = await world.own(INTERVAL)
+    other = replace(world.manifest, name="another", initial=shared.blob)
+    if use == "snapshot":
+        other = replace(other, initial=world.manifest.initial)
+    directory = SwarmDir(tmp_path / swarm_text(other.swarm))
+    store = SwarmStore(directory, other)
+    write_atomically(directory.manifest, other.encode())
+    if use == "snapshot":
+        store.keep_snapshots([LocalSnapshot(3, shared.blob.hex(), shared.size)])
+        store.write()
+    later = []
+    for number in range(2, 8):
+        world.grow_to(number * INTERVAL + 1)
+        later.append(await world.own(number * INTERVAL))
+    assert world.has(shared)
+    assert not world.has(later[0])
 
 
 async def test_an_interrupted_fetch_goes_on_where_it_was(world: World) -> None:
