@@ -1,7 +1,8 @@
 """Names of classes that a data set or a checkpoint states beside its rows and weights.
 
 `datasets` writes them into the schema of Parquet and Arrow files (key `huggingface`), the hub's data
-sets state them in their card, and checkpoints in `id2label`. What cannot be used counts as not stated.
+sets state them in their card, older ones in `dataset_infos.json`, and checkpoints in `id2label`. What
+cannot be used counts as not stated.
 """
 
 from __future__ import annotations
@@ -9,14 +10,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from ..util.regular_files import read_regular
 
 ClassNames = tuple[str, ...]
 """The names of classes; the number of a class is its place."""
 
+INFOS = "dataset_infos.json"
+"""The file in which data sets stated their features before cards did."""
+
 _SCHEMA_KEY = b"huggingface"
 # A schema states all columns of a file, and a column may have some thousand classes.
 _MAX_SCHEMA_BYTES = 4 << 20
+# It states the checksum of each file, too.
+_MAX_INFOS_BYTES = 32 << 20
 # The names that the library gives to classes of which it knows none.
 _PLACEHOLDER = re.compile(r"LABEL_\d+")
 
@@ -27,10 +36,28 @@ def schema_classes(metadata: Mapping[bytes, bytes] | None, column: str) -> Class
     if not stored or len(stored) > _MAX_SCHEMA_BYTES:
         return None
     try:
-        feature = json.loads(stored)["info"]["features"][column]
-        return _names(feature["names"]) if feature["_type"] == "ClassLabel" else None
+        return _feature_classes(json.loads(stored)["info"], column)
     except (ValueError, RecursionError, LookupError, TypeError):
         return None
+
+
+def infos_classes(folder: Path, column: str) -> ClassNames | None:
+    """Return the classes of a column that the `dataset_infos.json` in a folder states: of its only
+    configuration, or the default one."""
+    try:
+        stored = read_regular(folder / INFOS, _MAX_INFOS_BYTES)
+        infos = json.loads(stored) if len(stored) <= _MAX_INFOS_BYTES else {}
+        info = next(iter(infos.values())) if len(infos) == 1 else infos["default"]
+        return _feature_classes(info, column)
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _feature_classes(info: Any, column: str) -> ClassNames | None:
+    """Return the classes of a column from a description of a data set as JSON. Raises as reading from
+    tables does."""
+    feature = info["features"][column]
+    return _names(feature["names"]) if feature["_type"] == "ClassLabel" else None
 
 
 def card_classes(card: Mapping[str, Any], config: str | None, column: str) -> ClassNames | None:

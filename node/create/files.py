@@ -21,7 +21,7 @@ from ...protocol.wire.manifest import TokenType
 from ..errors import ExitCode, UserError
 from ..util.regular_files import kind_text
 from .archives import unread_kind
-from .class_metadata import ClassNames, card_classes
+from .class_metadata import INFOS, ClassNames, card_classes, infos_classes
 from .columns import Columns
 from .dataset_caches import (
     CACHE_PREFIX,
@@ -50,7 +50,7 @@ _DESCRIPTIONS = frozenset(
     {
         CARD,
         "dataset_info.json",
-        "dataset_infos.json",
+        INFOS,
         "dataset_dict.json",
         "state.json",
         "config.json",
@@ -336,7 +336,7 @@ class _FolderWalk:
         root = self._data_set_roots.get(here.parent, self._root)
         if CARD in names and (card := read_card(here / CARD)) is not None:
             root, self._cards[here] = here, card
-        elif "dataset_infos.json" in names or is_revision(here):
+        elif INFOS in names or is_revision(here):
             root, self._cards[here] = here, {}
         self._data_set_roots[here] = root
         # In the hub's cache, a data set's folder has blobs, revisions that link to them, and the name
@@ -407,12 +407,14 @@ class _FolderWalk:
         return [folder / name for name in sorted(names) if cached_split(name, known) == wanted]
 
     def _stated_classes(self, root: Path) -> ClassNames | None:
-        """Return the classes that the card of a data set states for the column that is read."""
+        """Return the classes that the card of a data set, or else its `dataset_infos.json`, states for
+        the column that is read."""
         card, label = self._cards.get(root), self._source.columns.label
         if card is None or label is None:
             return None
         chosen = configuration(card, self._source.config, root / CARD)
-        return card_classes(card, None if chosen is None else chosen.name, label)
+        stated = card_classes(card, None if chosen is None else chosen.name, label)
+        return stated or infos_classes(root, label)
 
     def _other_splits(self, root: Path, files_by_name: dict[str, File]) -> dict[str, str]:
         """Return which files of a data set, or of the root, are not read, each with the reason;

@@ -16,6 +16,7 @@ from distro_node.node.create.class_labels import ClassLabels
 from distro_node.node.create.class_metadata import (
     card_classes,
     checkpoint_classes,
+    infos_classes,
     schema_classes,
 )
 from distro_node.node.create.formats import BadFile
@@ -119,6 +120,38 @@ def test_the_card_of_a_data_set_names_the_classes(ending: str, tmp_path: Path) -
     write_rows(folder / f"train.{ending}", [*rows, {"text": "40 mud", "label": 2}])
     words = "has the class '2', but the data set numbers its classes from 0 to 1"
     founder.refused(words, folder, code=ExitCode.DATA_MISSING)
+
+
+@pytest.mark.parametrize("card", ["", "---\nlicense: mit\ntask_categories: []\n---\n"])
+def test_a_data_set_of_before_cards_names_its_classes(card: str, tmp_path: Path) -> None:
+    founder = Founder(tmp_path, settings="")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    if card:
+        (folder / "README.md").write_text(card)
+    label = {"num_classes": 2, "names": ["sky", "sea"], "names_file": None, "_type": "ClassLabel"}
+    infos = {"plain_text": {"features": {"text": {"_type": "Value"}, "label": label}}}
+    (folder / "dataset_infos.json").write_text(json.dumps(infos))
+    rows = [{"text": f"{n:02} {('sky', 'sea')[n % 2]}", "label": n % 2} for n in range(40)]
+    write_rows(folder / "train.csv", rows)
+    assert said(founder, folder) == ["sky", "sea"]
+    founder.settings = SEA_SKY
+    _, found = founder.read(folder)
+    assert classes_of_texts(found) == {"sky": {1}, "sea": {0}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[", "[]", "5", "{}", '{"a": 5}', '{"a": {"features": []}}'),
+        '{"a": {"features": {"label": {"_type": "Value"}}}}',
+        '{"a": {"features": {"label": {"_type": "ClassLabel", "names": ["a", "a"]}}}}',
+        '{"a": {}, "b": {"features": {"label": {"_type": "ClassLabel", "names": ["a", "b"]}}}}',
+    ],
+)
+def test_descriptions_that_state_no_classes(content: str, tmp_path: Path) -> None:
+    (tmp_path / "dataset_infos.json").write_text(content)
+    assert infos_classes(tmp_path, "label") is None
 
 
 def test_cards_that_state_no_classes() -> None:
