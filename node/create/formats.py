@@ -13,7 +13,7 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal
 
@@ -62,6 +62,9 @@ _ZSTD_WINDOW = 1 << 31
 # Compressed bytes that are decompressed at once: the result may be a thousand times as large, and is in
 # memory as a whole.
 _ZSTD_READ = 1 << 10
+# Bytes of a file that is compressed in another way that are read at once.
+_STREAM_READ = 1 << 16
+_STREAM_BUFFER = 1 << 18
 # Bytes of the longest header of a frame; the header states the size of the window.
 _ZSTD_HEADER = 18
 _WINDOW_REMEDY = "unpack it first, or pack it again with a smaller window"
@@ -186,12 +189,12 @@ def _decompressed(raw: BinaryIO, kind: str | None) -> BinaryIO:
     if kind == ".gz":
         unpacked = gzip.GzipFile(fileobj=raw, mode="rb")
     elif kind == ".bz2":
-        unpacked = bz2.BZ2File(raw)
+        unpacked = io.BufferedReader(_Streams(raw, bz2.BZ2Decompressor), _STREAM_BUFFER)
     elif kind == ".xz":
         _check_dictionary(raw)
-        unpacked = lzma.LZMAFile(raw)  # noqa: SIM115  # closed with `raw`
+        unpacked = io.BufferedReader(_Streams(raw, lzma.LZMADecompressor), _STREAM_BUFFER)
     elif kind == ".zst":
-        unpacked = io.BufferedReader(_Zstandard(raw), 1 << 18)
+        unpacked = io.BufferedReader(_Zstandard(raw), _STREAM_BUFFER)
     return unpacked
 
 
@@ -297,6 +300,44 @@ def needs(package: str, what: str, extra: str = "create") -> UserError:
         f"{what} cannot be read here: the package {package} is not installed",
         f"install it with: pip install 'distro-node[{extra}]'",
     )
+
+
+class _Streams(io.RawIOBase):
+    """Decompresses stream after stream of a .bz2 or .xz file, with zeros between and after them. The
+    library's own files take whatever is no valid stream for the end, and lose what follows. Raises
+    `EOFError` if the last stream is incomplete."""
+
+    def __init__(
+        self, raw: BinaryIO, new: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]
+    ) -> None:
+        self._raw = raw
+        self._new = new
+        self._stream: bz2.BZ2Decompressor | lzma.LZMADecompressor | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data:
+            if self._stream is not None and self._stream.eof:
+                packed = self._stream.unused_data
+                self._stream = None
+            else:
+                packed = b""
+            if self._stream is None:
+                while not (packed := packed.lstrip(b"\0")):
+                    packed = self._raw.read(_STREAM_READ)
+                    if not packed:
+                        return 0
+                self._stream = self._new()
+            elif self._stream.needs_input:
+                packed = self._raw.read(_STREAM_READ)
+                if not packed:
+                    raise EOFError
+            data = self._stream.decompress(packed, max_length=len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class _Zstandard(io.RawIOBase):

@@ -131,6 +131,16 @@ def test_packed_pieces_may_follow_one_another(tmp_path: Path) -> None:
         assert texts(file) == TEXTS, ending
 
 
+@pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz"])
+def test_zeros_may_follow_packed_pieces_and_nothing_else(tmp_path: Path, ending: str) -> None:
+    first, *others = (PACKERS[ending](jsonl([row])) for row in ROWS)
+    file = tmp_path / f"a.jsonl{ending}"
+    file.write_bytes(first + bytes(70_000).join([b"", *others, b""]))
+    assert texts(file) == TEXTS
+    file.write_bytes(first + b"".join(others).replace(others[0][:3], b"???", 1))
+    refused(file, "is damaged")
+
+
 @pytest.mark.parametrize("size", [0, 4, 5000])
 @pytest.mark.parametrize("low", [0x50, 0x5F])
 def test_frames_to_skip_are_skipped_wherever_they_stand(
