@@ -53,9 +53,16 @@ class Spilled:
         return self.entries[offset]
 
 
-def restored(ledger: Ledger, state: bytes | None = None, **options: Any) -> Ledger:
+def stored(ledger: Ledger) -> EntryStore:
+    """Return the chain's entries as a restart has them."""
+    return EntryStore.stored(Spilled(ledger), list(range(len(ledger))))
+
+
+def restored(
+    ledger: Ledger, state: bytes | None = None, entries: EntryStore | None = None, **options: Any
+) -> Ledger:
     """Return the chain as a restart restores it."""
-    entries = EntryStore.stored(Spilled(ledger), list(range(len(ledger))))
+    entries = stored(ledger) if entries is None else entries
     saved = encode_state(ledger) if state is None else state
     return restored_ledger(ledger.manifest, saved, entries, verify=ledger.verify, **options)
 
@@ -266,19 +273,20 @@ def test_the_state_of_another_length_or_swarm_is_refused() -> None:
 def test_damaged_state_raises_the_protocol_error_or_is_a_state(kind: str) -> None:
     """Bytes, counts and types are checked. What is well-formed but false is the node's to recognise."""
     ledger, dice = ledger_of(kind, 0), random.Random(kind)
-    state, refused = encode_state(ledger), 0
+    # The same for all, since none is continued.
+    state, entries, refused = encode_state(ledger), stored(ledger), 0
     for _ in range(100):
         damaged = bytearray(state)
         for _ in range(dice.randrange(1, 4)):
             damaged[dice.randrange(len(damaged))] = dice.randrange(256)
         try:
-            restored(ledger, bytes(damaged))
+            restored(ledger, bytes(damaged), entries)
         except ProtocolError:
             refused += 1
     assert 0 < refused < 100
     for length in range(0, len(state), 2999):
         with pytest.raises(ProtocolError):
-            restored(ledger, state[:length])
+            restored(ledger, state[:length], entries)
 
 
 def test_every_attribute_that_an_index_changes_is_in_its_state() -> None:
