@@ -19,6 +19,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.usefixtures("cold_trainers")
 def test_two_devices_are_one_member_and_survive_a_death(tmp_path: Path) -> None:
     with Swarm(tmp_path / "swarm", start_members=2) as swarm:
         swarm.create()

@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -189,31 +190,42 @@ def _obey(order: dict[str, Any], descriptors: list[int]) -> None:
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])
+    # It was found with the variables of the process that was copied.
+    tempfile.tempdir = None
     sys.argv[1:] = order["options"]
 
 
 def _main(kind: str, descriptor: int) -> None:
     if kind == "trainers":
-        from distro_node.node.trainer import worker  # noqa: F401
         from distro_node.node.trainer.__main__ import main
+        from distro_node.node.trainer.ranks import elastic_rank, following  # noqa: F401
+
+        # Loaded by the first use otherwise, in every copy: here the model of most tests.
+        from transformers.models.llama import modeling_llama  # noqa: F401
     else:
         from distro_node.node import bootstrap, daemon, observer  # noqa: F401
         from distro_node.node.__main__ import main
         from distro_node.node.cli import main as cli  # noqa: F401
         from distro_node.node.create import new_swarm  # noqa: F401
 
+        # The parser of commands loads it with the first option.
+        from pydantic import TypeAdapter  # noqa: F401
+
     ordered = serve(socket.socket(fileno=descriptor), say_pid=kind == "nodes")
     if ordered is None:
         return
-    _obey(*ordered)
+    order, descriptors = ordered
+    _obey(order, descriptors)
     if kind == "nodes":
         signal.signal(signal.SIGINT, signal.default_int_handler)
         main()
         return
+    code = 1
     try:
-        main()
+        elastic_rank.main() if order["module"] == elastic_rank.__name__ else main()
+        code = 0
     finally:
-        os._exit(1)  # Private here: what this process was must not be tidied up twice
+        os._exit(code)  # Private here: what this process was must not be tidied up twice
 
 
 if __name__ == "__main__":

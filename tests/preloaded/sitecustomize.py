@@ -1,26 +1,32 @@
-"""What every Python process that tests start runs first: a trainer is continued by a copy of the
-process that has loaded the libraries (`copies.py`), which takes milliseconds instead of seconds.
+"""What every Python process that tests start runs first: a trainer, or a rank of one that torch's
+launcher has started, is continued by a copy of the process that has loaded the libraries (`copies.py`),
+which takes milliseconds instead of seconds.
 
 This process passes its options, environment and descriptors on, stands for the trainer under its
-process id, and ends as the trainer does; when it is killed, the trainer is. Every other process, and
-a trainer for several devices, goes on as it is.
+process id, and ends as the trainer does; when it is killed, the trainer is. Every other process goes on
+as it is.
 """
 
 import os
 import sys
 
 _SOCKET = "PRELOADED_TRAINERS"
-_COMMAND = ["-P", "-m", "distro_node.node.trainer"]
+_TRAINER = "distro_node.node.trainer"
+_RANK = f"{_TRAINER}.ranks.elastic_rank"
 
 
-def _hand_over(path: str, options: list[str]) -> None:
+def _hand_over(path: str, module: str, options: list[str]) -> None:
+    import itertools
     import json
     import signal
     import socket
 
-    pipes = [int(word.partition("=")[2]) for word in options if word.startswith(("--req", "--ans"))]
+    words = [word for option in options for word in option.split("=", 1)]
+    named = itertools.pairwise(words)
+    pipes = [int(word) for name, word in named if name in ("--requests", "--answers", "--tell")]
     targets = [0, 1, 2, *pipes]
     order = {
+        "module": module,
         "options": options,
         "environment": {name: value for name, value in os.environ.items() if name != _SOCKET},
         "folder": os.getcwd(),
@@ -28,6 +34,11 @@ def _hand_over(path: str, options: list[str]) -> None:
     }
     # Ctrl-C reaches every process of the group, and trainers ignore it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if module == _RANK:
+        # The rank itself would end with its parent; the copy has another one.
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(path)
@@ -46,5 +57,8 @@ def _hand_over(path: str, options: list[str]) -> None:
     os._exit(code)  # Private here: the interpreter has not started the trainer, and must not
 
 
-if _SOCKET in os.environ and sys.orig_argv[1:4] == _COMMAND and "--several" not in sys.orig_argv:
-    _hand_over(os.environ[_SOCKET], sys.orig_argv[4:])
+if _SOCKET in os.environ and sys.orig_argv[1:3] == ["-P", "-m"]:
+    _module, _options = sys.orig_argv[3], sys.orig_argv[4:]
+    # A rank's outer process only starts one for each generation, and loads nothing.
+    if _module == _TRAINER or (_module == _RANK and "--tell" in _options):
+        _hand_over(os.environ[_SOCKET], _module, _options)

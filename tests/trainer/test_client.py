@@ -199,6 +199,7 @@ async def test_a_trainer_that_yields_loads_at_full_priority(tmp_path: Path) -> N
         assert niceness(trainer.pid) == "19"
 
 
+@pytest.mark.usefixtures("cold_trainers")
 async def test_a_killed_trainer_is_reported(tmp_path: Path) -> None:
     manifest, chunks = make_manifest(tmp_path)
     # Around the whole block, to show that the exception arrives unchanged, in no group.

@@ -60,6 +60,7 @@ def with_settings(spec: TrainerSpec, **changes: Any) -> TrainerSpec:
     return replace(spec, settings=replace(spec.settings, **changes))
 
 
+@pytest.mark.usefixtures("cold_trainers")
 async def test_a_life_and_a_death(tmp_path: Path) -> None:
     root, momentum = tmp_path / "blobs", tmp_path / "out" / "momentum"
     manifest, chunks = make_manifest(root)
@@ -97,6 +98,7 @@ async def test_a_life_and_a_death(tmp_path: Path) -> None:
         await until_ended(process.pid)
 
 
+@pytest.mark.usefixtures("cold_trainers")
 async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
     """FSDP2, with a model of tied weights, some of whose matrices torch would cut through blocks."""
     root = tmp_path / "blobs"
