@@ -29,15 +29,17 @@ tie_word_embeddings = false
 """
 
 
-def make_audited(swarm: Swarm) -> None:
+def make_audited(swarm: Swarm, round_seconds: float = 3.0) -> None:
     """Rewrite the founder's file: a model large enough for audits, texts with something new in each
-    sample, and audits in every round."""
+    sample, and audits in every round, which takes at least `round_seconds`.
+
+    A re-audit starts a trainer, and has sixteen rounds: fewer seconds suffice for copies of trainers.
+    """
     path = swarm.root / "swarm.toml"
     described = re.sub(r"\[model\].*?(?=\[data\])", _MODEL.lstrip(), path.read_text(), flags=re.S)
     described = described.replace("sequence_length = 32", "sequence_length = 128")
-    # All members have the same amount of work, whatever their speed. A re-audit starts a trainer,
-    # and has sixteen rounds.
-    described = described.replace("min_seconds = 0.5", "min_seconds = 3.0")
+    described = described.replace("min_seconds = 0.5", f"min_seconds = {round_seconds}")
+    # All members have the same amount of work, whatever their speed.
     described += "max_share = 0.0\n\n[audits]\ninterval = 1\n"
     path.write_text(described)
     sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("[a-h]*.py"))

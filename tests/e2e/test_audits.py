@@ -29,7 +29,7 @@ def test_who_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
         top_k=TOP_K,
         places=places,
     ) as swarm:
-        make_audited(swarm)
+        make_audited(swarm, round_seconds=1.0)
         nodes = swarm.start(*NAMES)
         *honest, idle = (peer_from_text(node.peer) for node in nodes)
         second = nodes[1]
