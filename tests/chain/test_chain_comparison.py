@@ -118,8 +118,9 @@ def test_questions_are_such_as_are_answered() -> None:
     """The probes fit a request, however long the chains are."""
     for probes in (fork_search._backwards(1 << 40, 0), fork_search._between(0, 1 << 20)):
         question = SyncQuery(identity(1).peer, 0, probes=probes, most=0)
-        decode_request(encode(question.request(bytes(32))))
-    assert True
+        request = question.request(bytes(32))
+        assert len(probes) > 1
+        assert decode_request(encode(request)) == request
 
 
 def test_a_strangers_message_is_not_noted() -> None:
