@@ -124,6 +124,7 @@ def start_node(
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(os.environ[KINDS["nodes"]])
     order = {
+        "module": "distro_node.node",
         "options": list(arguments),
         "environment": dict(environment),
         "folder": os.getcwd(),
@@ -197,11 +198,16 @@ def _obey(order: dict[str, Any], descriptors: list[int]) -> None:
 
 def _main(kind: str, descriptor: int) -> None:
     if kind == "trainers":
-        from distro_node.node.trainer.__main__ import main
+        from distro_node.node.trainer import __main__ as trainer
         from distro_node.node.trainer.ranks import elastic_rank, following  # noqa: F401
 
         # Loaded by the first use otherwise, in every copy: here the model of most tests.
         from transformers.models.llama import modeling_llama  # noqa: F401
+
+        programs = {
+            "distro_node.node.trainer": trainer.main,
+            elastic_rank.__name__: elastic_rank.main,
+        }
     else:
         from distro_node.node import bootstrap, daemon, observer  # noqa: F401
         from distro_node.node.__main__ import main
@@ -211,18 +217,21 @@ def _main(kind: str, descriptor: int) -> None:
         # The parser of commands loads it with the first option.
         from pydantic import TypeAdapter  # noqa: F401
 
+        programs = {"distro_node.node": main}
+
     ordered = serve(socket.socket(fileno=descriptor), say_pid=kind == "nodes")
     if ordered is None:
         return
     order, descriptors = ordered
     _obey(order, descriptors)
+    program = programs[order["module"]]
     if kind == "nodes":
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        main()
+        program()
         return
     code = 1
     try:
-        elastic_rank.main() if order["module"] == elastic_rank.__name__ else main()
+        program()
         code = 0
     finally:
         os._exit(code)  # Private here: what this process was must not be tidied up twice
