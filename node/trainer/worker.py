@@ -35,6 +35,7 @@ from ..training.text_request import TextRequest
 from .audit_score import AssignedSample
 from .device import allocated_bytes, choose_device, device_kind, free_memory
 from .error_report import describe
+from .models.expert_products import cast_expert_products
 from .models.export import export, export_gguf
 from .models.initial_parameters import Lora, initialise, plan_parameters
 from .models.model import build_skeleton
@@ -263,6 +264,7 @@ class Worker:
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         skip_packing_search()
+        cast_expert_products()
         # The exact step relies on full float32 products: no TF32, and no bfloat16 in their place.
         torch.set_float32_matmul_precision("highest")
         if threads is not None:

@@ -9,8 +9,11 @@ import pytest
 import torch
 from distro_node.node.trainer.optimizer import mixed_precision
 from distro_node.node.trainer.optimizer.mixed_precision import MixedPrecision, all_finite
+from distro_node.node.trainer.worker import Worker
+from trainer.small_models import SMALL_MODELS
 from trainer.support import CPU, TINY_LLAMA, make_session, opened
 from trainer.test_classification import VIT, made_of
+from transformers.integrations import moe
 
 # Private here: `_finite_in_a_row`: the scale concerns only this device.
 
@@ -117,3 +120,29 @@ def test_with_a_scale_of_one_the_loss_is_to_blame() -> None:
         precision = MixedPrecision(CPU, dtype)
         assert precision.scale == 1.0
         assert precision.unscale(infinite)
+
+
+@pytest.mark.parametrize("model_type", ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe"])
+def test_experts_compute_in_the_type_of_all_other_layers(
+    model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What a trainer process changes in the library at its start is undone after the test.
+    monkeypatch.setattr(moe, "_grouped_mm", moe._grouped_mm)
+    Worker().answer(
+        {"id": 0, "method": "survey", "arguments": {"device": "cpu", "config": None, "lora": None}}
+    )
+    multiply, used = torch.nn.functional.grouped_mm, set[torch.dtype]()
+
+    def noted(rows: torch.Tensor, matrices: torch.Tensor, **rest: Any) -> torch.Tensor:
+        used.update((rows.dtype, matrices.dtype))
+        return multiply(rows, matrices, **rest)
+
+    monkeypatch.setattr(torch.nn.functional, "grouped_mm", noted)
+    session = make_session(tmp_path, config=SMALL_MODELS[model_type])
+    session.computation.gradient(1, range(2))
+    whole, used_whole = gradients(session), {*used}
+    used.clear()
+    session.computation.precision = MixedPrecision(CPU, torch.bfloat16)
+    session.computation.gradient(1, range(2))
+    assert (used_whole, used) == ({torch.float32}, {torch.bfloat16})
+    assert torch.nn.functional.cosine_similarity(whole, gradients(session), dim=0) > 0.999
