@@ -69,12 +69,14 @@ def fit(
             from ..create.defaults import default_optimizer
             from ..create.manifest_draft import read_model
             from ..create.manifest_file import read_manifest_file
-            from ..training.task_names import completions
+            from ..training.task_names import SFT, WITHOUT_DROPOUT, completions
 
             file = read_manifest_file(path)
             model = read_model(file, path)
             lora = None if model.lora is None else model.lora.for_trainer()
             surveyed = await survey_device(device, model.config, lora)
+            # Conversations are kept apart unless the file wishes otherwise.
+            attention = file.data.attention or ("document" if file.task == SFT else "sequence")
             work = Workload(
                 config=model.config,
                 parameters=surveyed.parameters,
@@ -83,6 +85,8 @@ def fit(
                 frozen=surveyed.frozen,
                 features=file.features,
                 completions=completions(file.task, file.task_settings),
+                documents=attention == "document",
+                dropout=file.task not in WITHOUT_DROPOUT,
             )
             return fit_workload(file.name, work, surveyed, limit, micro_batch, settings.split)
         if _is_there(path):

@@ -30,7 +30,8 @@ from .memory_options import (
     logit_rows,
     stored_bytes,
 )
-from .task_names import completions
+from .model_sizes import ModelSizes, model_sizes
+from .task_names import WITHOUT_DROPOUT, completions
 
 DEFAULT_MEMBERS = 32
 """Number of updates for which memory is counted by default."""
@@ -82,6 +83,10 @@ _COUNTED: dict[str, tuple[LayerActivations, LayerActivations]] = {
         LayerActivations(hidden=40, inner=16, heads=2, queries=16),
         LayerActivations(hidden=42, inner=8, heads=2, queries=8),
     ),
+    "gemma3_text": (
+        LayerActivations(hidden=40, inner=16, heads=10, keys=16, queries=16),
+        LayerActivations(hidden=42, inner=8, heads=10, keys=12, queries=12),
+    ),
     "qwen3": (
         LayerActivations(hidden=24, inner=16, heads=10.5, keys=16, queries=16),
         LayerActivations(hidden=26, inner=8, heads=10.5, keys=10, queries=10),
@@ -125,9 +130,7 @@ _COUNTED: dict[str, tuple[LayerActivations, LayerActivations]] = {
 }
 LAYER_ACTIVATIONS: Mapping[str, tuple[LayerActivations, LayerActivations]] = {
     **_COUNTED,
-    # Taken from the most similar architecture, not counted on their own tensors. For a mixture of
-    # experts, only the experts that a token goes through are counted.
-    "gemma3_text": _COUNTED["qwen3"],
+    # Taken from the most similar architecture. What a mixture of experts keeps besides is below.
     "mixtral": _COUNTED["mistral"],
     "olmo3": _COUNTED["olmo2"],
     "olmoe": _COUNTED["olmo2"],
@@ -136,9 +139,13 @@ LAYER_ACTIVATIONS: Mapping[str, tuple[LayerActivations, LayerActivations]] = {
 }
 """By architecture: in float32, and under bfloat16's casts."""
 
-# Bytes of each score (of one head and two tokens), if attention keeps its scores: with dropout, and
-# with soft-capping.
-_DROPOUT_SCORE_BYTES, _CAPPED_SCORE_BYTES = 12, 8
+# What a layer of experts keeps for each token besides, in bytes, in float32 and under bfloat16's casts:
+# per expert that the token goes through and unit of the hidden size, and per expert of the layer.
+_ROUTED_BYTES, _EXPERT_BYTES = (8.0, 4.0), 21.0
+# What a layer keeps besides under a mask that holds attention within documents, in bytes: of the mask,
+# per pair of tokens; and per unit by which the queries are larger than the keys, because keys and values
+# are then repeated for all heads.
+_MASK_BYTES, _REPEATED_BYTES = (4, 2), (8, 4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +208,10 @@ class Workload:
     sequence; 0: a sample is trained on as it is."""
     local_steps: int = 1
     """Number of a member's own steps in a round."""
+    documents: bool = False
+    """Whether attention stays within documents, by a mask."""
+    dropout: bool = True
+    """Whether the model drops what its configuration states."""
 
     @staticmethod
     def of(manifest: Manifest) -> Workload:
@@ -214,6 +225,8 @@ class Workload:
             features=manifest.features,
             completions=completions(manifest.task, manifest.task_settings),
             local_steps=manifest.rounds.local_steps,
+            documents=manifest.data.attention == "document",
+            dropout=manifest.task not in WITHOUT_DROPOUT,
         )
 
     @property
@@ -389,54 +402,12 @@ def sequence_bytes(work: Workload, device: str, options: MemoryOptions) -> int:
     return max(1, more * (work.ranks if device == "cpu" else 1))
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    """The sizes of a language model, from its configuration."""
-
-    layers: int
-    hidden: int
-    inner: int
-    heads: int
-    queries: int
-    """Size of the queries of all heads."""
-    keys: int
-    """Size of the keys of all heads that have keys of their own."""
-    vocabulary: int
-    scores: int
-    """Bytes of each attention score that a layer keeps; 0 if it keeps none."""
-
-
-def _sizes(config: Mapping[str, Any]) -> _Sizes:
-    """Return the sizes. A size that can neither be read nor derived from others counts as 1."""
-    hidden = _first_integer(config, "hidden_size", "n_embd")
-    heads = _first_integer(config, "num_attention_heads", "n_head")
-    each = _first_integer(config, "head_dim", otherwise=max(1, hidden // heads))
-    own = _first_integer(config, "num_key_value_heads", otherwise=heads)
-    model = config.get("model_type")
-    scores = _CAPPED_SCORE_BYTES if model == "gemma2" else 0
-    if model in ("bert", "roberta", "gpt2"):
-        # These apply dropout to a tenth of the scores by default.
-        dropped = config.get("attn_pdrop", config.get("attention_probs_dropout_prob"))
-        scores = 0 if dropped == 0 else _DROPOUT_SCORE_BYTES
-    return _Sizes(
-        layers=_first_integer(config, "num_hidden_layers", "n_layer"),
-        hidden=hidden,
-        inner=_first_integer(config, "intermediate_size", "n_inner", otherwise=4 * hidden),
-        heads=heads,
-        queries=heads * each,
-        keys=own * each,
-        # What the head tells apart: classes or tokens.
-        vocabulary=_first_integer(config, "num_labels", "vocab_size"),
-        scores=scores,
-    )
-
-
 def _activation_bytes(work: Workload, device: str, options: MemoryOptions, micro_batch: int) -> int:
     """Return the bytes of the activations of `micro_batch` sequences at their peak, between forward
     and backward."""
     if takes_images(str(work.config.get("model_type"))):
         return micro_batch * image_bytes(work.config, work.sequence_length)
-    sizes = _sizes(work.config)
+    sizes = model_sizes(work.config, device, dropout=work.dropout)
     narrow = device == "cuda"
     model_type = str(work.config.get("model_type"))
     kept = LAYER_ACTIVATIONS.get(model_type, LAYER_ACTIVATIONS["llama"])[narrow]
@@ -448,12 +419,16 @@ def _activation_bytes(work: Workload, device: str, options: MemoryOptions, micro
         + kept.keys * sizes.keys
         + kept.queries * sizes.queries
         + sizes.scores * sizes.heads * work.sequence_length
+        + work.documents * _MASK_BYTES[narrow] * work.sequence_length
+        + work.documents * _REPEATED_BYTES[narrow] * (sizes.queries - sizes.keys)
+        + _ROUTED_BYTES[narrow] * sizes.routed * sizes.hidden
+        + _EXPERT_BYTES * sizes.experts
     )
     # The residual stream between the layers stays in float32.
     stream = 4 * tokens * sizes.hidden
     head = _head_bytes(sizes, tokens, stream, device)
     # A layer's own gradients during its backward pass, and the gradient of one of its weights.
-    backward = 8 * tokens * (sizes.inner + sizes.hidden) + 4 * sizes.hidden * sizes.inner
+    backward = 8 * tokens * (sizes.inner + sizes.hidden) + 4 * sizes.largest_weight
     if work.shards:
         head += _gathered_bytes(work, sizes, device)
         backward += _gathered_bytes(work, sizes, device)
@@ -466,7 +441,7 @@ def _activation_bytes(work: Workload, device: str, options: MemoryOptions, micro
     return int(max(needed, _sampling_bytes(work, sizes, device)))
 
 
-def _head_bytes(sizes: _Sizes, tokens: int, stream: int, device: str) -> int:
+def _head_bytes(sizes: ModelSizes, tokens: int, stream: int, device: str) -> int:
     """Return what the last norm keeps, the head's gradients, and the logits present at once, in
     bytes."""
     rows = min(tokens, logit_rows(sizes.vocabulary, device))
@@ -476,7 +451,7 @@ def _head_bytes(sizes: _Sizes, tokens: int, stream: int, device: str) -> int:
     return 3 * stream + weight + logits
 
 
-def _sampling_bytes(work: Workload, sizes: _Sizes, device: str) -> int:
+def _sampling_bytes(work: Workload, sizes: ModelSizes, device: str) -> int:
     """Return the bytes taken while the completions of one sample are sampled, before their activations
     exist: all keys and values, twice those of a layer to which a token is appended, the weights as cast,
     a layer that reads the prompts, and the scores of one token each."""
@@ -490,13 +465,13 @@ def _sampling_bytes(work: Workload, sizes: _Sizes, device: str) -> int:
     return cache + casts + layer + 16 * work.completions * sizes.vocabulary
 
 
-def _cast_layer_bytes(work: Workload, sizes: _Sizes) -> int:
+def _cast_layer_bytes(work: Workload, sizes: ModelSizes) -> int:
     """Return the bytes of one layer's weights cast to bfloat16."""
     table = sizes.vocabulary * sizes.hidden
     return 2 * max(0, work.elements + work.frozen - 2 * table) // max(1, sizes.layers)
 
 
-def _gathered_bytes(work: Workload, sizes: _Sizes, device: str) -> int:
+def _gathered_bytes(work: Workload, sizes: ModelSizes, device: str) -> int:
     """Return the bytes of a sharded model that are gathered at a time: the weights outside the
     layers, the layer being computed, and the one being prefetched, with their gradients."""
     outside = min(work.elements, 2 * sizes.vocabulary * sizes.hidden)
@@ -548,8 +523,3 @@ def _device_bytes(parts: Sequence[MemoryItem]) -> int:
 
 def _host_bytes(parts: Sequence[MemoryItem]) -> int:
     return sum(part.host for part in parts)
-
-
-def _first_integer(config: Mapping[str, Any], *names: str, otherwise: int = 1) -> int:
-    """Return the first of these keys' values that is a whole number."""
-    return next((config[name] for name in names if type(config.get(name)) is int), otherwise)

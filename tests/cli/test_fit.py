@@ -72,7 +72,10 @@ model_type = "unet2d"
 def manifest(tmp_path: Path) -> Path:
     """Return a file with a swarm's manifest."""
     path = tmp_path / "manifest"
-    path.write_bytes(Chain(0).manifest.encode())
+    # Sizes that fit its few parameters: the library's own would be those of 7B.
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 256}
+    model = {"model_type": "llama", "num_attention_heads": 1, **sizes}
+    path.write_bytes(replace(Chain(0).manifest, model=model).encode())
     return path
 
 
@@ -264,3 +267,30 @@ def test_a_tokenizer_that_is_not_there_stops_only_what_depends_on_it(
     path = tmp_path / "run.toml"
     path.write_text(BYTES + 'tokenizer = "nowhere.json"')
     command("fit", path).refused_with(ExitCode.MANIFEST, "nowhere.json")
+
+
+def test_a_founder_s_file_states_what_takes_memory_beside_the_model(
+    command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def survey(name: str, config: Any = None, lora: Any = None) -> Survey:
+        return Survey("cpu", "cpu", 10**12, 0, (ParameterSpec(name="weight", shape=(64, 64)),))
+
+    monkeypatch.setattr(memory_fit, "survey", survey)
+    path = tmp_path / "run.toml"
+
+    def least(text: str) -> int:
+        path.write_text(text)
+        return min(
+            choice["device_bytes"]
+            for choice in json.loads(command("fit", path, "--json").out)["choices"]
+        )
+
+    # Conversations are kept apart by a mask unless the file wishes otherwise.
+    conversations = BYTES.replace("[model]", 'task = "sft"\n[model]')
+    in_sequence = least(conversations + 'attention = "sequence"\n')
+    assert least(conversations) > in_sequence
+    # Preferences are learned without dropout, so that no attention scores are kept.
+    dropping = BYTES.replace(
+        "num_attention_heads = 2", "num_attention_heads = 2\nattention_dropout = 0.1"
+    )
+    assert least(dropping.replace("[model]", 'task = "dpo"\n[model]')) < least(dropping)
