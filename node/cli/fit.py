@@ -85,6 +85,7 @@ def fit(
                 frozen=surveyed.frozen,
                 features=file.features,
                 completions=completions(file.task, file.task_settings),
+                local_steps=file.rounds.local_steps,
                 documents=attention == "document",
                 dropout=file.task not in WITHOUT_DROPOUT,
             )

@@ -285,6 +285,9 @@ def test_a_founder_s_file_states_what_takes_memory_beside_the_model(
             for choice in json.loads(command("fit", path, "--json").out)["choices"]
         )
 
+    plain = least(BYTES)
+    # A second momentum, in place of the second moment, and a copy of all parameters in float32.
+    assert least(BYTES + "[rounds]\nlocal_steps = 4\n") >= plain + 4 * 64 * 64
     # Conversations are kept apart by a mask unless the file wishes otherwise.
     conversations = BYTES.replace("[model]", 'task = "sft"\n[model]')
     in_sequence = least(conversations + 'attention = "sequence"\n')
