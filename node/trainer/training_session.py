@@ -33,7 +33,7 @@ from ..training.local_policy import DEFAULT_POLICY, LocalPolicy
 from ..training.memory_model import Workload, max_decoded_updates
 from ..training.memory_options import AUDIT_BYTES, MemoryOptions
 from ..training.memory_plan import FreeMemory, choose, plan_line
-from ..training.task_names import WITHOUT_DROPOUT
+from ..training.task_names import OF_MANY_LENGTHS, WITHOUT_DROPOUT
 from .audit_cache import AuditCache, SavedGradient, gradient_change
 from .audit_score import AssignedSample, at_positions, coefficient_changes, signs_agreement
 from .computation import Computation
@@ -194,6 +194,9 @@ class TrainingSession:
         None if compilation was not tried."""
         if setting is Compile.OFF or (setting is Compile.AUTO and self.device.type != "cuda"):
             return None
+        if self.manifest.task in OF_MANY_LENGTHS:
+            # A trial measures one length, and batches of all others would be computed uncompiled.
+            return "nothing is compiled: the task's texts are of many lengths"
         computation = self._computation
         found = compile_if_faster(
             layers_of(self.model), computation.compute_zeros, computation.micro_batch

@@ -47,6 +47,8 @@ WITH_ACCURACY = CLASSIFICATION | {DPO}
 loss."""
 WITHOUT_DROPOUT = frozenset({DPO, GRPO})
 """The tasks that train without dropout, whatever the checkpoint's configuration says."""
+OF_MANY_LENGTHS = frozenset({TEXT_CLASSIFICATION})
+"""The tasks in whose batches the longest sample determines the length."""
 ON_IMAGES = frozenset({DIFFUSION, IMAGE_CLASSIFICATION})
 """The tasks whose samples are images."""
 

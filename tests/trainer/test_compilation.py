@@ -20,7 +20,8 @@ from distro_node.node.trainer.models.compilation import CompileTrial, compile_if
 from distro_node.node.trainer.models.model import layers_of
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.client import open_trainer
-from trainer.support import CPU, make_manifest, make_session
+from trainer.support import CPU, make_manifest, make_session, opened
+from trainer.test_classification import BERT, made_of
 from trainer.test_client import spec_of
 from trainer.test_images import image_manifest
 from trainer.test_tasks import masked_manifest, sft_manifest
@@ -164,6 +165,18 @@ def test_a_compiled_session_learns_the_same(
             torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-6)
     # An evaluation runs uncompiled: members report it to each other, and it stays the same.
     assert compiled.computation.evaluate(2) == plain.computation.evaluate(2)
+
+
+def test_where_texts_are_of_many_lengths_nothing_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Any] = []
+    monkeypatch.setattr(training_session, "compile_if_faster", lambda *all: tried.append(all))
+    session = opened(made_of(BERT, tmp_path), tmp_path)
+    words = session.compile_layers(Compile.ON)
+    assert words is not None
+    assert words.startswith("nothing is compiled: ")
+    assert not tried
 
 
 # A minute of computing. `make test` has that a confined process may run a compiler and load what it
