@@ -15,7 +15,8 @@ from trainer.support import CPU, TINY_LLAMA, make_session, opened
 from trainer.test_classification import VIT, made_of
 from transformers.integrations import moe
 
-# Private here: `_finite_in_a_row`: the scale concerns only this device.
+# Private here: `_finite_in_a_row`: the scale concerns only this device. `_grouped_mm`: the library's
+# function that a trainer process replaces.
 
 
 def gradients(session: object) -> torch.Tensor:

@@ -17,6 +17,8 @@ from distro_node.node.training.model_sizes import DEFAULTS, model_sizes
 from trainer.support import CPU
 from transformers.integrations import moe
 
+# Private here: `_grouped_mm`: the library's function that a trainer process replaces.
+
 TOKENS = 256
 SIZES: dict[str, Any] = {
     "hidden_size": 128,
