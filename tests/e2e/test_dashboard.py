@@ -424,3 +424,56 @@ SIZES = """(() => {
     energy: document.querySelector("#energy-said").textContent,
   };
 })()"""
+
+
+# Collects what the charts write below their horizontal axes: a canvas has no elements to look at.
+TICKS = """(() => {
+  window.ticks = new Map();
+  const write = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+    if (this.textAlign === "center") {
+      const chart = this.canvas.closest("#chart, #crowd").id;
+      window.ticks.set(chart, [...(window.ticks.get(chart) ?? []), text]);
+    }
+    return write.call(this, text, ...place);
+  };
+})()"""
+
+
+def test_a_chart_names_no_round_twice(chromium: Any, tmp_path: Path) -> None:
+    """Ticks stood at 2.5, 5, 7.5 and 10, and were called 3, 5, 8 and 10."""
+    with page_of_a_run(tmp_path) as link:
+        visit = Visit(chromium, link, viewport={"width": 1440, "height": 900})
+        visit.wait("document.querySelector('#crowd canvas')", "the charts")
+        # Three times as near, a desk's width has more ticks than the axis has rounds.
+        visit.page.evaluate(TICKS)
+        for _ in range(3):
+            visit.page.evaluate("window.ticks.clear()")
+            visit.page.locator("#zoom-in").click()
+            visit.wait("window.ticks.size === 2", "both charts to be drawn")
+        for chart, ticks in visit.page.evaluate("[...window.ticks]"):
+            assert len(ticks) > 2, chart
+            assert len(ticks) == len(set(ticks)), chart
+        assert visit.faults == []
+        visit.context.close()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_choice_stands_beside_its_words(chromium: Any, tmp_path: Path, width: int) -> None:
+    """The choice between going on with a text and answering it was as wide as a text field."""
+    with page_of_a_run(tmp_path) as link:
+        visit = Visit(chromium, link, viewport={"width": width, "height": 900})
+        visit.wait("document.querySelector('#chart canvas')", "the page")
+        widths = visit.page.evaluate(RADIO_WIDTHS)
+        assert len(widths) == 6
+        assert max(widths) < 30
+        visit.context.close()
+
+
+# The fold with the model's text is shown, which takes a model that this page does not have.
+RADIO_WIDTHS = """(() => {
+  document.querySelector("#talk").hidden = false;
+  document.querySelector("#talk details").open = true;
+  const radios = [...document.querySelectorAll("input[type=radio]")];
+  return radios.map((radio) => radio.getBoundingClientRect().width);
+})()"""

@@ -2,8 +2,11 @@
 
 import { bytes, clock, count, loss, scaled } from "./words.js";
 
+// Steps between the ticks of an axis that counts: with uPlot's own, such as 2.5, rounded labels mislead.
+const WHOLE_STEPS = [...Array(10).keys()].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
+
 const AXES = {
-  round: { name: "round", write: count },
+  round: { name: "round", write: count, steps: WHOLE_STEPS },
   tokens: { name: "tokens that the swarm has trained on", write: scaled },
   bytes: { name: "bytes of all updates, each counted once", write: bytes },
   time: { name: "time of day", write: clock },
@@ -107,6 +110,7 @@ const CROWD = {
   height: () => 160,
   // From none on: a swarm that loses one of thirty is no landslide.
   range: (_, low, high) => [0, Math.max(1, high)],
+  steps: WHOLE_STEPS,
   series: () => [
     { label: "members", stroke: colour("--loss"), width: 1.5, value: (_, value) => number(value), points: { show: false } },
     { label: "updates that counted", stroke: colour("--heldout"), width: 1.5, value: (_, value) => number(value), points: { show: false } },
@@ -114,6 +118,9 @@ const CROWD = {
 };
 export const lossChart = (place) => new Chart(place, LOSSES);
 export const crowdChart = (place) => new Chart(place, CROWD);
+
+// The choice of a distance between ticks; without one of its own uPlot chooses.
+const ticks = ({ steps }) => (steps ? { incrs: steps } : {});
 
 class Chart {
   constructor(place, kind) {
@@ -160,8 +167,8 @@ class Chart {
       ...this.size(),
       scales: { x: { time: this.axis === "time" }, y: this.kind.range ? { range: this.kind.range } : {} },
       axes: [
-        { ...lines, values: (_, splits) => (this.axis === "time" ? moments(splits) : splits.map(axis.write)), space: 70 },
-        { ...lines, size: 56, values: (_, splits) => splits.map((value) => +value.toPrecision(4)) },
+        { ...lines, values: (_, splits) => (this.axis === "time" ? moments(splits) : splits.map(axis.write)), space: 70, ...ticks(axis) },
+        { ...lines, size: 56, values: (_, splits) => splits.map((value) => +value.toPrecision(4)), ...ticks(this.kind) },
       ],
       series: [
         { label: axis.name, value: (_, value) => (value === null ? "–" : axis.write(value)) },
