@@ -29,6 +29,7 @@ from dashboard.support import served
 from distro_node.crypto.identity import peer_text
 from distro_node.node.control.command_socket import ask
 from distro_node.node.dashboard.run_history import RunHistory
+from distro_node.node.telemetry.status import Status
 from e2e.program import PATIENCE_SECONDS, wait_for
 from e2e.support import Node, Swarm
 from simulation.chain import Chain
@@ -346,7 +347,7 @@ def test_the_page_of_a_swarm(chromium: Any, axe: str | None, tmp_path: Path) -> 
 
 
 @contextmanager
-def page_of_a_run(folder: Path) -> Iterator[str]:
+def page_of_a_run(folder: Path, told: Status = TRAINING) -> Iterator[str]:
     """Serve a page without a node behind it, over a made-up run of five; yield the link to act."""
     chain = Chain(5).grow_until(40)
     path = folder / "ledger"
@@ -361,7 +362,7 @@ def page_of_a_run(folder: Path) -> Iterator[str]:
         replace(SWARM.members[0], peer=peer_text(peer), me=False, share_reason="still growing")
         for peer in chain.membership.peers
     ]
-    status = replace(TRAINING, swarm=replace(SWARM, members=tuple(members)))
+    status = replace(told, swarm=replace(SWARM, members=tuple(members)))
     link: Queue[str] = Queue()
     over = Event()
 
@@ -477,3 +478,21 @@ RADIO_WIDTHS = """(() => {
   const radios = [...document.querySelectorAll("input[type=radio]")];
   return radios.map((radio) => radio.getBoundingClientRect().width);
 })()"""
+
+
+def test_a_new_limit_keeps_the_others(chromium: Any, tmp_path: Path) -> None:
+    """The fields were empty whatever was in force: a new limit for one direction lifted the other's."""
+    limited = replace(
+        TRAINING,
+        line=replace(TRAINING.line, max_upload=625_000.0),
+        schedule=replace(TRAINING.schedule, active="22:00-07:00"),
+    )
+    with page_of_a_run(tmp_path, limited) as link:
+        visit = Visit(chromium, link, viewport={"width": 1440, "height": 900})
+        visit.wait("document.querySelector('[name=upload]').value === '5 Mbit/s'", "the limit")
+        assert visit.page.locator("[name=active]").input_value() == "22:00-07:00"
+        visit.page.locator("[name=download]").fill("10Mbit")
+        with visit.page.expect_request("**/api/act/limits") as sent:
+            visit.page.locator("#limits button").click()
+        assert sent.value.post_data_json == {"upload": "5 Mbit/s", "download": "10Mbit"}
+        visit.context.close()

@@ -2,7 +2,7 @@
 
 import { crowdChart, lossChart, rowOf } from "./charts.js";
 import { offerTalk } from "./talk.js";
-import { UNKNOWN, bytes, clock, count, element, fact, fill, loss, percent, rate, scaled, seconds, short, shown, tile } from "./words.js";
+import { UNKNOWN, bytes, clock, count, element, fact, fill, limit, loss, percent, rate, scaled, seconds, short, shown, tile } from "./words.js";
 
 const TOKEN = "distro-token";
 const RETRY_MS = 3000;
@@ -159,6 +159,11 @@ function showActs() {
   document.body.toggleAttribute("data-acts", mayAct);
   $("acts-note").textContent = mayAct ? note : "";
   $("look-only").hidden = mayAct || !told || observes();
+}
+
+// A field holds what is in force, unless it was changed and not sent: an empty one lifts a limit.
+function hold(field, value) {
+  if (field.value === (field.dataset.held ?? "")) field.value = field.dataset.held = value;
 }
 
 function mine() {
@@ -318,14 +323,14 @@ function stateOf(member, account, awaited, status) {
 
 function showLine() {
   const { line, training, reach } = told.status;
-  const used = (name, number, limit) => {
+  const used = (name, number, most) => {
     if (!lineRates) return fact(name, shown(null));
-    const parts = [document.createTextNode(limit ? `${rate(number)} of ${rate(limit)}` : rate(number))];
-    if (limit) {
-      const meter = element("meter", { min: 0, max: limit, value: Math.min(number, limit), "aria-label": `${name}, of its limit` });
+    const parts = [document.createTextNode(most ? `${rate(number)} of ${rate(most)}` : rate(number))];
+    if (most) {
+      const meter = element("meter", { min: 0, max: most, value: Math.min(number, most), "aria-label": `${name}, of its limit` });
       parts.push(meter);
     }
-    return fact(name, parts, limit ? null : "no limit");
+    return fact(name, parts, most ? null : "no limit");
   };
   const received = training.received_bytes_per_round;
   const dense = told.dense_bytes;
@@ -340,6 +345,9 @@ function showLine() {
     ...fact("Reach", shown(reach ? reached?.[0] : null), reach ? reached?.[1] : null),
     ...fact("Peers", shown(line.peers, count), line.bootstrap ? "a bootstrap peer among them" : "no bootstrap peer among them"),
   ]);
+  const { upload, download } = $("limits").elements;
+  hold(upload, line.max_upload ? limit(line.max_upload) : "");
+  hold(download, line.max_download ? limit(line.max_download) : "");
 }
 
 function showComputer() {
@@ -357,6 +365,7 @@ function showComputer() {
     ...fact("Hours", schedule.active ?? "always", schedule.until ? `that changes at ${schedule.until}` : null),
     ...schedule.holds.flatMap((hold) => fact("Held back", hold.text, hold.waived ? "overridden by your `resume`" : "the node resumes by itself")),
   ]);
+  hold($("hours").elements.active, schedule.active ?? "");
   showEnergy();
 }
 
@@ -691,6 +700,7 @@ for (const [name, fields] of [["limits", ["upload", "download"]], ["hours", ["ac
     const form = $(name);
     const words = Object.fromEntries(fields.map((field) => [field, form.elements[field].value.trim() || null]));
     const problem = await act(name, words).catch(() => "the node does not answer");
+    if (!problem) for (const field of fields) form.elements[field].dataset.held = form.elements[field].value;
     form.querySelector("[role=status]").textContent = problem || "Done; until the program ends.";
   });
 }

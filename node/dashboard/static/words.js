@@ -52,6 +52,13 @@ export function rate(number) {
   return `${Math.round(bits)} bit/s`;
 }
 
+// A limit of the line, exactly, as the form for limits takes it.
+export function limit(number) {
+  const bits = number * 8;
+  const [size, unit] = [[1e9, "Gbit/s"], [1e6, "Mbit/s"], [1e3, "kbit/s"]].find(([least]) => bits >= least) ?? [1, "bit/s"];
+  return `${+(bits / size).toPrecision(9)} ${unit}`;
+}
+
 export function seconds(number) {
   if (number < 10) return `${number.toFixed(2)} s`;
   if (number < 90) return `${Math.round(number)} s`;
