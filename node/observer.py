@@ -40,6 +40,7 @@ from .storage.swarm_store import SwarmStore
 from .telemetry.audit_status import AuditsStatus
 from .telemetry.status import ChangeStatus, MemberStatus, SessionStatus, SwarmStatus
 from .telemetry.telemetry import Telemetry
+from .training.task_names import LOSS_UNITS
 from .util.background import keep_running
 
 # Pause between requests for new records. Each has some hundred bytes and goes to a few peers; a page
@@ -192,6 +193,8 @@ class ObserverSession:
         return SwarmStatus(
             name=self._manifest.name,
             parameters=self._manifest.elements,
+            loss_unit=LOSS_UNITS.get(self._manifest.task),
+            start_members=self._manifest.rounds.start_members,
             last_round=self._manifest.last_round,
             round=None if state is None else state.round,
             final_round=None if state is None or state.final < 0 else state.final,

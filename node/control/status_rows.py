@@ -54,9 +54,6 @@ STATE_COLOURS = {
     "left": "cyan",
 }
 
-# The note on the loss, where a reader meets the unit first.
-_LOSS_NOTE = "lower is better; text: nats a token; grpo: 1 - reward"
-
 _DENSE_BYTES = 2
 """Bytes per parameter that a dense all-reduce in bfloat16 moves, as the DisTrO report counts it."""
 
@@ -117,11 +114,7 @@ def _observed(status: Status) -> Iterator[StatusRow]:
     members = None if swarm is None or swarm.members is None else len(swarm.members)
     yield StatusRow("members", _count(members), "all members of the swarm")
     yield from _change(status)
-    yield StatusRow(
-        "loss",
-        _loss(training.losses.training),
-        _LOSS_NOTE,
-    )
+    yield StatusRow("loss", _loss(training.losses.training), _loss_note(swarm))
     yield StatusRow(
         "tokens", _count(training.tokens), "trained by the swarm since this observer started"
     )
@@ -184,9 +177,15 @@ def _diverged(swarm: SwarmStatus | None) -> Iterator[StatusRow]:
     )
 
 
+def _loss_note(swarm: SwarmStatus | None) -> str:
+    """Return the note where a reader meets the loss first."""
+    unit = None if swarm is None else swarm.loss_unit
+    return "lower is better" + (f"; {unit}" if unit else "")
+
+
 def _losses(status: Status) -> Iterator[StatusRow]:
     losses, scores = status.training.losses, status.scores
-    yield StatusRow("loss", _loss(losses.training), _LOSS_NOTE)
+    yield StatusRow("loss", _loss(losses.training), _loss_note(status.swarm))
     if losses.heldout_round is not None:
         value = f"{_loss(losses.heldout)} (round {losses.heldout_round})"
         yield StatusRow("held-out loss", value, "loss on held-out data")

@@ -20,14 +20,13 @@ from ...protocol.wire.swarm_id import swarm_text
 from ..telemetry.task_scores import TaskScores
 from ..training.gguf_formats import GgufType, gguf_name
 from ..training.task_names import (
+    CAUSAL_LM,
     CLASSIFICATION,
     DIFFUSION,
-    DPO,
-    GRPO,
     IMAGE_CLASSIFICATION,
+    LOSS_UNITS,
     MASKED_LM,
     ON_IMAGES,
-    SFT,
     TEXT_CLASSIFICATION,
     ImageClassSettings,
 )
@@ -41,25 +40,13 @@ _MEMBERS_SHOWN = 100
 _CLASSES_SHOWN = 100
 _SOURCES_SHOWN = 100
 _SCORES_SHOWN = 100
-# By task: the kind of model on Hugging Face's pages, the class that opens it, and the unit of its loss.
-_TEXT_MODEL = ("text-generation", "AutoModelForCausalLM", "nats a token")
+# By task: the kind of model on Hugging Face's pages, and the class that opens it.
+_TEXT_MODEL = ("text-generation", "AutoModelForCausalLM")
 _MODEL_KINDS = {
-    SFT: (*_TEXT_MODEL[:2], "nats a token of the assistant's"),
-    DPO: (*_TEXT_MODEL[:2], "nats a pair of answers"),
-    GRPO: (*_TEXT_MODEL[:2], "missed reward of a completion, of 1"),
-    MASKED_LM: ("fill-mask", "AutoModelForMaskedLM", "nats a hidden token"),
-    DIFFUSION: (
-        *("unconditional-image-generation", "UNet2DModel"),
-        "squared error of the noise in a value of a pixel",
-    ),
-    TEXT_CLASSIFICATION: (
-        *("text-classification", "AutoModelForSequenceClassification"),
-        "nats a sample",
-    ),
-    IMAGE_CLASSIFICATION: (
-        *("image-classification", "AutoModelForImageClassification"),
-        "nats a sample",
-    ),
+    MASKED_LM: ("fill-mask", "AutoModelForMaskedLM"),
+    DIFFUSION: ("unconditional-image-generation", "UNet2DModel"),
+    TEXT_CLASSIFICATION: ("text-classification", "AutoModelForSequenceClassification"),
+    IMAGE_CLASSIFICATION: ("image-classification", "AutoModelForImageClassification"),
 }
 
 
@@ -133,7 +120,8 @@ def card(
     full_weights = merged or gguf is not None or facts["adapter"] is None
     data, last = facts["data"], facts["last_round"]
     of = "" if last is None else f" of {last:,}"
-    pipeline, opener, unit = _MODEL_KINDS.get(facts["task"], _TEXT_MODEL)
+    pipeline, opener = _MODEL_KINDS.get(facts["task"], _TEXT_MODEL)
+    unit = _loss_unit(facts)
     images = facts["task"] in ON_IMAGES
     library = (
         "diffusers" if facts["task"] == DIFFUSION else "transformers" if full_weights else "peft"
@@ -212,8 +200,11 @@ def _members(members: list[dict[str, Any]], unit: str) -> Iterator[str]:
 
 def loss_image(facts: dict[str, Any]) -> str | None:
     """Return the loss by round as SVG; None if there are too few measurements for a line."""
-    _, _, unit = _MODEL_KINDS.get(facts["task"], _TEXT_MODEL)
-    return curve_image(facts["losses"]["training"], facts["losses"]["heldout"], unit)
+    return curve_image(facts["losses"]["training"], facts["losses"]["heldout"], _loss_unit(facts))
+
+
+def _loss_unit(facts: dict[str, Any]) -> str:
+    return LOSS_UNITS.get(facts["task"], LOSS_UNITS[CAUSAL_LM])
 
 
 def _learning(facts: dict[str, Any], unit: str) -> list[str]:

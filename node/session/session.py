@@ -51,6 +51,7 @@ from ..telemetry.telemetry import Telemetry
 from ..training.client import TrainerSpec, open_trainer
 from ..training.reaudit import ReauditWorker
 from ..training.supervisor import OpenTrainer, TrainerSupervisor
+from ..training.task_names import LOSS_UNITS
 from ..training.training_data import TrainingData
 from ..util.background import keep_running
 from .audit_report import audits_status
@@ -358,6 +359,8 @@ class SwarmSession:
         return SwarmStatus(
             name=self._manifest.name,
             parameters=self._manifest.elements,
+            loss_unit=LOSS_UNITS.get(self._manifest.task),
+            start_members=self._manifest.rounds.start_members,
             last_round=self._manifest.last_round,
             round=None if member is None else member.round,
             final_round=None if member is None else _final_round(member),

@@ -181,6 +181,8 @@ def state_sentence(status: Status) -> str:
         return f"no connected peer has what this node needs: {status.progress.what}"
     if status.state == "syncing" and _starts_trainer(status):
         return TRAINER_STARTS.meaning
+    if status.state == "waiting" and status.swarm is not None and status.swarm.start_members > 1:
+        return f"training starts once {status.swarm.start_members:,} members are there"
     if status.state != "training":
         return STATES[status.state].meaning
     if status.swarm is not None and status.swarm.awaited:

@@ -196,13 +196,13 @@ class MemberStatus:
     connected: bool
     """Whether it is connected; always true for this node."""
     last_message_seconds: float | None
-    """Seconds since its last message; None: it is this node, or it has sent none yet."""
+    """Seconds since its last message; None: this node, or none yet."""
     share: float | None = None
     """Its fraction of the swarm's work, from 0 to 1."""
     capacity: int | None = None
     """Sequences per day that it states it can train; None: it has not stated any."""
     share_reason: str | None = None
-    """Why its share is smaller than its capacity would give, for display; None: it is not smaller."""
+    """Why its share is below its capacity, for display; None: it is not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +226,7 @@ class ChangeStatus:
     round: int
     """The first round with the new version."""
     supported: bool
-    """Whether this node supports it; if not, it leaves shortly before, and has to be updated."""
+    """Whether this node supports it; if not, it leaves shortly before, and needs an update."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,13 +237,17 @@ class SwarmStatus:
     """Its name, chosen by its founder."""
     parameters: int
     """Number of the model's parameters."""
+    loss_unit: str | None
+    """Unit of the loss; None: unknown."""
+    start_members: int
+    """Members with whom training starts."""
     round: int | None
     """The round to be decided next."""
     last_round: int | None
     """The last round with training; None: the run has no end."""
     final_round: int | None
-    """The last final round, which no member reverts; null if there is none yet. It may not advance for
-    days after members left without a goodbye."""
+    """The last final round, which no member reverts; None: none yet. Departures without a goodbye may
+    hold it up for days."""
     members: tuple[MemberStatus, ...] | None
     """The members; None while this node does not take part."""
     awaited: tuple[Awaited, ...]
@@ -253,15 +257,14 @@ class SwarmStatus:
     ended: bool
     """Whether this node's chain has the run's last record; the result may still be missing."""
     diverged: tuple[str, ...]
-    """Peer ids of connected current or former members whose chain forks from this node's chain before
-    `final_round`. Neither side changes to the other's chain by itself."""
+    """Peer ids of connected current or former members whose chain forks from this node's before
+    `final_round`. Neither side changes over by itself."""
     version: int | None
     """The swarm's protocol version; None: not known yet."""
     version_change: ChangeStatus | None
     """The change scheduled because a quorum of the members supports a newer version; None: none."""
     served_round: int | None
-    """The round whose parameters an observer keeps and serves to any peer; None: it keeps none, or this
-    is a member."""
+    """The round whose parameters an observer keeps and serves to any peer; None: none, or a member."""
     audits: AuditsStatus | None
     """None: the swarm has no audits."""
 

@@ -52,6 +52,18 @@ OF_MANY_LENGTHS = frozenset({TEXT_CLASSIFICATION})
 ON_IMAGES = frozenset({DIFFUSION, IMAGE_CLASSIFICATION})
 """The tasks whose samples are images."""
 
+LOSS_UNITS = {
+    CAUSAL_LM: "nats a token",
+    SFT: "nats a token of the assistant's",
+    DPO: "nats a pair of answers",
+    GRPO: "missed reward of a completion, of 1",
+    MASKED_LM: "nats a hidden token",
+    DIFFUSION: "squared error of the noise in a value of a pixel",
+    TEXT_CLASSIFICATION: "nats a sample",
+    IMAGE_CLASSIFICATION: "nats a sample",
+}
+"""The unit of the loss of each built-in task."""
+
 _MAX_CLASSES = 4096
 
 

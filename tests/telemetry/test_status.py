@@ -31,6 +31,7 @@ from distro_node.node.telemetry.status import (
     encode_status,
     seconds_left,
 )
+from distro_node.node.training.task_names import BUILT_IN, LOSS_UNITS
 from distro_node.node.util.progress import Progress
 from status_reference import reference
 from statuses import AWAITING, EARLY, OBSERVING, TRAINING, UNREACHABLE, B, C
@@ -141,6 +142,30 @@ def test_a_founder_who_has_the_model_does_not_read_that_it_is_fetched() -> None:
     assert state_sentence(status) == STATES["syncing"].meaning
     # Neither is the owner of a node that has not come so far told of a trainer.
     assert "trainer" not in state_sentence(replace(EARLY, state="starting", progress=None))
+
+
+def test_a_node_that_waits_says_for_how_many_members() -> None:
+    status = replace(TRAINING, state="waiting")
+    assert state_sentence(status) == "training starts once 3 members are there"
+    assert state_remedy(status) == "invite more members"
+
+
+@pytest.mark.parametrize("status", [TRAINING, OBSERVING])
+def test_the_loss_has_the_unit_of_its_swarm_alone(status: Status) -> None:
+    """Every reader of a loss in nats was told how the loss of `grpo` is counted."""
+    assert status.swarm is not None
+    assert _loss_note(status) == "lower is better; nats a token"
+    unknown = replace(status, swarm=replace(status.swarm, loss_unit=None))
+    assert _loss_note(unknown) == "lower is better"
+
+
+def _loss_note(status: Status) -> str:
+    (note,) = (row.note for row in rows(status) if row.name == "loss")
+    return note
+
+
+def test_every_built_in_task_names_the_unit_of_its_loss() -> None:
+    assert set(LOSS_UNITS) == set(BUILT_IN)
 
 
 def test_the_device_is_called_what_it_is() -> None:

@@ -210,9 +210,10 @@ function showLearned() {
   const last = swarm?.last_round ?? null;
   const final = swarm?.final_round ?? null;
   const first = book ? book.rows.loss.findIndex((value) => value !== null) : -1;
+  const lossNote = told.rows.find(([name]) => name === "loss")?.[2];
   fill($("learned"), [
     tile("Round", shown(training.round, count), last === null ? "the run has no end" : `of ${count(last)}${left ? `, about ${seconds(left)} left` : ""}`),
-    tile("Loss", shown(training.losses.training, loss), first >= 0 ? `lower is better (text: nats a token; grpo: 1 - reward); ${loss(book.rows.loss[first])} in round ${count(book.rows.round[first])}` : "lower is better (text: nats a token; grpo: 1 - reward)"),
+    tile("Loss", shown(training.losses.training, loss), first >= 0 ? `${lossNote}; ${loss(book.rows.loss[first])} in round ${count(book.rows.round[first])}` : lossNote),
     // Whoever has no model measures nothing.
     ...(observes() ? [] : [tile("Held-out loss", shown(training.losses.heldout, loss), training.losses.heldout_round === null ? "on text that nobody trains on" : `after round ${count(training.losses.heldout_round)}`)]),
     tile("Tokens", shown(book?.rows.tokens.at(-1), scaled), "by all, since the founding"),
