@@ -10,6 +10,7 @@ from ...crypto.identity import PeerId
 from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
+from ..network.dial import CONNECTION_REFUSED
 
 # Results of requests to connected members whose response did not arrive. The connection was set up with
 # small packets; a response with the manifest needs large ones.
@@ -19,6 +20,14 @@ _NO_ANSWER = frozenset({"timeout", "closed"})
 _NO_MANIFEST = frozenset({"refused", "not found"})
 # Number of addresses named in an error: more would not fit on a line.
 _MAX_NAMED = 3
+_BLOCKED = (
+    "the routers on both sides block incoming connections: ask a member to forward a port, or join "
+    "through a bootstrap peer that relays; `distro-node doctor` tests how this computer is reached"
+)
+_STOPPED = (
+    "no node listens there, and one that has stopped is forgotten after two minutes: ask a member "
+    "whether its node runs and which port its router forwards; with --wait the node keeps searching"
+)
 
 
 @dataclass(frozen=True)
@@ -61,21 +70,18 @@ def explain_search(result: SearchResult) -> UserError:
     )
 
 
-def explain_lost_packets(addresses: str) -> UserError:
-    """Return the error to show if peers answer, but nothing larger than a packet arrives; `addresses`
-    is the start of the message, such as "2 members answered"."""
-    return UserError(
-        ExitCode.LARGE_PACKETS_LOST,
-        f"{addresses}, but large packets are lost",
-        "a VPN, tunnel or router on the path drops large packets without reporting it: lower the "
-        "MTU of this computer's interface (try 1280), or switch the VPN off",
-    )
-
-
 def _explain_members(outcomes: Mapping[PeerId, str]) -> UserError:
     count = _members(len(outcomes))
     if set(outcomes.values()) <= _NO_ANSWER:
-        return explain_lost_packets(f"{count} answered")
+        # A member that is overloaded looks the same: nothing larger than a packet arrives in time.
+        return UserError(
+            ExitCode.LARGE_PACKETS_LOST,
+            f"{count} answered, but the swarm's manifest did not arrive: members are overloaded, or "
+            "large packets are lost",
+            "try again in a minute; if it stays so, a VPN, tunnel or router on the path drops large "
+            "packets without reporting it: lower the MTU of this computer's interface (try 1280), or "
+            "switch the VPN off",
+        )
     if set(outcomes.values()) <= _NO_MANIFEST:
         return UserError(
             ExitCode.NO_DESCRIPTION,
@@ -99,13 +105,12 @@ def _explain_unreachable(known: Mapping[PeerId, Mapping[str, str]]) -> UserError
     rest = len(results) - _MAX_NAMED
     shown = "; ".join(results[:_MAX_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
     are_known = "is known" if len(known) == 1 else "are known"
+    reasons = {why for addresses in known.values() for why in addresses.values()}
     return UserError(
         ExitCode.MEMBERS_UNREACHABLE,
         f"{_members(len(known))} of the swarm {are_known}, but none can be reached "
         f"({shown or 'no address'})",
-        "the routers on both sides block incoming connections: ask a member to forward a port, "
-        "or join through a bootstrap peer that relays; `distro-node doctor` tests how this "
-        "computer is reached",
+        _STOPPED if reasons == {CONNECTION_REFUSED} else _BLOCKED,
     )
 
 

@@ -18,9 +18,11 @@ from .addresses import multiaddress
 from .cancel_scopes import shielded
 from .errors import DialError
 
+CONNECTION_REFUSED = "connection refused"
+"""The reason if nothing listens at the address, or a router answers in its place."""
 _NETWORK_ERRORS = {
-    errno.ECONNREFUSED: "connection refused",
-    errno.ECONNRESET: "connection refused",
+    errno.ECONNREFUSED: CONNECTION_REFUSED,
+    errno.ECONNRESET: CONNECTION_REFUSED,
     errno.ENETUNREACH: "network unreachable",
     errno.EHOSTUNREACH: "host unreachable",
     errno.ETIMEDOUT: "timed out",

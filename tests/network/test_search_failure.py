@@ -14,14 +14,18 @@ ADDRESS = "/ip4/203.0.113.7/tcp/4001/p2p/x"
 
 
 def result(
-    *, connected: tuple[PeerId, ...] = (BOOTSTRAP,), known: bool = False, **asked: str
+    *,
+    connected: tuple[PeerId, ...] = (BOOTSTRAP,),
+    known: bool = False,
+    reason: str = "no answer within 5 s",
+    **asked: str,
 ) -> SearchResult:
     peers = {"bootstrap": BOOTSTRAP, "member": MEMBER, "other": OTHER}
     return SearchResult(
         swarm=SwarmId(bytes(32)),
         connected=frozenset(connected),
         asked={peers[name]: outcome for name, outcome in asked.items()},
-        known={MEMBER: {ADDRESS: "no answer within 5 s"}} if known else {},
+        known={MEMBER: {ADDRESS: reason}} if known else {},
     )
 
 
@@ -39,6 +43,12 @@ BOTH = (BOOTSTRAP, MEMBER)
             "relays",
         ),
         (
+            result(bootstrap="refused", known=True, reason="connection refused"),
+            ExitCode.MEMBERS_UNREACHABLE,
+            f"none can be reached ({ADDRESS}: connection refused)",
+            "no node listens there",
+        ),
+        (
             result(bootstrap="refused", member="not connected", known=True),
             ExitCode.MEMBERS_UNREACHABLE,
             "none can be reached",
@@ -47,8 +57,8 @@ BOTH = (BOOTSTRAP, MEMBER)
         (
             result(connected=BOTH, bootstrap="refused", member="timeout", known=True),
             ExitCode.LARGE_PACKETS_LOST,
-            "large packets are lost",
-            "MTU",
+            "did not arrive: members are overloaded, or large packets are lost",
+            "try again in a minute; if it stays so",
         ),
         (
             result(connected=BOTH, member="timeout", other="busy"),
