@@ -61,7 +61,8 @@ class ContributionTable:
     name: str
     """The swarm's name, for people."""
     round: int
-    """The last round that it includes."""
+    """The last round that it includes; rounds after the end of training, which sign the result, are not
+    counted."""
     audited: bool
     """Whether the swarm audits its members' work."""
     peers: tuple[ContributionRow, ...]
@@ -77,10 +78,11 @@ def read_contributions(data: DataDir, swarm: SwarmId) -> ContributionTable:
     audits = ledger.find(AuditLedger)
     rows = _announced_rows(ledger) if audits is None else _audited_rows(ledger, audits)
     rows.sort(key=lambda row: (-(row.audited_tokens or 0), -row.tokens, row.peer))
+    last = ledger.manifest.last_round
     return ContributionTable(
         swarm=swarm_text(swarm),
         name=ledger.manifest.name,
-        round=len(ledger) - 1,
+        round=len(ledger) - 1 if last is None else min(len(ledger) - 1, last),
         audited=audits is not None,
         peers=tuple(rows),
         claimed_relayed_bytes=read_relayed(data.relayed),

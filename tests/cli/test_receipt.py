@@ -23,6 +23,7 @@ from distro_node.node.storage.swarm_store import SwarmStore
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.receipts import decode_receipt
 from distro_node.protocol.wire.checkpoint import Checkpoint
+from distro_node.protocol.wire.manifest import ScheduleSpec
 from distro_node.protocol.wire.messages import RecordId
 from distro_node.protocol.wire.swarm_id import Invite, invite_text, swarm_text
 from simulation.audited_chain import VouchedChain
@@ -119,6 +120,15 @@ def test_who_is_gone_is_still_in_it(command: Command, tmp_path: Path) -> None:
     assert row.endswith("not a member now")
     create_identity(place / "identity.key", None)
     assert command("contributions", "--data-dir", place).code == 0
+
+
+def test_a_run_that_is_over_has_no_rounds_beyond_its_last(command: Command, tmp_path: Path) -> None:
+    """After 60 of 60 rounds it said "up to round 68": the rounds that sign the result were counted."""
+    chain = Chain(4, schedule=ScheduleSpec(warmup_rounds=1, total_rounds=7)).grow_until(8)
+    chain.grow(updates=[])
+    place = stored(tmp_path / "node", chain.ledger)
+    head = command("contributions", "--data-dir", place).out.splitlines()[0]
+    assert head.endswith(", up to round 7")
 
 
 def test_without_audits(command: Command, tmp_path: Path) -> None:
