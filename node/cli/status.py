@@ -54,7 +54,12 @@ def pause(data_dir: DataDirectory = None, json: Json = False) -> None:
     \b
         distro-node pause
     """
-    _command("pause", data_dir, json, "The node pauses; it has left the swarm within seconds.")
+    _command(
+        "pause",
+        data_dir,
+        json,
+        "The node leaves the swarm within seconds, and pauses until `distro-node resume`.",
+    )
 
 
 def resume(data_dir: DataDirectory = None, json: Json = False) -> None:

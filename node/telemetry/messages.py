@@ -224,6 +224,8 @@ def state_remedy(status: Status) -> str:
         )
     if status.state == "syncing" and _starts_trainer(status):
         return TRAINER_STARTS.remedy
+    if status.state == "leaving" and not status.schedule.at_work:
+        return "then it pauses"
     return STATES[status.state].remedy
 
 

@@ -123,6 +123,11 @@ def test_leave_asks_the_node_to_leave(command, node, home: Path) -> None:
     assert asked == ["leave", "leave"]
 
 
+def test_pause_says_how_to_go_on(command, node, home: Path) -> None:
+    node["pause"] = lambda _: {"ok": True}
+    assert "`distro-node resume`" in command("pause", "--data-dir", home).out
+
+
 @pytest.mark.parametrize("name", ["status", "leave"])
 def test_without_a_node_there_is_nobody_to_ask(command, home: Path, name: str) -> None:
     result = command(name, "--data-dir", home)

@@ -168,6 +168,14 @@ def test_every_built_in_task_names_the_unit_of_its_loss() -> None:
     assert set(LOSS_UNITS) == set(BUILT_IN)
 
 
+def test_a_node_that_pauses_is_not_about_to_end() -> None:
+    """It said that a second Ctrl-C ends the node, to somebody who had pressed none."""
+    status = replace(TRAINING, state="leaving")
+    assert "Ctrl-C" in state_remedy(status)
+    pausing = replace(status, schedule=replace(status.schedule, at_work=False))
+    assert state_remedy(pausing) == "then it pauses"
+
+
 def test_the_device_is_called_what_it_is() -> None:
     def on(device: str | None) -> str:
         trainer = replace(TRAINING.training.trainer, device=device)
