@@ -54,12 +54,9 @@ def pause(data_dir: DataDirectory = None, json: Json = False) -> None:
     \b
         distro-node pause
     """
-    _command(
-        "pause",
-        data_dir,
-        json,
-        "The node leaves the swarm within seconds, and pauses until `distro-node resume`.",
-    )
+    resume = data_directory(data_dir).command("resume")
+    said = f"The node leaves the swarm within seconds, and pauses until you type {resume}."
+    _command("pause", data_dir, json, said)
 
 
 def resume(data_dir: DataDirectory = None, json: Json = False) -> None:

@@ -125,7 +125,7 @@ def test_leave_asks_the_node_to_leave(command, node, home: Path) -> None:
 
 def test_pause_says_how_to_go_on(command, node, home: Path) -> None:
     node["pause"] = lambda _: {"ok": True}
-    assert "`distro-node resume`" in command("pause", "--data-dir", home).out
+    assert f"distro-node resume --data-dir {home}" in command("pause", "--data-dir", home).out
 
 
 @pytest.mark.parametrize("name", ["status", "leave"])
