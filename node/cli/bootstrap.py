@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @with_settings
 def bootstrap(ctx: typer.Context, options: BootstrapOptions, json: Json = False) -> None:
-    """Run a bootstrap peer, which introduces others to each other.
+    """Run a bootstrap peer, which introduces new members.
 
     A bootstrap peer tells the peers of a swarm each other's addresses, and trains nothing. It also
     relays their updates, so that a member on a home line sends its own only once. Run it where

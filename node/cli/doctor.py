@@ -49,7 +49,7 @@ def doctor(
     data_dir: DataDirectory = None,
     json: Json = False,
 ) -> None:
-    """Check whether this computer can take part, and what prevents it.
+    """Check whether this computer can take part in a swarm.
 
     Examines Python, PyTorch, the device, disk, memory, clock and ports. With a link it also tests
     whether this computer reaches members, whether members reach it, and how fast they send. Prints

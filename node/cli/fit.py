@@ -42,7 +42,7 @@ def fit(
     settings: FitSettings,
     json: Json = False,
 ) -> None:
-    """See what this machine needs to train a swarm's model, part by part.
+    """See what this machine needs to train a swarm's model.
 
     Lists the ways to store momentum and activations, whether the model fits with each, and which one
     a node would use: the first that fits. Nothing is trained or changed. The exit code is 57 if none

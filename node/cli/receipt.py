@@ -114,7 +114,7 @@ def receipt(
     data_dir: DataDirectory = None,
     json: Json = False,
 ) -> None:
-    """Write a file that proves what a member has contributed to a swarm.
+    """Write a file that proves what a member has contributed.
 
     In a swarm with audits, some records certify for each member how many tokens have counted, and how
     many of these audits by other members have confirmed. The file holds the member's entry, the newest

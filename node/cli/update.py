@@ -84,7 +84,7 @@ def update(
     data_dir: DataDirectory = None,
     json: Json = False,
 ) -> None:
-    """See whether there is a newer release, and whether your swarms need it.
+    """See whether there is a newer release.
 
     Asks the package index for the newest release, and compares the protocol version that it speaks
     with those of the swarms in the data directory, or of the swarm of a link. Prints the command that

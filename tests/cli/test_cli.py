@@ -150,6 +150,8 @@ def test_without_a_command_there_is_help(command) -> None:
     # The same where nothing is asked for, but not as a success.
     bare = command()
     assert (bare.code, bare.err) == (ExitCode.USAGE, result.out)
+    # Five of the summaries were cut: "Check whether this computer can take part, and what..."
+    assert "..." not in result.out.partition("Commands:")[2]
 
 
 def test_options_are_named_as_their_settings() -> None:
