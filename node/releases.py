@@ -73,12 +73,14 @@ async def newest_release(index: str = INDEX) -> Release:
             if version is not None and str(version) != str(_parsed(_info(about, "version"))):
                 about = await _fetch(web, f"{base}/{PACKAGE}/{version}/json")
     except (WebError, trio.TooSlowError) as error:
-        if isinstance(error, trio.TooSlowError):
-            reason = "no answer within 10 s"
-        elif error.status == 404:
-            reason = f"it has no package {PACKAGE} (status 404)"
-        else:
-            reason = str(error)
+        if isinstance(error, WebError) and error.status == 404:
+            raise UserError(
+                ExitCode.NO_INDEX,
+                f"the package index {index} has no release of {PACKAGE}",
+                "update as you installed it (a checkout: `git pull`), or name another index with "
+                "--index; your node needs no index to run",
+            ) from None
+        reason = "no answer within 10 s" if isinstance(error, trio.TooSlowError) else str(error)
         raise UserError(
             ExitCode.NO_INDEX,
             f"the package index {index} cannot be asked: {reason}",

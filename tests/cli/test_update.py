@@ -218,7 +218,7 @@ def test_an_unknown_swarm_is_asked_for(ask: Any, index: Index) -> None:
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        (None, "it has no package distro-node (status 404)"),
+        (None, "has no release of distro-node"),
         (b"{", "not that of a package index"),
         (b"[" * 100_000, "not that of a package index"),
         ([], "not that of a package index"),
@@ -231,6 +231,14 @@ def test_what_is_no_index_is_refused(ask: Any, index: Index, page: Any, words: s
     if page is not None:
         index.pages["/distro-node/json"] = page
     ask().refused_with(ExitCode.NO_INDEX, words)
+
+
+def test_an_index_without_a_release_is_not_called_unreachable(ask: Any, index: Index) -> None:
+    """Before the first release every `update` advised to check the connection."""
+    told = ask()
+    told.refused_with(ExitCode.NO_INDEX)
+    assert "git pull" in told.err
+    assert "check the connection" not in told.err
 
 
 def test_offline_is_one_line(command: Command, tmp_path: Path) -> None:
