@@ -42,6 +42,8 @@ from .swarm_list import SwarmList
 _FetchManifest = Callable[[SwarmId], Awaitable[bytes | None]]
 
 _DIAL_SECONDS = 10.0
+# The failure of a bootstrap peer that keeps no list.
+_LISTS_NONE = "it lists no swarms"
 _REQUEST_TIMEOUT_SECONDS = 30.0
 # For all manifests of one bootstrap peer.
 _MANIFESTS_SECONDS = 60.0
@@ -150,10 +152,13 @@ async def read_directory(
     found = reader.directory()
     if len(found.failures) == len(set(addresses)):
         reasons = "; ".join(f"{address}: {why}" for address, why in found.failures.items())
+        answered = set(found.failures.values()) == {_LISTS_NONE}
         raise UserError(
             ExitCode.NO_BOOTSTRAP,
             f"no bootstrap peer gave a list of swarms ({reasons})",
-            "check your connection and the addresses, or name another one with --bootstrap",
+            "name a bootstrap peer that runs with --list-swarms, or ask for the invite link of a swarm"
+            if answered
+            else "check your connection and the addresses, or name another one with --bootstrap",
         )
     return found
 
@@ -207,7 +212,7 @@ class DirectoryReader:
             return
         except RequestError as error:
             refused = error.reason == "refused"
-            self._failures[address] = "it lists no swarms" if refused else error.reason
+            self._failures[address] = _LISTS_NONE if refused else error.reason
             return
         except ProtocolError as error:
             self._failures[address] = f"its list is invalid: {error}"

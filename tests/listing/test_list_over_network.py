@@ -141,6 +141,9 @@ async def test_a_bootstrap_peer_lists_only_if_its_owner_says_so() -> None:
         with pytest.raises(UserError, match="it lists no swarms") as refused:
             await read_directory(addresses, now())
         assert refused.value.code is ExitCode.NO_BOOTSTRAP
+        # The line is sound: it answered.
+        assert "--list-swarms" in refused.value.remedy
+        assert "connection" not in refused.value.remedy
     with pytest.raises(UserError) as refused:
         await read_directory((), now())
     assert refused.value.code is ExitCode.NO_BOOTSTRAP
