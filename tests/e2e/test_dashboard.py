@@ -480,6 +480,32 @@ RADIO_WIDTHS = """(() => {
 })()"""
 
 
+@pytest.mark.parametrize("width", [1440, 768])
+def test_the_links_of_public_swarms_are_whole(chromium: Any, tmp_path: Path, width: int) -> None:
+    """The link was the last column of the table, and cut by the page's edge."""
+    with page_of_a_run(tmp_path) as link:
+        visit = Visit(chromium, link, viewport={"width": width, "height": 900})
+        visit.wait("document.querySelector('#chart canvas')", "the page")
+        needed, room = visit.page.evaluate(DIRECTORY_WIDTHS)
+        assert needed <= room
+        visit.context.close()
+
+
+# A list of swarms takes a bootstrap peer that keeps one; a row of it stands in for it here.
+DIRECTORY_WIDTHS = """(() => {
+  document.querySelector("#directory").hidden = false;
+  document.querySelector("#directory details").open = true;
+  const row = document.querySelector("#directory-table").tBodies[0].insertRow();
+  const cells = ["example", "causal_lm", "857 k", "2", "135", "25 of 400", "anybody"];
+  for (const text of cells) row.insertCell().append(text);
+  const code = document.createElement("code");
+  code.append(`distro:swarm-${"a".repeat(59)}?bootstrap=/dns4/boot.example.org/tcp/4001/p2p/`);
+  row.insertCell().append(code);
+  const room = document.querySelector("#directory .scroll");
+  return [room.scrollWidth, room.clientWidth];
+})()"""
+
+
 def test_a_new_limit_keeps_the_others(chromium: Any, tmp_path: Path) -> None:
     """The fields were empty whatever was in force: a new limit for one direction lifted the other's."""
     limited = replace(
