@@ -11,11 +11,11 @@ import typer
 
 from ...crypto import keystore
 from ...crypto.identity import PeerId, peer_from_text, peer_text
-from ..control.terminal import size_text
 from ..errors import ExitCode, UserError
 from ..settings.values import parse_target
 from ..storage.data_dir import DataDir
 from ..util.sanitize import harmless
+from ..util.size_text import size_text
 from .options import (
     DataDirectory,
     Json,

@@ -88,7 +88,7 @@ class Downloads:
 
         # A snapshot is reported before its first byte arrives, which may take long if no peer has it.
         # Otherwise the node would meanwhile show the previous item, which is done.
-        self._report(Progress(what=what, total=size))
+        self._report(Progress(what=what, total=size, kind="downloading"))
         data = await self._fetch_wanted(blob, what, still_wanted)
         if data is None:
             return None
@@ -100,7 +100,7 @@ class Downloads:
         def progress(done: int, total: int) -> None:
             last.note()
             fetched = min(done * CHUNK_BYTES, blobs.size)
-            self._report(Progress(what=what, done=fetched, total=blobs.size))
+            self._report(Progress(what=what, done=fetched, total=blobs.size, kind="downloading"))
 
         complete = await self._chunks.fetch(
             blob,

@@ -30,9 +30,9 @@ from ..telemetry.status import (
     Status,
     SwarmStatus,
 )
+from ..util.size_text import size_text
 from .audit_rows import audit_rows, own_audit_rows
 from .status_row import StatusRow
-from .terminal import size_text
 
 UNKNOWN = "–"
 # Maximum number of tasks listed; the preset `gpt4all` has six.
@@ -292,12 +292,7 @@ def dense_exchange_bytes(status: Status) -> float | None:
 
 def _state(status: Status) -> str:
     progress = status.progress
-    if progress is None:
-        return status.state
-    if progress.kind == "starting_trainer":
-        return f"{status.state}: {progress_text(progress)}"
-    share = "" if progress.total is None else f" {progress.done}/{progress.total}"
-    return f"{status.state}: {progress.what}{share}"
+    return status.state if progress is None else f"{status.state}: {progress_text(progress)}"
 
 
 def _meaning(status: Status) -> str:

@@ -29,16 +29,6 @@ def stdout_console() -> Console:
     return Raising(highlight=False)
 
 
-def size_text(count: float) -> str:
-    """Return a number of bytes for people: three digits and a unit, `12.3 kB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        # A number that would round up to 1000 is shown in the next unit.
-        if count < 999.5:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
 def sparkline(values: Sequence[float], width: int) -> str:
     """Return the values as a curve of at most `width` characters, from the lowest to the highest.
 

@@ -19,9 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..control.status_rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN
-from ..control.terminal import redraws, size_text, sparkline, stdout_console, wrapped
+from ..control.terminal import redraws, sparkline, stdout_console, wrapped
 from ..telemetry.status import LineStatus
 from ..util.sanitize import UNREADABLE, harmless, harmless_piece
+from ..util.size_text import size_text
 from .outcome import DemoPromise, reduction
 
 _CURVE_WIDTH = 48

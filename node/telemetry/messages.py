@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..util.progress import Progress
+from ..util.size_text import size_text
 from .status import (
     Awaited,
     OwnWork,
@@ -44,6 +45,8 @@ def progress_text(progress: Progress) -> str:
         return f"{progress.what}: {progress.done} s so far"
     if progress.total is None:
         return progress.what
+    if progress.kind == "downloading":
+        return f"{progress.what}: {size_text(progress.done)} of {size_text(progress.total)}"
     return f"{progress.what}: {progress.done:,} of {progress.total:,}"
 
 

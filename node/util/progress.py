@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-ProgressKind = Literal["working", "waiting", "starting_trainer"]
+ProgressKind = Literal["working", "downloading", "waiting", "starting_trainer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +16,9 @@ class Progress:
     what: str
     """What is in progress, for display."""
     done: int = 0
-    """Bytes, rounds or entries done so far; with `starting_trainer` seconds."""
+    """Rounds or entries done so far; with `downloading` bytes, with `starting_trainer` seconds."""
     total: int | None = None
-    """Bytes, rounds or entries in all; None: unknown."""
+    """As many in all; None: unknown."""
     kind: ProgressKind = "working"
     """`waiting`: no connected peer has what this node needs; `starting_trainer`: the trainer process
     loads its libraries."""

@@ -86,7 +86,7 @@ def test_status_shows_how_far_a_join_is(command, node, home: Path) -> None:
     node["status"] = lambda _: encode_status(EARLY)
     result = command("status", "--data-dir", home)
     assert result.code == 0
-    assert "syncing: fetching the model 3/8" in result.out
+    assert "syncing: fetching the model: 3 of 8" in result.out
     assert "nan" not in result.out
     assert "None" not in result.out
 

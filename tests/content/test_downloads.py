@@ -99,3 +99,5 @@ async def test_that_nobody_has_an_item_is_reported_soon(tmp_path: Path) -> None:
                 await fetch()
             assert told[-1].kind == "waiting"
             assert len(told) <= 4
+        # The list of a snapshot's parts has a size, which is one in bytes.
+        assert told[0] == Progress(what="the state", total=CHUNK_BYTES, kind="downloading")

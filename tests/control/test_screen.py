@@ -16,7 +16,7 @@ from distro_node.node.cli import options
 from distro_node.node.control import screen
 from distro_node.node.control.screen import Curves, screen_text, show_screen
 from distro_node.node.control.status_rows import rows
-from distro_node.node.control.terminal import redraws, size_text, sparkline
+from distro_node.node.control.terminal import redraws, sparkline
 from distro_node.node.demo.view import View
 from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.settings.components import ConsoleSettings
@@ -30,6 +30,7 @@ from distro_node.node.telemetry.status import (
 )
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.util.progress import Progress
+from distro_node.node.util.size_text import size_text
 from rich.console import Console
 from simulation.swarm import identity
 from statuses import AWAITING, CHECKS, EARLY, LEFT_OUT, SWARM, TRAINING, UNREACHABLE

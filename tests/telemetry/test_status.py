@@ -176,6 +176,14 @@ def test_a_node_that_pauses_is_not_about_to_end() -> None:
     assert state_remedy(pausing) == "then it pauses"
 
 
+def test_a_download_is_counted_in_bytes() -> None:
+    """It said "the parameters 0/3428864"."""
+    fetched = Progress(what="the parameters", done=1_200_000, total=3_428_864, kind="downloading")
+    status = replace(TRAINING, state="syncing", progress=fetched)
+    (shown,) = (row.value for row in rows(status) if row.name == "state")
+    assert shown == "syncing: the parameters: 1.2 MB of 3.43 MB"
+
+
 def test_the_device_is_called_what_it_is() -> None:
     def on(device: str | None) -> str:
         trainer = replace(TRAINING.training.trainer, device=device)

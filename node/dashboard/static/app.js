@@ -71,8 +71,9 @@ function showVerdict() {
   $("progress").hidden = !progress;
   if (progress) {
     const unit = progress.kind === "starting_trainer" ? " s" : "";
-    const sofar = progress.done ? `: ${count(progress.done)}${unit} so far` : "";
-    $("progress-label").textContent = progress.total === null ? `${progress.what}${sofar}` : `${progress.what}: ${count(progress.done)} of ${count(progress.total)}`;
+    const write = progress.kind === "downloading" ? bytes : count;
+    const sofar = progress.done ? `: ${write(progress.done)}${unit} so far` : "";
+    $("progress-label").textContent = progress.total === null ? `${progress.what}${sofar}` : `${progress.what}: ${write(progress.done)} of ${write(progress.total)}`;
     if (progress.total) {
       $("progress-bar").max = progress.total;
       $("progress-bar").value = Math.min(progress.done, progress.total);
