@@ -156,7 +156,7 @@ async def test_the_status_shows_that_a_state_is_fetched_before_its_first_byte() 
     reported: list[Progress] = []
 
     async def fetch(cid: ContentId, **_: Any) -> bytes:
-        assert reported == [Progress(what="the state of round 300", total=12)]
+        assert reported == [Progress(what="the state of round 300", total=12, kind="downloading")]
         raise FetchFailed(cid, {})
 
     unused: Any = None

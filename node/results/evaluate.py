@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,9 @@ async def evaluate_swarm(
             f"lm-eval measures models that continue a text, and this swarm's model {other_use}",
             "see its held-out loss with `distro-node status`, or export it and measure it elsewhere",
         )
+    if find_spec("lm_eval") is None:
+        # Known before the state is reconstructed, which can take minutes.
+        raise _evaluation_error("missing", "there is no module lm_eval")
     preset = all(each in PRESETS for each in settings.tasks)
     fewshot = 0 if preset and settings.fewshot is None else settings.fewshot
     with tempfile.TemporaryDirectory(prefix="distro-evaluate-") as folder:

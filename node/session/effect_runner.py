@@ -457,7 +457,9 @@ class Runner:
                 if not self._comparing_chains:
                     self._comparing_chains = True
                     # Another peer has a different record, or nothing was decided for a while.
-                    _log.info("comparing this node's chain with others', up to round %d", round_)
+                    # A node that waits for its swarm to begin asks every minute, and has no chain.
+                    level = logging.INFO if round_ > 0 else logging.DEBUG
+                    _log.log(level, "comparing this node's chain, up to round %d", round_)
                     self._spawn(self._compare_chains)
             case Note("decided"):
                 self._count_audits()

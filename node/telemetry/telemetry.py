@@ -506,7 +506,11 @@ def _difference(end: float | None, start: float | None) -> float | None:
 
 
 def _updates_text(number: int, members: int) -> str:
-    return f"{number} update{'' if number == 1 else 's'} of {members} members"
+    """Return how many updates a record has, of how many members."""
+    return (
+        f"{number} update{'' if number == 1 else 's'} of "
+        f"{members} member{'' if members == 1 else 's'}"
+    )
 
 
 def _add(mean: list[int], value: int) -> None:

@@ -16,6 +16,7 @@ import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.node.cli.main import main
 from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.results import evaluate as evaluation
 from distro_node.node.results import evaluation_worker
 from distro_node.node.results.evaluate import (
     GPT4ALL,
@@ -133,6 +134,15 @@ def test_tasks_of_the_hub_without_the_internet_are_one_line(
     err = capfd.readouterr().err
     assert "error: these tasks need the Hugging Face hub" in err
     assert "Traceback" not in err
+
+
+def test_a_missing_package_is_named_before_the_model_is_loaded(
+    finished: Made, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluation, "find_spec", lambda name: None)
+    monkeypatch.setattr(evaluation, "reconstructed", None)
+    assert evaluate(finished, "--tasks", "gpt4all") == ExitCode.EVALUATION
+    assert "pip install 'distro-node[eval]'" in capfd.readouterr().err
 
 
 @needs_lm_eval

@@ -237,11 +237,13 @@ class BlobFetcher:
             partial = self._partials.take(cid)
             download = _BlobDownload(cid, kind, pauses, self._frozen, partial)
             self._downloads[cid] = download
+            download.join(wish, relay)
             self._network.spawn(self._run, download)
             if not self._watching:
                 self._watching = True
                 self._network.spawn(self._watch)
-        download.join(wish, relay)
+        else:
+            download.join(wish, relay)
         try:
             with trio.move_on_after(timeout):
                 await download.done.wait()
