@@ -63,21 +63,26 @@ class Reader:
     def __init__(self, url: str) -> None:
         self.tokens = 0
         self._url = url
+        with urllib.request.urlopen(f"{url}/v1/models") as answer:
+            self._model: str = json.load(answer)["data"][0]["id"]
         self._may_ask = threading.Event()
-        threading.Thread(target=self._ask, daemon=True).start()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread.start()
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Let it ask meanwhile."""
+        """Let it ask meanwhile. Raises `RuntimeError` if it was refused."""
         self._may_ask.set()
         try:
             yield
         finally:
             self._may_ask.clear()
+        if not self._thread.is_alive():
+            raise RuntimeError("the server refused a request")
 
     def _ask(self) -> None:
         body = json.dumps(
-            {"model": "any", "prompt": "Once", "max_tokens": _TOKENS, "temperature": 1.0}
+            {"model": self._model, "prompt": "Once", "max_tokens": _TOKENS, "temperature": 1.0}
         ).encode()
         while self._may_ask.wait():
             request = urllib.request.Request(
