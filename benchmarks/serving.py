@@ -42,6 +42,7 @@ _WARMUP_STEPS = 20
 _TOKENS = 16
 _ANSWER_SECONDS = 600.0
 _POLL_SECONDS = 0.05
+_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,15 @@ class Reader:
             request = urllib.request.Request(
                 f"{self._url}/v1/completions", body, {"Content-Type": "application/json"}
             )
-            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:
-                self.tokens += json.load(answer)["usage"]["completion_tokens"]
+            try:
+                with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:
+                    self.tokens += json.load(answer)["usage"]["completion_tokens"]
+            except urllib.error.HTTPError as error:
+                # A server that was stopped for long may find that its next snapshot is gone: it says
+                # so, and opens a newer one.
+                if error.code != 503:
+                    raise
+                time.sleep(_RETRY_SECONDS)
 
 
 def measure(folder: Path, pairs: int, steps: int, *, full_speed: bool) -> dict[str, Any]:
