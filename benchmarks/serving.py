@@ -1,10 +1,9 @@
 """What serving a model costs the swarm that trains it on the same processor.
 
-    python benchmarks/serving.py [--pairs 20] [--steps 15] [--full-speed] [--json FILE]
+    python benchmarks/serving.py [--pairs 20] [--steps 15] [--json FILE]
 
 Four members on loopback train the demo's model, with one thread each and at least as many of them as
-there are cores, so that all cores compute. `distro-node serve` serves the newest state of one of them,
-with rests after each token or, by the option, at full speed.
+there are cores, so that all cores compute. `distro-node serve` serves the newest state of one of them.
 Stretches of steps alternate: in one a program asks for text without a pause, in the other all processes
 of `serve` are stopped. Printed are the seconds a step with and without it, the median over the pairs of
 how much longer a step took, with its standard error (1.25 times that of the mean), and how many tokens
@@ -101,7 +100,7 @@ class Reader:
                 time.sleep(_RETRY_SECONDS)
 
 
-def measure(folder: Path, pairs: int, steps: int, *, full_speed: bool) -> dict[str, Any]:
+def measure(folder: Path, pairs: int, steps: int) -> dict[str, Any]:
     """Return the pairs, and how many tokens a second were served."""
     prepare(folder, "demo")
     with demo_swarm(folder / "nodes", folder / "swarm") as swarm:
@@ -112,9 +111,9 @@ def measure(folder: Path, pairs: int, steps: int, *, full_speed: bool) -> dict[s
         step = _stepping(nodes[0])
         step(_WARMUP_STEPS)
         url = f"http://127.0.0.1:{_free_port()}"
-        options = ["--full-speed"] if full_speed else []
-        options += ["--data-dir", str(nodes[0].data.root), "--address", url[len("http://") :]]
-        program = swarm.run("serve", "serve", *options)
+        program = swarm.run(
+            "serve", "serve", "--data-dir", nodes[0].data.root, "--address", url[len("http://") :]
+        )
         wait_for(lambda: _answers(url), "the served model")
         reader = Reader(url)
         measured, served, asked = [], 0, 0.0
@@ -128,7 +127,6 @@ def measure(folder: Path, pairs: int, steps: int, *, full_speed: bool) -> dict[s
             asked += time.monotonic() - began
     return {
         "cores": os.cpu_count(),
-        "full_speed": full_speed,
         "steps": steps,
         "pairs": [asdict(pair) for pair in measured],
         "longer": statistics.median(pair.longer for pair in measured),
@@ -190,10 +188,9 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--pairs", type=int, default=20, help="pairs of stretches")
     parser.add_argument("--steps", type=int, default=15, help="steps of a stretch")
-    parser.add_argument("--full-speed", action="store_true", help="as the option of `serve`")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        figures = measure(Path(folder), options.pairs, options.steps, full_speed=options.full_speed)
+        figures = measure(Path(folder), options.pairs, options.steps)
     for pair in figures["pairs"]:
         print(f"{pair['without_seconds']:.3f} s a step, {pair['with_seconds']:.3f} s with serving")
     print(

@@ -133,8 +133,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("node/storage", "node/content", "node/telemetry", "node/control", "node/training"),
     ),
     "node/serve": (
-        *(*_SHARED, *_WIRE, "node/storage", "node/control", "node/dashboard", "node/training"),
-        "node/results",
+        *(*_SHARED, *_WIRE, "node/storage", "node/dashboard", "node/training", "node/results"),
     ),
     "node/demo": (*_SHARED, "crypto", *_WIRE, "node/storage", "node/telemetry", "node/control"),
     "node/cli": (

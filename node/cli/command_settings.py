@@ -192,11 +192,6 @@ class ServeOptions:
         parse=parse_size,
         help="The most main memory that an answer may take beside the model.",
     )
-    full_speed: bool = setting(
-        False,
-        opposite="",
-        help="Write without rests while the node trains. [default: two thirds of the time are its]",
-    )
     threads: int = redeclared(GenerateOptions, "threads")
     device: str = redeclared(GenerateOptions, "device", help="What to compute on, as with `join`.")
     data_dir: Path = redeclared(DaemonSettings, "data_dir")

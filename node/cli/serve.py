@@ -45,7 +45,7 @@ def serve(options: ServeOptions) -> None:
 
     from ..dashboard.address import Encryption
     from ..serve.server import ServeSettings, run_server
-    from ..serve.text_service import REST, ServiceLimits
+    from ..serve.text_service import ServiceLimits
 
     configure_logging(level=LogLevel.INFO)
 
@@ -63,10 +63,7 @@ def serve(options: ServeOptions) -> None:
         token=key,
         most_tokens=options.max_tokens,
         limits=ServiceLimits(
-            queue=options.queue,
-            seconds=options.time_limit,
-            memory=options.memory,
-            rest=0.0 if options.full_speed else REST,
+            queue=options.queue, seconds=options.time_limit, memory=options.memory
         ),
     )
     trio.run(run_server, settings, announce)
@@ -90,12 +87,6 @@ def _source(options: ServeOptions) -> ModelSource:
                 ExitCode.USAGE,
                 "a directory has one state of a model",
                 "leave --round and --best out, or name the swarm",
-            )
-        if options.full_speed:
-            raise UserError(
-                ExitCode.USAGE,
-                "--full-speed has no effect with a directory, which is served at full speed",
-                "leave it out",
             )
         return DirectorySource(directory=directory, threads=options.threads, device=options.device)
     data = DataDir(options.data_dir)

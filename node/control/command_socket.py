@@ -42,8 +42,6 @@ MAX_SOCKET_PATH_BYTES = 100
 # Time for a client to send a complete request and to read the response. A client that takes longer is
 # disconnected, so that it does not hold a task.
 _IDLE_SECONDS = 60.0
-# The system connects before the daemon accepts.
-_CONNECT_SECONDS = 1.0
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -117,17 +115,6 @@ def ask(path: Path, command: str, timeout: float, **arguments: Any) -> dict[str,
             "release, and see its log in the data directory",
         )
     return answer
-
-
-def is_listening(path: Path) -> bool:
-    """Whether a daemon listens at `path`."""
-    try:
-        with unix_socket() as client:
-            client.settimeout(_CONNECT_SECONDS)
-            client.connect(os.fspath(_address(path)))
-    except (OSError, ValueError, UserError):
-        return False
-    return True
 
 
 def _no_answer(problem: str) -> UserError:

@@ -15,7 +15,6 @@ import trio
 
 from ...protocol.wire.manifest import Manifest, SwarmId
 from ...protocol.wire.swarm_id import SwarmIdError, swarm_from_text, swarm_text
-from ..control.command_socket import is_listening
 from ..errors import ExitCode, UserError
 from ..results.model_card import PROVENANCE_NAME
 from ..results.saved_state import (
@@ -78,10 +77,6 @@ class OpenModel(Protocol):
 
     name: ModelName
     trainer: TrainerClient
-
-    def is_beside_node(self) -> bool:
-        """Whether a node runs on the data directory that the model is from."""
-        ...
 
     async def has_newer(self) -> bool:
         """Whether there is a newer state than this one. Raises `UserError`."""
@@ -171,10 +166,6 @@ class SwarmModel:
             fingerprint=f"{self._state.fingerprint:016x}",
         )
 
-    def is_beside_node(self) -> bool:
-        """Whether the swarm's node runs."""
-        return is_listening(self._source.data.socket)
-
     async def has_newer(self) -> bool:
         """Whether the node has stored a newer snapshot, or measured a better round, since."""
         if self._source.selector.round is not None:
@@ -258,10 +249,6 @@ class DirectoryModel:
     def __init__(self, name: ModelName, trainer: TrainerClient) -> None:
         self.name = name
         self.trainer = trainer
-
-    def is_beside_node(self) -> bool:
-        """Return False: no node is known."""
-        return False
 
     async def has_newer(self) -> bool:
         """Return False: a directory is read once."""

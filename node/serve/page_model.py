@@ -17,11 +17,11 @@ from ..settings.tree import NEWEST
 from ..storage.data_dir import DataDir
 from .model_source import ModelSource, SwarmSource
 from .routes import CompletionRoutes
-from .text_service import REST, ServiceLimits, TextService
+from .text_service import ServiceLimits, TextService
 
 _log = logging.getLogger(__name__)
 
-_LIMITS = ServiceLimits(queue=2, seconds=120.0, memory=512 << 20, rest=REST, idle_seconds=180.0)
+_LIMITS = ServiceLimits(queue=2, seconds=120.0, memory=512 << 20, idle_seconds=180.0)
 _MOST_TOKENS = 512
 _PAUSE_SECONDS = 60.0
 

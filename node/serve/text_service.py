@@ -32,10 +32,6 @@ _log = logging.getLogger(__name__)
 Show = Callable[[str], Awaitable[None]]
 """Takes the next piece of a text."""
 
-REST = 2.0
-"""The rest, as in `ServiceLimits`, with which a model is served unless its owner asks for more: although
-its process has the lowest priority, it competes for memory and caches."""
-
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
 # How long a request waits for a model that was closed.
@@ -56,8 +52,6 @@ class ServiceLimits:
     """Time for the texts of one request, without waiting; then they end as at their greatest length."""
     memory: int = 2 << 30
     """Main memory in bytes that a text may take beyond the model's."""
-    rest: float = 0.0
-    """Time without computing after each token beside a node, as a multiple of the token's own time."""
     look_seconds: float = 15.0
     """How often to look for a newer state."""
     idle_seconds: float | None = None
@@ -224,8 +218,6 @@ class TextService:
     ) -> tuple[Choice, Usage]:
         """Write the text that was begun, up to a stop sequence. Raises `ApiError`."""
         trainer, stop = turn.model.trainer, StopFilter(stops)
-        rest = self._limits.rest if turn.model.is_beside_node() else 0.0
-        pause = 0.0
         shown: list[str] = []
 
         async def pass_on(text: str) -> None:
@@ -238,10 +230,7 @@ class TextService:
             while count < start.max_tokens and not stop.stopped:
                 piece: str | None = None
                 with self._reported(), trio.move_on_at(turn.deadline) as patience:
-                    await trio.sleep(pause)
-                    began = trio.current_time()
                     piece = await trainer.next_text()
-                    pause = rest * (trio.current_time() - began)
                 if patience.cancelled_caught:
                     break
                 if piece is None:

@@ -424,7 +424,6 @@ def test_a_directory_that_cannot_be_served_is_one_line(
     [
         (["nowhere"], ExitCode.USAGE, "neither a directory nor a link"),
         ([".", "--best"], ExitCode.USAGE, "one state"),
-        ([".", "--full-speed"], ExitCode.USAGE, "no effect with a directory"),
         (["--address", "off"], ExitCode.BAD_ADDRESS, "not an address"),
         ([".", "--address", "0.0.0.0:0"], ExitCode.BAD_ADDRESS, "--tls-cert"),
         ([".", "--key-file", "short"], ExitCode.USAGE, "the key in"),

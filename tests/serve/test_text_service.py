@@ -34,8 +34,6 @@ class FakeModel:
     begun: list[TextRequest] = field(default_factory=list)
     ended: int = 0
     letters: str = "xyz"
-    token_seconds: float = 0.0
-    is_at_node: bool = False
 
     def __post_init__(self) -> None:
         self.go_on.set()
@@ -50,16 +48,12 @@ class FakeModel:
 
     async def next_text(self) -> str | None:
         await self.go_on.wait()
-        await trio.sleep(self.token_seconds)
         if self.failure is not None:
             raise self.failure
         return self._left.pop(0) if self._left else None
 
     async def end_text(self) -> None:
         self.ended += 1
-
-    def is_beside_node(self) -> bool:
-        return self.is_at_node
 
     async def has_newer(self) -> bool:
         return self.newer is not None
@@ -159,20 +153,6 @@ async def test_a_text_has_a_time_limit(autojump_clock: trio.testing.MockClock) -
         assert await written(service) == Choice(text="", reason="length")
         assert trio.current_time() - began == pytest.approx(5)
         assert model.ended == 1
-
-
-@pytest.mark.parametrize(
-    ("is_at_node", "seconds", "text"), [(False, 4.0, "xyz"), (True, 10.0, "xyz"), (True, 5.0, "xy")]
-)
-async def test_a_model_rests_beside_a_node_that_trains(
-    autojump_clock: trio.testing.MockClock, is_at_node: bool, seconds: float, text: str
-) -> None:
-    async with running(rest=2.0, seconds=seconds) as (service, model):
-        model.token_seconds, model.is_at_node = 1.0, is_at_node
-        began = trio.current_time()
-        assert (await written(service, TextRequest(max_tokens=9))).text == text
-        # Three letters and the end take a second each; the rest after the end is nobody's.
-        assert trio.current_time() - began == pytest.approx(seconds)
 
 
 async def test_a_newer_state_is_loaded_between_two_texts(
