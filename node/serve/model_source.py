@@ -114,7 +114,8 @@ class SwarmSource:
         """Reconstruct the state. Raises `UserError`: `USAGE` if the swarm's model continues no text,
         `MODEL_TOO_LARGE` if the memory is too small, and what `read_swarm` and `reconstructed` raise."""
         # First, so that whatever the node stores from here on is newer.
-        seen = await trio.to_thread.run_sync(_stored, self.data.swarm(self.swarm))
+        directory = self.data.swarm(self.swarm)
+        seen = await trio.to_thread.run_sync(_stored, directory, self.selector)
         stored = await read_swarm(self.data, self.swarm)
         task = stored.manifest.task
         other = {MASKED_LM: "fills gaps", DIFFUSION: "generates images"}.get(task)
@@ -170,16 +171,15 @@ class SwarmModel:
         """Whether the node has stored a newer snapshot, or measured a better round, since."""
         if self._source.selector.round is not None:
             return False
-        stored = await trio.to_thread.run_sync(_stored, self._state.stored.directory)
-        may_be_better = self._source.selector.best and stored.may_be_better(
-            self._state.round, self._seen
-        )
+        selector, directory = self._source.selector, self._state.stored.directory
+        stored = await trio.to_thread.run_sync(_stored, directory, selector)
+        may_be_better = stored.may_be_better(self._state.round, self._seen)
         # Reading the ledger takes long, so it is read only if something has changed.
         if stored.snapshots == self._seen.snapshots and not may_be_better:
             return False
         self._next = await read_swarm(self._source.data, self._source.swarm)
         self._seen = stored
-        return await is_superseded(self._state, self._next, self._source.selector)
+        return await is_superseded(self._state, self._next, selector)
 
     async def take_newer(self) -> None:
         """Load the state that the source's selector selects now."""
@@ -194,7 +194,7 @@ class _Stored:
     snapshots: tuple[int, int] | None
     """Changes with the list of snapshots."""
     losses: dict[int, float]
-    """The held-out loss of each round."""
+    """The held-out loss of each round; empty unless the best state is served."""
 
     def may_be_better(self, served: int, earlier: _Stored) -> bool:
         """Whether a round was measured since `earlier` that is as good as the served one. The lowest
@@ -206,12 +206,13 @@ class _Stored:
         )
 
 
-def _stored(directory: SwarmDir) -> _Stored:
+def _stored(directory: SwarmDir, selector: StateSelector) -> _Stored:
     listed: tuple[int, int] | None = None
     with suppress(OSError):
         facts = directory.snapshots.stat()
         listed = facts.st_mtime_ns, facts.st_size
-    return _Stored(listed, heldout_losses(directory.history))
+    # The history of a long run has megabytes, and this is asked every few seconds.
+    return _Stored(listed, heldout_losses(directory.history) if selector.best else {})
 
 
 @dataclass(frozen=True, kw_only=True)
