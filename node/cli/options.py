@@ -14,7 +14,7 @@ import typer
 
 from ...crypto import keystore
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manifest
+from ...protocol.wire.manifest import Manifest, SwarmId
 from ...protocol.wire.swarm_id import MAX_BOOTSTRAP, swarm_text
 from ..errors import ExitCode, UserError
 from ..settings.components import (
@@ -27,7 +27,7 @@ from ..settings.tree import PASSPHRASE_VARIABLE, DaemonSettings
 from ..settings.values import absolute_path, default_data_dir, parse_bootstrap, parse_target
 from ..storage.data_dir import DataDir
 from ..telemetry.logs import configure_logging
-from ..util.regular_files import open_regular, read_regular
+from ..util.regular_files import open_regular
 from ..util.sanitize import harmless
 from .settings_parameters import option_of
 
@@ -76,7 +76,7 @@ def stored_manifests(data: DataDir) -> list[Manifest]:
 def stored_manifest(data: DataDir, swarm: SwarmId) -> Manifest | None:
     """Return a swarm's manifest from this disk; None if it is not there, or not intact."""
     try:
-        return decode_manifest(read_regular(data.swarm(swarm).manifest, MAX_MANIFEST_BYTES), swarm)
+        return data.swarm(swarm).read_manifest(swarm)
     except (OSError, ProtocolError):
         return None
 

@@ -2,9 +2,8 @@
 hash is the swarm-id.
 
 The same file, data, founder and versions of the libraries give the same swarm-id (with preference pairs:
-on the same machine). Everything that
-belongs to the swarm is in the founder's data directory before the swarm-id is shown; before that, all
-blobs are in a scratch folder.
+on the same machine). Everything that belongs to the swarm is in the founder's data directory before the
+swarm-id is shown; before that, all blobs are in a scratch folder.
 """
 
 from __future__ import annotations

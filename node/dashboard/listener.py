@@ -12,11 +12,10 @@ import trio
 
 from ...crypto.identity import PeerId, peer_text
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manifest
+from ...protocol.wire.manifest import Manifest, SwarmId
 from ..control.command_socket import Handler
 from ..storage.data_dir import SwarmDir
 from ..telemetry.status import Status
-from ..util.regular_files import read_regular
 from .access_control import AccessGuard
 from .address import Address
 from .event_stream import EventStream
@@ -80,7 +79,7 @@ async def serve_dashboard(
 
     @functools.cache
     def read_manifest() -> Manifest:
-        return decode_manifest(read_regular(files.manifest, MAX_MANIFEST_BYTES), swarm)
+        return files.read_manifest(swarm)
 
     # Without the manifest on the disk there is no history to show.
     def open_history() -> RunHistory | None:

@@ -17,11 +17,9 @@ from ...protocol.chain.audits import AuditLedger
 from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import (
-    MAX_MANIFEST_BYTES,
     Manifest,
     OtherVersion,
     SwarmId,
-    decode_manifest,
 )
 from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
@@ -29,7 +27,6 @@ from ..storage.data_dir import DataDir, stored_peer
 from ..storage.relayed_bytes import read_relayed
 from ..storage.swarm_store import SwarmStore
 from ..util.protocol_version import explain_version
-from ..util.regular_files import read_regular
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +147,7 @@ def read_ledger(data: DataDir, swarm: SwarmId) -> Ledger:
 def read_manifest(data: DataDir, swarm: SwarmId) -> Manifest:
     """Return a swarm's manifest from this disk. Raises `UserError` as `read_ledger` does."""
     try:
-        return decode_manifest(read_regular(data.swarm(swarm).manifest, MAX_MANIFEST_BYTES), swarm)
+        return data.swarm(swarm).read_manifest(swarm)
     except OtherVersion as error:
         raise explain_version(error) from None
     except OSError as error:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, SwarmId, decode_manifest
+from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import swarm_text
 from ..storage.data_dir import DataDir
-from ..util.regular_files import read_regular
 
 # How much of the history's end is read: a line has a hundred bytes for each member, and scores at many
 # tasks have some hundred kilobytes.
@@ -47,7 +46,7 @@ def last_run(data: DataDir) -> LastRun | None:
 
 def _run_of(data: DataDir, swarm: SwarmId) -> list[tuple[float, LastRun]]:
     directory = data.swarm(swarm)
-    manifest = decode_manifest(read_regular(directory.manifest, MAX_MANIFEST_BYTES), swarm)
+    manifest = directory.read_manifest(swarm)
     reached = _last_round(directory.history)
     if reached is None:
         return []

@@ -19,11 +19,9 @@ import trio
 from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import (
-    MAX_MANIFEST_BYTES,
     Manifest,
     OtherVersion,
     SwarmId,
-    decode_manifest,
 )
 from ...protocol.wire.messages import RecordId
 from ...protocol.wire.structure import StructureError
@@ -49,7 +47,6 @@ from ..training.task_names import (
 )
 from ..util.progress import ShowProgress, show_nothing
 from ..util.protocol_version import explain_version
-from ..util.regular_files import read_regular
 
 # Niceness of the process: its priority is below that of the owner's own work and the node's training.
 _NICE = 10
@@ -90,7 +87,7 @@ async def read_swarm(data: DataDir, swarm: SwarmId) -> StoredSwarm:
     manifest, no record or no complete snapshot, `VERSION` for another protocol version."""
     directory = data.swarm(swarm)
     try:
-        manifest = decode_manifest(read_regular(directory.manifest, MAX_MANIFEST_BYTES), swarm)
+        manifest = directory.read_manifest(swarm)
     except OtherVersion as error:
         raise explain_version(error) from None
     except (OSError, ProtocolError) as error:

@@ -17,11 +17,12 @@ from tempfile import TemporaryDirectory
 
 from ...crypto import keystore
 from ...crypto.identity import Identity, PeerId
-from ...protocol.wire.manifest import SwarmId
+from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manifest
 from ...protocol.wire.swarm_id import SwarmIdError, swarm_from_text, swarm_text
 from ..errors import ExitCode, UserError
 from ..settings.values import default_data_dir
 from ..util.operating_system import lock_file, read_at, user_id, user_name, write_at
+from ..util.regular_files import read_regular
 from ..util.system_errors import FULL
 from .atomic_write import sync
 from .disk_faults import disk_full
@@ -57,6 +58,11 @@ class SwarmDir:
         self.private = root / "private"
         # Parts of sign votes (`SignVotePartStore`).
         self.sign_votes = root / "sign-votes"
+
+    def read_manifest(self, swarm: SwarmId) -> Manifest:
+        """Return the stored manifest. Raises `OSError` if it cannot be read, and `ProtocolError` if it
+        is not this swarm's."""
+        return decode_manifest(read_regular(self.manifest, MAX_MANIFEST_BYTES), swarm)
 
 
 class DataDir:

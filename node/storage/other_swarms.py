@@ -11,7 +11,6 @@ import os
 from ...crypto.hashing import ContentId
 from ...protocol.wire.blobs import decode_any_blob_list
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import decode_manifest
 from ...protocol.wire.swarm_id import SwarmIdError, swarm_from_text
 from .blob_store import BlobStore
 from .data_dir import SwarmDir
@@ -25,7 +24,7 @@ def needed_by_others(own: SwarmDir, store: BlobStore) -> set[ContentId]:
         directory = SwarmDir(own.root.parent / name)
         # A swarm of another protocol version is none that could be joined.
         with contextlib.suppress(OSError, SwarmIdError, ProtocolError):
-            manifest = decode_manifest(directory.manifest.read_bytes(), swarm_from_text(name))
+            manifest = directory.read_manifest(swarm_from_text(name))
             lists.add(manifest.initial)
             if manifest.adapter is not None:
                 lists.add(manifest.adapter.base)
